@@ -1,0 +1,26 @@
+#include "ops/global_norm.h"
+
+#include "cpu/parallel.h"
+
+namespace boost_ext::cpu::BOOST_EXT_ISA {
+
+double sum_of_squares(const Context& context, Tensors tensors) {
+  Blocks blocks(tensors, 4096);
+  Scratch<double> partial(blocks.count());
+  blocks.run(context.threads, [&](Block at) {
+    D sums[kAccumulators] = {};
+    typed(tensors[at.tensor], [&](auto* p) BOOST_EXT_INLINE_LAMBDA {
+      sweep(at.count, [&](auto io, std::int64_t i, auto u) BOOST_EXT_INLINE_LAMBDA {
+        const D x = widen(io.load(p + at.begin + i));
+        D& acc = sums[decltype(u)::value];
+        acc = acc + x * x;
+      });
+    });
+    partial[at.index] = sum((sums[0] + sums[1]) + (sums[2] + sums[3]));
+  });
+  double total = 0;
+  for (std::int64_t i = 0; i < blocks.count(); ++i) total += partial[i];
+  return total;
+}
+
+}  // namespace boost_ext::cpu::BOOST_EXT_ISA

@@ -1,0 +1,88 @@
+// Blocks of tensors on threads. A block has a fixed size and lies within one tensor; what it computes does not depend
+// on who computes it, so results are the same for any number of threads.
+#pragma once
+
+#include <cstdlib>
+#include <new>
+
+#include "cpu/simd.h"
+#include "ops/pool.h"
+
+namespace boost_ext::cpu::BOOST_EXT_ISA {
+
+// Uninitialised scratch memory for plain numbers.
+template <class T> class Scratch {
+ public:
+  explicit Scratch(std::int64_t n) : data_(static_cast<T*>(std::malloc(static_cast<std::size_t>(n > 0 ? n : 1) * sizeof(T)))) {
+    if (!data_) throw std::bad_alloc();
+  }
+  ~Scratch() { std::free(data_); }
+  Scratch(const Scratch&) = delete;
+  Scratch& operator=(const Scratch&) = delete;
+  T& operator[](std::int64_t i) { return data_[i]; }
+  T* get() { return data_; }
+
+ private:
+  T* data_;
+};
+
+struct Block {
+  std::int64_t index;   // over all tensors
+  std::int64_t tensor;
+  std::int64_t begin;   // first element within the tensor
+  std::int64_t count;
+};
+
+// Below this many elements a second thread costs more than it brings.
+constexpr std::int64_t kElementsPerThread = 32768;
+// Chunks a thread on average: small enough that a thread which loses its core holds up little.
+constexpr std::int64_t kChunksPerThread = 8;
+
+// fn(begin, end) for ranges that cover 0..items. `work` is the number of elements to be touched.
+template <class Fn> void on_threads(int threads, std::int64_t work, std::int64_t items, Fn fn) {
+  const std::int64_t useful = 1 + work / kElementsPerThread;
+  const std::int64_t n = threads < useful ? threads : useful;
+  if (n <= 1 || items <= 1) return fn(std::int64_t{0}, items);
+  const auto call = [](void* body, std::int64_t begin, std::int64_t end) { (*static_cast<Fn*>(body))(begin, end); };
+  run_chunks(static_cast<int>(n), items, 1 + (items - 1) / (n * kChunksPerThread), call, &fn);
+}
+
+// The blocks of a list of tensors, in order.
+class Blocks {
+ public:
+  Blocks(Tensors tensors, std::int64_t block) : tensors_(tensors), block_(block), first_(tensors.count + 1), total_(0) {
+    first_[0] = 0;
+    for (std::int64_t t = 0; t < tensors.count; ++t) {
+      first_[t + 1] = first_[t] + (tensors[t].size + block - 1) / block;
+      total_ += tensors[t].size;
+    }
+  }
+  std::int64_t count() { return first_[tensors_.count]; }
+  std::int64_t first(std::int64_t tensor) { return first_[tensor]; }
+
+  // fn(Block) for each block, over `threads`; `weight` is the number of elements touched for each element of a tensor.
+  template <class Fn> void run(int threads, Fn&& fn, std::int64_t weight = 1) {
+    on_threads(threads, weight * total_, count(), [&](std::int64_t begin, std::int64_t end) {
+      std::int64_t t = 0;
+      for (std::int64_t lo = 0, hi = tensors_.count; lo < hi;) {  // the last tensor that starts at or before `begin`
+        const std::int64_t mid = (lo + hi) / 2;
+        if (first_[mid + 1] <= begin) lo = mid + 1; else hi = mid;
+        t = lo;
+      }
+      for (std::int64_t b = begin; b < end; ++b) {
+        while (first_[t + 1] <= b) ++t;
+        const std::int64_t start = (b - first_[t]) * block_;
+        const std::int64_t left = tensors_[t].size - start;
+        fn(Block{b, t, start, left < block_ ? left : block_});
+      }
+    });
+  }
+
+ private:
+  Tensors tensors_;
+  std::int64_t block_;
+  Scratch<std::int64_t> first_;
+  std::int64_t total_;
+};
+
+}  // namespace boost_ext::cpu::BOOST_EXT_ISA

@@ -1,0 +1,75 @@
+#include "ops/pca_back_project.h"
+
+#include "cpu/parallel.h"
+
+namespace boost_ext::cpu::BOOST_EXT_ISA {
+namespace {
+
+constexpr std::int64_t kBlock = 4096;
+constexpr int kRows = 4;  // rows of P that share one visit to the sums
+
+// sums[j][i] += sum over `rows` rows of v[j][r] * row_r[i]; one addition a row, in order.
+template <int J, int R, class T>
+BOOST_EXT_INLINE void accumulate(const T* p, std::int64_t stride, const float* const* v, float* const* sums,
+                                 std::int64_t count, bool first) {
+  sweep(count, [&](auto io, std::int64_t i, auto) BOOST_EXT_INLINE_LAMBDA {
+    F x[R];
+    for (int r = 0; r < R; ++r) {
+      __builtin_prefetch(p + r * stride + i + 1024);
+      x[r] = io.load(p + r * stride + i);
+    }
+    for (int j = 0; j < J; ++j) {
+      F acc = first ? F{} : io.load(sums[j] + i);
+      for (int r = 0; r < R; ++r) acc = acc + v[j][r] * x[r];
+      io.store(sums[j] + i, acc);
+    }
+  });
+}
+
+template <int J, class T>
+BOOST_EXT_INLINE void block(const T* p, std::int64_t k, std::int64_t stride, const float* const* vectors,
+                            float* const* sums, std::int64_t count) {
+  const float* v[J];
+  std::int64_t r = 0;
+  for (; r + kRows <= k; r += kRows) {
+    for (int j = 0; j < J; ++j) v[j] = vectors[j] + r;
+    accumulate<J, kRows>(p + r * stride, stride, v, sums, count, r == 0);
+  }
+  for (; r < k; ++r) {
+    for (int j = 0; j < J; ++j) v[j] = vectors[j] + r;
+    accumulate<J, 1>(p + r * stride, stride, v, sums, count, r == 0);
+  }
+}
+
+}  // namespace
+
+void pca_back_project(const Context& context, const View& P, Tensors vectors, Tensors out, std::int64_t tensors,
+                      std::int64_t n) {
+  const Tensors first(out.data, tensors);
+  Blocks blocks(first, kBlock);
+  Scratch<std::int64_t> column(tensors);
+  for (std::int64_t t = 0, at = 0; t < tensors; at += first[t++].size) column[t] = at;
+
+  blocks.run(context.threads, [&](Block b) {
+    float buffer[2][kBlock];
+    float* const sums[2] = {buffer[0], buffer[1]};
+    typed(P, [&](auto* p) BOOST_EXT_INLINE_LAMBDA {
+      const auto* at = p + column[b.tensor] + b.begin;
+      for (std::int64_t j = 0; j < vectors.count; j += 2) {  // a second pair finds the block of P in the cache
+        const bool pair = j + 1 < vectors.count;
+        const float* const v[2] = {static_cast<const float*>(vectors[j].data),
+                                   static_cast<const float*>(vectors[pair ? j + 1 : j].data)};
+        if (pair) block<2>(at, P.rows, n, v, sums, b.count); else block<1>(at, P.rows, n, v, sums, b.count);
+        for (int i = 0; i < (pair ? 2 : 1); ++i) {
+          typed(out[(j + i) * tensors + b.tensor], [&](auto* target) BOOST_EXT_INLINE_LAMBDA {
+            sweep(b.count, [&](auto io, std::int64_t e, auto) BOOST_EXT_INLINE_LAMBDA {
+              io.store(target + b.begin + e, io.load(sums[i] + e));
+            });
+          });
+        }
+      }
+    });
+  }, P.rows);
+}
+
+}  // namespace boost_ext::cpu::BOOST_EXT_ISA

@@ -1,0 +1,231 @@
+// Sixteen float32 lanes on every instruction set: one AVX-512 register, two of AVX2, four of SSE2 or NEON. A kernel is
+// written once on F (16 float32) and D (16 float64); since the lanes, their order and the rounding of each operation
+// are the same everywhere, so are the bits.
+// This file is compiled once an instruction set. Nothing in here or in the kernels may become an inline function that
+// the linker shares between them: everything lives in the namespace BOOST_EXT_ISA, and no standard templates are used.
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+#include "ops/tensor.h"
+
+#define BOOST_EXT_INLINE inline __attribute__((always_inline))
+#define BOOST_EXT_INLINE_LAMBDA __attribute__((always_inline))
+
+namespace boost_ext::cpu::BOOST_EXT_ISA {
+
+constexpr int kLanes = 16;
+#if defined(__AVX512F__)
+constexpr int kWidth = 16;
+#elif defined(__AVX2__)
+constexpr int kWidth = 8;
+#else
+constexpr int kWidth = 4;
+#endif
+constexpr int kParts = kLanes / kWidth;
+
+using Vf __attribute__((vector_size(kWidth * 4))) = float;
+using Vi __attribute__((vector_size(kWidth * 4))) = std::int32_t;
+using Vu __attribute__((vector_size(kWidth * 4))) = std::uint32_t;
+using Vd __attribute__((vector_size(kWidth * 4))) = double;            // kWidth / 2 lanes
+using Vh __attribute__((vector_size(kWidth * 2))) = std::uint16_t;     // kWidth lanes
+
+// For loads and stores at any address; memcpy of a whole F goes through 16-byte pieces on the stack in GCC 12.
+using UnalignedVf __attribute__((vector_size(kWidth * 4), aligned(1), may_alias)) = float;
+using UnalignedVh __attribute__((vector_size(kWidth * 2), aligned(1), may_alias)) = std::uint16_t;
+
+struct F { Vf v[kParts]; };
+struct D { Vd v[2 * kParts]; };
+struct I { Vi v[kParts]; };
+
+// Storage types. Arithmetic happens in float32 or float64 only.
+struct Half { std::uint16_t bits; };
+struct BFloat { std::uint16_t bits; };
+
+#define BOOST_EXT_EACH(i) _Pragma("GCC unroll 4") for (int i = 0; i < kParts; ++i)
+#define BOOST_EXT_EACH2(i) _Pragma("GCC unroll 8") for (int i = 0; i < 2 * kParts; ++i)
+
+BOOST_EXT_INLINE F operator+(F a, F b) { BOOST_EXT_EACH(i) a.v[i] += b.v[i]; return a; }
+BOOST_EXT_INLINE F operator-(F a, F b) { BOOST_EXT_EACH(i) a.v[i] -= b.v[i]; return a; }
+BOOST_EXT_INLINE F operator*(F a, F b) { BOOST_EXT_EACH(i) a.v[i] *= b.v[i]; return a; }
+BOOST_EXT_INLINE F operator*(float s, F b) { BOOST_EXT_EACH(i) b.v[i] *= s; return b; }
+BOOST_EXT_INLINE F all(float s) { F r; BOOST_EXT_EACH(i) r.v[i] = s - Vf{}; return r; }
+BOOST_EXT_INLINE D operator+(D a, D b) { BOOST_EXT_EACH2(i) a.v[i] += b.v[i]; return a; }
+BOOST_EXT_INLINE D operator-(D a, D b) { BOOST_EXT_EACH2(i) a.v[i] -= b.v[i]; return a; }
+BOOST_EXT_INLINE D operator*(D a, D b) { BOOST_EXT_EACH2(i) a.v[i] *= b.v[i]; return a; }
+
+// The bits of |x| as integers: ordered like |x|, with inf at 0x7f800000 and every nan above it.
+constexpr std::int32_t kInfBits = 0x7f800000;
+BOOST_EXT_INLINE I magnitude_bits(F a) {
+  I r;
+  BOOST_EXT_EACH(i) r.v[i] = reinterpret_cast<Vi>(a.v[i]) & 0x7fffffff;
+  return r;
+}
+BOOST_EXT_INLINE I max(I a, I b) { BOOST_EXT_EACH(i) a.v[i] = a.v[i] > b.v[i] ? a.v[i] : b.v[i]; return a; }
+BOOST_EXT_INLINE std::int32_t max_lane(I a) {
+  std::int32_t lane[kLanes];
+  std::memcpy(lane, &a, sizeof lane);
+  std::int32_t m = lane[0];
+  for (int i = 1; i < kLanes; ++i) m = lane[i] > m ? lane[i] : m;
+  return m;
+}
+
+#if defined(__AVX512F__)
+BOOST_EXT_INLINE Vd widen_low(Vf a) {
+  return reinterpret_cast<Vd>(_mm512_cvtps_pd(_mm512_castps512_ps256(reinterpret_cast<__m512>(a))));
+}
+BOOST_EXT_INLINE Vd widen_high(Vf a) {
+  return reinterpret_cast<Vd>(_mm512_cvtps_pd(_mm512_extractf32x8_ps(reinterpret_cast<__m512>(a), 1)));
+}
+BOOST_EXT_INLINE Vf from_half(Vh h) { return reinterpret_cast<Vf>(_mm512_cvtph_ps(reinterpret_cast<__m256i>(h))); }
+BOOST_EXT_INLINE Vh to_half(Vf f) {
+  return reinterpret_cast<Vh>(_mm512_cvtps_ph(reinterpret_cast<__m512>(f), _MM_FROUND_TO_NEAREST_INT));
+}
+#elif defined(__AVX2__)
+BOOST_EXT_INLINE Vd widen_low(Vf a) {
+  return reinterpret_cast<Vd>(_mm256_cvtps_pd(_mm256_castps256_ps128(reinterpret_cast<__m256>(a))));
+}
+BOOST_EXT_INLINE Vd widen_high(Vf a) {
+  return reinterpret_cast<Vd>(_mm256_cvtps_pd(_mm256_extractf128_ps(reinterpret_cast<__m256>(a), 1)));
+}
+BOOST_EXT_INLINE Vf from_half(Vh h) { return reinterpret_cast<Vf>(_mm256_cvtph_ps(reinterpret_cast<__m128i>(h))); }
+BOOST_EXT_INLINE Vh to_half(Vf f) {
+  return reinterpret_cast<Vh>(_mm256_cvtps_ph(reinterpret_cast<__m256>(f), _MM_FROUND_TO_NEAREST_INT));
+}
+#else
+using HalfVf __attribute__((vector_size(kWidth * 2))) = float;
+BOOST_EXT_INLINE Vd widen_low(Vf a) { return __builtin_convertvector(HalfVf{a[0], a[1]}, Vd); }
+BOOST_EXT_INLINE Vd widen_high(Vf a) { return __builtin_convertvector(HalfVf{a[2], a[3]}, Vd); }
+#if defined(__aarch64__)
+using Vfp16 __attribute__((vector_size(8))) = __fp16;
+BOOST_EXT_INLINE Vf from_half(Vh h) { return __builtin_convertvector(reinterpret_cast<Vfp16>(h), Vf); }
+BOOST_EXT_INLINE Vh to_half(Vf f) { return reinterpret_cast<Vh>(__builtin_convertvector(f, Vfp16)); }
+#else
+BOOST_EXT_INLINE Vf from_half(Vh h) {
+  const Vu wide = __builtin_convertvector(h, Vu);
+  // The half's exponent and mantissa, moved to their float32 places, are the value times 2^-112: exact to undo, also
+  // for subnormals. Only inf and nan need their exponent set.
+  const Vf scaled = reinterpret_cast<Vf>((wide & 0x7fffu) << 13) * 0x1p112f;
+  const Vu special = (wide & 0x7c00u) == 0x7c00u ? (wide & 0x7c00u) * 0 + 0x7f800000u : wide * 0;
+  return reinterpret_cast<Vf>(reinterpret_cast<Vu>(scaled) | special | ((wide & 0x8000u) << 16));
+}
+BOOST_EXT_INLINE Vh to_half(Vf f) {
+  const Vu bits = reinterpret_cast<Vu>(f);
+  const Vu magnitude = bits & 0x7fffffffu;
+  const Vu zero = bits & 0u;
+  // Normal halves: add half of the last kept bit, ties to even, and shift. A carry out of the mantissa is right, too.
+  const Vu normal = (magnitude - 0x38000000u + 0xfffu + ((magnitude >> 13) & 1u)) >> 13;
+  // Subnormal halves: adding 0.5 puts the last bit of the half at the last bit of the float, and the FPU rounds.
+  const Vf shifted = reinterpret_cast<Vf>(magnitude) + 0.5f;
+  const Vu subnormal = reinterpret_cast<Vu>(shifted) - 0x3f000000u;
+  const Vu nan = 0x7e00u | ((magnitude >> 13) & 0x3ffu);
+  Vu half = magnitude < 0x38800000u ? subnormal : normal;
+  half = magnitude >= 0x477ff000u ? zero + 0x7c00u : half;  // 65520 and up round to inf
+  half = magnitude > 0x7f800000u ? nan : half;
+  return __builtin_convertvector(half | ((bits >> 16) & 0x8000u), Vh);
+}
+#endif
+#endif
+
+BOOST_EXT_INLINE Vf load_floats(const float* p) { return *reinterpret_cast<const UnalignedVf*>(p); }
+template <class T> BOOST_EXT_INLINE Vh load_halves(const T* p) { return *reinterpret_cast<const UnalignedVh*>(p); }
+template <class T> BOOST_EXT_INLINE void store_halves(T* p, Vh h) { *reinterpret_cast<UnalignedVh*>(p) = h; }
+
+BOOST_EXT_INLINE F load(const float* p) {
+  F r;
+  BOOST_EXT_EACH(i) r.v[i] = load_floats(p + i * kWidth);
+  return r;
+}
+BOOST_EXT_INLINE F load(const Half* p) {
+  F r;
+  BOOST_EXT_EACH(i) r.v[i] = from_half(load_halves(p + i * kWidth));
+  return r;
+}
+BOOST_EXT_INLINE F load(const BFloat* p) {
+  F r;
+  BOOST_EXT_EACH(i) r.v[i] = reinterpret_cast<Vf>(__builtin_convertvector(load_halves(p + i * kWidth), Vu) << 16);
+  return r;
+}
+BOOST_EXT_INLINE void store(float* p, F a) {
+  BOOST_EXT_EACH(i) *reinterpret_cast<UnalignedVf*>(p + i * kWidth) = a.v[i];
+}
+BOOST_EXT_INLINE void store(Half* p, F a) { BOOST_EXT_EACH(i) store_halves(p + i * kWidth, to_half(a.v[i])); }
+BOOST_EXT_INLINE void store(BFloat* p, F a) {
+  BOOST_EXT_EACH(i) {
+    const Vu bits = reinterpret_cast<Vu>(a.v[i]);
+    const Vu rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;  // to nearest, ties to even
+    const Vu quiet = (bits >> 16) | 0x40u;                             // a nan must not round to inf
+    const Vu kept = (bits & 0x7fffffffu) > 0x7f800000u ? quiet : rounded;
+    store_halves(p + i * kWidth, __builtin_convertvector(kept, Vh));
+  }
+}
+
+BOOST_EXT_INLINE D widen(F a) {
+  D r;
+  BOOST_EXT_EACH(i) {
+    r.v[2 * i] = widen_low(a.v[i]);
+    r.v[2 * i + 1] = widen_high(a.v[i]);
+  }
+  return r;
+}
+
+// The sum of the lanes in float64, in one fixed order.
+BOOST_EXT_INLINE double sum(D a) {
+  double lane[kLanes];
+  std::memcpy(lane, &a, sizeof lane);
+  for (int half = kLanes / 2; half > 0; half /= 2) {
+    for (int i = 0; i < half; ++i) lane[i] += lane[i + half];
+  }
+  return lane[0];
+}
+BOOST_EXT_INLINE double sum(F a) { return sum(widen(a)); }
+
+// How a loop body touches memory: sixteen elements, or the `count` that are left (the other lanes read as zero).
+struct Full {
+  template <class T> BOOST_EXT_INLINE F load(const T* p) const { return BOOST_EXT_ISA::load(p); }
+  template <class T> BOOST_EXT_INLINE void store(T* p, F a) const { BOOST_EXT_ISA::store(p, a); }
+};
+struct Part {
+  std::int64_t count;
+  template <class T> BOOST_EXT_INLINE F load(const T* p) const {
+    T all[kLanes] = {};
+    std::memcpy(all, p, static_cast<std::size_t>(count) * sizeof(T));
+    return BOOST_EXT_ISA::load(all);
+  }
+  template <class T> BOOST_EXT_INLINE void store(T* p, F a) const {
+    T all[kLanes];
+    BOOST_EXT_ISA::store(all, a);
+    std::memcpy(p, all, static_cast<std::size_t>(count) * sizeof(T));
+  }
+};
+template <int N> struct At { static constexpr int value = N; };
+
+// body(io, i, At<u>) for every sixteen elements of 0..n; u is the accumulator to use, out of four, so that sums do not
+// wait for the adder.
+constexpr int kAccumulators = 4;
+template <class Body> BOOST_EXT_INLINE void sweep(std::int64_t n, Body&& body) {
+  std::int64_t i = 0;
+  for (; i + 4 * kLanes <= n; i += 4 * kLanes) {
+    body(Full{}, i, At<0>{});
+    body(Full{}, i + kLanes, At<1>{});
+    body(Full{}, i + 2 * kLanes, At<2>{});
+    body(Full{}, i + 3 * kLanes, At<3>{});
+  }
+  for (; i + kLanes <= n; i += kLanes) body(Full{}, i, At<0>{});
+  if (i < n) body(Part{n - i}, i, At<0>{});
+}
+
+// fn(T*) with the pointer in its storage type. The op has made sure that there is one.
+template <class Fn> BOOST_EXT_INLINE void typed(const View& v, Fn&& fn) {
+  switch (v.dtype) {
+    case DType::f16: return fn(static_cast<Half*>(v.data));
+    case DType::bf16: return fn(static_cast<BFloat*>(v.data));
+    default: return fn(static_cast<float*>(v.data));
+  }
+}
+
+}  // namespace boost_ext::cpu::BOOST_EXT_ISA

@@ -1,0 +1,231 @@
+#include "doors/arrays.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "doors/dlpack.h"
+
+namespace py = pybind11;
+
+namespace boost_ext {
+namespace {
+
+enum class Kind { numpy, mindspore, dlpack, cuda, unknown };
+
+Kind classify(py::handle type, py::handle object) {
+  if (py::isinstance<py::array>(object)) return Kind::numpy;
+  for (py::handle base : type.attr("__mro__")) {
+    const auto module = py::str(base.attr("__module__")).cast<std::string>();
+    if (module.rfind("mindspore", 0) == 0 && py::hasattr(type, "data_ptr")) return Kind::mindspore;
+  }
+  if (py::hasattr(object, "__dlpack__") && py::hasattr(object, "__dlpack_device__")) return Kind::dlpack;
+  if (py::hasattr(object, "__cuda_array_interface__")) return Kind::cuda;
+  return Kind::unknown;
+}
+
+// Asked once a type; types are few and are kept alive so that their address stays theirs.
+Kind kind_of(py::handle object) {
+  static auto* known = new std::vector<std::pair<PyTypeObject*, Kind>>();
+  PyTypeObject* type = Py_TYPE(object.ptr());
+  for (const auto& [t, kind] : *known) {
+    if (t == type) return kind;
+  }
+  const Kind kind = classify(reinterpret_cast<PyObject*>(type), object);
+  if (kind != Kind::unknown && kind != Kind::cuda && known->size() < 64) {
+    Py_INCREF(type);
+    known->emplace_back(type, kind);
+  }
+  return kind;
+}
+
+[[noreturn]] void bad_dtype(const char* op, const Name& arg, const std::string& got) {
+  throw TypeError(text(op, ": ", arg, " must be float32, float16 or bfloat16, got ", got));
+}
+
+DType numpy_dtype(const char* op, const Name& arg, const py::array& array) {
+  const py::dtype dtype = array.dtype();
+  require(dtype.byteorder() != '>', op, ": ", arg, " must be in native byte order, got ",
+          py::str(dtype.attr("str")).cast<std::string>());
+  switch (dtype.num()) {
+    case 11: return DType::f32;
+    case 12: return DType::f64;
+    case 23: return DType::f16;
+    case 5: return DType::i32;
+    case 0: return DType::b8;
+    default: break;
+  }
+  const auto label = py::str(dtype.attr("name")).cast<std::string>();
+  if (label == "bfloat16" && dtype.itemsize() == 2) return DType::bf16;  // ml_dtypes, or MindSpore's own
+  bad_dtype(op, arg, label);
+}
+
+DType mindspore_dtype(const char* op, const Name& arg, py::object dtype) {
+  static auto* known = new std::vector<std::pair<py::object, DType>>();  // MindSpore's dtypes are singletons
+  for (const auto& [object, t] : *known) {
+    if (object.ptr() == dtype.ptr()) return t;
+  }
+  const auto label = py::str(dtype).cast<std::string>();
+  static const std::pair<const char*, DType> names[] = {{"Float32", DType::f32}, {"Float16", DType::f16},
+                                                        {"BFloat16", DType::bf16}, {"Float64", DType::f64},
+                                                        {"Int32", DType::i32}, {"Bool", DType::b8}};
+  for (const auto& [n, t] : names) {
+    if (label == n) {
+      known->emplace_back(std::move(dtype), t);
+      return t;
+    }
+  }
+  bad_dtype(op, arg, label);
+}
+
+DType dlpack_dtype(const char* op, const Name& arg, dlpack::DataType t) {
+  if (t.lanes == 1) {
+    if (t.code == dlpack::kFloat && t.bits == 32) return DType::f32;
+    if (t.code == dlpack::kFloat && t.bits == 16) return DType::f16;
+    if (t.code == dlpack::kFloat && t.bits == 64) return DType::f64;
+    if (t.code == dlpack::kBfloat && t.bits == 16) return DType::bf16;
+    if (t.code == dlpack::kInt && t.bits == 32) return DType::i32;
+    if (t.code == dlpack::kBool && t.bits == 8) return DType::b8;
+  }
+  bad_dtype(op, arg, text("DLPack code ", int{t.code}, " with ", int{t.bits}, " bits"));
+}
+
+bool contiguous(const dlpack::Tensor& t) {
+  if (t.strides == nullptr) return true;
+  std::int64_t expected = 1;
+  for (std::int32_t i = t.ndim - 1; i >= 0; --i) {
+    if (t.shape[i] != 1 && t.strides[i] != expected) return false;
+    expected *= t.shape[i];
+  }
+  return true;
+}
+
+void require_contiguous(const char* op, const Name& arg, bool ok) {
+  require(ok, op, ": ", arg, " must be C-contiguous, got a strided array");
+}
+
+}  // namespace
+
+View Arrays::from_numpy(const Name& arg, py::array array) {
+  View v;
+  v.dtype = numpy_dtype(op_, arg, array);
+  require_contiguous(op_, arg, (array.flags() & py::array::c_style) != 0);
+  require((array.flags() & py::detail::npy_api::NPY_ARRAY_ALIGNED_) != 0, op_, ": ", arg,
+          " must be aligned to its element size, got an unaligned array");
+  v.data = const_cast<void*>(array.data());
+  v.size = array.size();
+  v.ndim = static_cast<int>(array.ndim());
+  v.rows = v.ndim > 0 ? array.shape(0) : 1;
+  v.writable = array.writeable();
+  return v;
+}
+
+View Arrays::from_mindspore(const Name& arg, py::handle object) {
+  static const auto& names = *new std::vector<py::str>{py::str("dtype"), py::str("shape"), py::str("is_contiguous"),
+                                                       py::str("data_ptr"), py::str("device")};
+  const auto get = [&](std::size_t i) {
+    PyObject* value = PyObject_GetAttr(object.ptr(), names[i].ptr());
+    if (value == nullptr) throw py::error_already_set();
+    return py::reinterpret_steal<py::object>(value);
+  };
+  const auto call = [&](std::size_t i) {
+    PyObject* value = PyObject_CallMethodNoArgs(object.ptr(), names[i].ptr());
+    if (value == nullptr) throw py::error_already_set();
+    return py::reinterpret_steal<py::object>(value);
+  };
+  View v;
+  v.dtype = mindspore_dtype(op_, arg, get(0));
+  const auto shape = py::reinterpret_borrow<py::tuple>(get(1));
+  v.ndim = static_cast<int>(shape.size());
+  v.size = 1;
+  for (py::handle extent : shape) v.size *= extent.cast<std::int64_t>();
+  v.rows = v.ndim > 0 ? shape[0].cast<std::int64_t>() : 1;
+  if (v.size > 0) require_contiguous(op_, arg, call(2).ptr() == Py_True);
+  if (!py::cast<std::string>(get(4)).compare(0, 6, "Ascend")) v.device = Device::ascend;
+  // Last: this waits for the asynchronous queue, and the pointer is good until the next op is launched.
+  v.data = reinterpret_cast<void*>(call(3).cast<std::uintptr_t>());
+  return v;
+}
+
+View Arrays::from_dlpack(const Name& arg, py::handle object) {
+  View v;
+  const auto where = object.attr("__dlpack_device__")().cast<std::pair<std::int64_t, std::int64_t>>();
+  if (where.first == dlpack::kCuda || where.first == dlpack::kCudaManaged) {
+    v.device = Device::cuda;  // for the op to dispatch; the data are not touched here
+    v.size = 0;
+    return v;
+  }
+  require(where.first == dlpack::kCpu || where.first == dlpack::kCudaHost, op_, ": ", arg,
+          " must live on a CPU or CUDA device, got DLPack device type ", where.first);
+  py::object capsule;
+  try {
+    try {
+      capsule = object.attr("__dlpack__")(py::arg("max_version") = py::make_tuple(1, 0));
+    } catch (py::error_already_set& e) {
+      if (!e.matches(PyExc_TypeError)) throw;  // a producer from before DLPack 1.0 knows no max_version
+      capsule = object.attr("__dlpack__")();
+    }
+  } catch (py::error_already_set& e) {
+    throw std::invalid_argument(text(op_, ": ", arg, " cannot be read through DLPack: ", e.what()));
+  }
+  const dlpack::Tensor* t = nullptr;
+  if (PyCapsule_IsValid(capsule.ptr(), "dltensor_versioned") != 0) {
+    auto* managed = static_cast<dlpack::ManagedVersioned*>(PyCapsule_GetPointer(capsule.ptr(), "dltensor_versioned"));
+    require(managed->version.major == 1, op_, ": ", arg, " must be DLPack version 1, got version ",
+            managed->version.major);
+    v.writable = (managed->flags & dlpack::kReadOnly) == 0;
+    t = &managed->tensor;
+  } else if (PyCapsule_IsValid(capsule.ptr(), "dltensor") != 0) {
+    t = &static_cast<dlpack::Managed*>(PyCapsule_GetPointer(capsule.ptr(), "dltensor"))->tensor;
+  }
+  require(t != nullptr, op_, ": ", arg, " must return a DLPack capsule from __dlpack__, got something else");
+  alive_.push_back(std::move(capsule));
+  v.dtype = dlpack_dtype(op_, arg, t->dtype);
+  v.ndim = t->ndim;
+  v.rows = t->ndim > 0 ? t->shape[0] : 1;
+  v.size = 1;
+  for (std::int32_t i = 0; i < t->ndim; ++i) v.size *= t->shape[i];
+  if (v.size > 0) require_contiguous(op_, arg, contiguous(*t));
+  v.data = static_cast<char*>(t->data) + t->byte_offset;
+  return v;
+}
+
+View Arrays::view(const Name& arg, py::handle object) {
+  switch (kind_of(object)) {
+    case Kind::numpy: return from_numpy(arg, py::reinterpret_borrow<py::array>(object));
+    case Kind::mindspore: return from_mindspore(arg, object);
+    case Kind::dlpack: return from_dlpack(arg, object);
+    case Kind::cuda: {
+      View v;
+      v.device = Device::cuda;
+      return v;
+    }
+    case Kind::unknown: break;
+  }
+  throw TypeError(text(op_, ": ", arg, " must be an array (NumPy, MindSpore or DLPack), got ",
+                       Py_TYPE(object.ptr())->tp_name));
+}
+
+Views Arrays::list(const char* arg, py::handle object) {
+  if (!PyList_Check(object.ptr()) && !PyTuple_Check(object.ptr())) return {view(Name(arg), object)};
+  const auto items = py::reinterpret_borrow<py::sequence>(object);
+  Views views;
+  views.reserve(items.size());
+  for (std::size_t i = 0; i < items.size(); ++i) {
+    const py::object item = items[i];
+    views.push_back(view(Name(arg, static_cast<std::int64_t>(i)), item));
+  }
+  return views;
+}
+
+std::vector<Views> Arrays::lists(const char* arg, py::handle object) {
+  if (!PyList_Check(object.ptr()) && !PyTuple_Check(object.ptr())) {
+    throw TypeError(text(op_, ": ", arg, " must be a list of lists of arrays, got ", Py_TYPE(object.ptr())->tp_name));
+  }
+  std::vector<Views> result;
+  std::size_t j = 0;
+  for (py::handle item : object) result.push_back(list(text(arg, "[", j++, "]").c_str(), item));
+  return result;
+}
+
+}  // namespace boost_ext

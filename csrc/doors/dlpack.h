@@ -1,0 +1,38 @@
+// The part of the DLPack ABI (version 1, and the unversioned one before it) that reading a tensor needs.
+// https://dmlc.github.io/dlpack/latest/c_api.html
+#pragma once
+
+#include <cstdint>
+
+namespace boost_ext::dlpack {
+
+enum DeviceType : std::int32_t { kCpu = 1, kCuda = 2, kCudaHost = 3, kCudaManaged = 13 };
+enum TypeCode : std::uint8_t { kInt = 0, kUInt = 1, kFloat = 2, kBfloat = 4, kBool = 6 };
+constexpr std::uint64_t kReadOnly = 1;
+
+struct Device { std::int32_t type; std::int32_t id; };
+struct DataType { std::uint8_t code; std::uint8_t bits; std::uint16_t lanes; };
+struct Tensor {
+  void* data;
+  Device device;
+  std::int32_t ndim;
+  DataType dtype;
+  std::int64_t* shape;
+  std::int64_t* strides;
+  std::uint64_t byte_offset;
+};
+struct Managed {
+  Tensor tensor;
+  void* context;
+  void (*deleter)(Managed*);
+};
+struct Version { std::uint32_t major; std::uint32_t minor; };
+struct ManagedVersioned {
+  Version version;
+  void* context;
+  void (*deleter)(ManagedVersioned*);
+  std::uint64_t flags;
+  Tensor tensor;
+};
+
+}  // namespace boost_ext::dlpack

@@ -1,0 +1,204 @@
+// The graph-mode door: what MindSpore's ops.Custom (func_type "aot") calls. A function gets its inputs and then its one
+// output, a bool of shape (1,), as flat lists; everything else an op produces it writes into its inputs, which the
+// primitive declares (boost_ext.ms.native). The GIL is not held. MindSpore shows only the number that we return, so the
+// message goes to stderr first.
+#include <cstdio>
+#include <cstring>
+#include <exception>
+
+#include "ops/adasum.h"
+#include "ops/bfgs_update.h"
+#include "ops/centralize.h"
+#include "ops/dim_reduce.h"
+#include "ops/global_norm.h"
+#include "ops/loss_scale_update.h"
+#include "ops/pca_back_project.h"
+#include "ops/pca_project.h"
+#include "ops/unscale_and_check.h"
+
+#define BOOST_EXT_GRAPH_OP(name)                                                                          \
+  static void graph_##name(Params& p);                                                                    \
+  extern "C" __attribute__((visibility("default"))) int boost_ext_##name(                                 \
+      int nparam, void** params, int* ndims, int64_t** shapes, const char** dtypes, void*, void*) {       \
+    return call(#name, &graph_##name, nparam, params, ndims, shapes, dtypes);                             \
+  }                                                                                                       \
+  static void graph_##name(Params& p)
+
+namespace {
+
+using namespace boost_ext;
+
+DType parse(const char* op, int index, const char* dtype) {
+  for (DType t : {DType::f32, DType::f16, DType::bf16, DType::f64, DType::i32, DType::b8}) {
+    if (std::strcmp(dtype, name(t)) == 0) return t;
+  }
+  if (std::strcmp(dtype, "float") == 0) return DType::f32;
+  throw TypeError(text(op, ": input ", index, " has the unsupported dtype ", dtype));
+}
+
+// The parameters in order: take() the next one, list(n) the next n; the last one is the output.
+class Params {
+ public:
+  Params(const char* op, int count, void** data, int* ndims, int64_t** shapes, const char** dtypes)
+      : op_(op), count_(count), data_(data), ndims_(ndims), shapes_(shapes), dtypes_(dtypes) {}
+
+  View take() {
+    require(next_ < count_ - 1, op_, ": must get more than ", next_, " inputs");
+    return at(next_++);
+  }
+  Views list(int n) {
+    Views views;
+    for (int i = 0; i < n; ++i) views.push_back(take());
+    return views;
+  }
+  int left() const { return count_ - 1 - next_; }
+  // What is left, as `parts` lists of one length.
+  int split(int parts) const {
+    require(left() > 0 && left() % parts == 0, op_, ": must get ", parts, " lists of one length, got ", left(),
+            " tensors");
+    return left() / parts;
+  }
+  float scalar() {
+    const View v = take();
+    require(v.dtype == DType::f32 && v.size == 1, op_, ": input ", next_ - 1, " must be one float32");
+    return *static_cast<const float*>(v.data);
+  }
+  bool flag() {
+    const View v = take();
+    require(v.dtype == DType::b8 && v.size == 1, op_, ": input ", next_ - 1, " must be one bool");
+    return *static_cast<const bool*>(v.data);
+  }
+  void result(bool value) { *static_cast<bool*>(data_[count_ - 1]) = value; }
+
+ private:
+  View at(int i) const {
+    View v;
+    v.data = data_[i];
+    v.ndim = ndims_[i];
+    v.rows = v.ndim > 0 ? shapes_[i][0] : 1;
+    v.size = 1;
+    for (int d = 0; d < v.ndim; ++d) v.size *= shapes_[i][d];
+    v.dtype = parse(op_, i, dtypes_[i]);
+    return v;
+  }
+  const char* op_;
+  int count_;
+  void** data_;
+  int* ndims_;
+  int64_t** shapes_;
+  const char** dtypes_;
+  int next_ = 0;
+};
+
+int call(const char* op, void (*fn)(Params&), int count, void** data, int* ndims, int64_t** shapes,
+         const char** dtypes) {
+  try {
+    Params p(op, count, data, ndims, shapes, dtypes);
+    p.result(true);
+    fn(p);
+    return 0;
+  } catch (const std::exception& e) {
+    std::fprintf(stderr, "boost_ext: %s\n", e.what());
+    return 1;
+  }
+}
+
+// The scale is what the loss was multiplied with; powers of two have an exact reciprocal.
+double reciprocal(float scale) { return static_cast<double>(1.0F / scale); }
+
+void write(const View& v, float value) { *static_cast<float*>(v.data) = value; }
+
+// P, out, grads...
+BOOST_EXT_GRAPH_OP(pca_project) {
+  const View P = p.take(), out = p.take();
+  pca_project(cpu_context(), P, p.list(p.left()), out);
+}
+
+// P, two vectors, two lists of outputs
+BOOST_EXT_GRAPH_OP(pca_back_project) {
+  const View P = p.take();
+  const Views vectors = p.list(2);
+  const int n = p.split(2);
+  std::vector<Views> out;
+  out.push_back(p.list(n));
+  out.push_back(p.list(n));
+  pca_back_project(cpu_context(), P, vectors, out);
+}
+
+// B, s, y; the output says whether it updated
+BOOST_EXT_GRAPH_OP(bfgs_update) {
+  const View B = p.take(), s = p.take(), y = p.take();
+  p.result(bfgs_update(cpu_context(), B, s, y, p.scalar()));
+}
+
+// a..., b..., out...
+BOOST_EXT_GRAPH_OP(adasum_pair) {
+  const int n = p.split(3);
+  const Views a = p.list(n), b = p.list(n);
+  adasum_pair(cpu_context(), a, b, p.list(n));
+}
+
+// scale, grads...; the output says whether something was inf or nan
+BOOST_EXT_GRAPH_OP(unscale_and_check) {
+  const double inv_scale = reciprocal(p.scalar());
+  bool found = false;
+  for (const Finiteness& f : unscale_and_check(cpu_context(), p.list(p.left()), inv_scale)) found |= f.found();
+  p.result(found);
+}
+
+// norm (1,), tensors...
+BOOST_EXT_GRAPH_OP(global_norm) {
+  const View norm = p.take();
+  require_dtype("global_norm", "norm", norm, DType::f32);
+  require_size("global_norm", "norm", norm, 1);
+  write(norm, static_cast<float>(global_norm(cpu_context(), p.list(p.left()))));
+}
+
+// grads...
+BOOST_EXT_GRAPH_OP(centralize) { centralize(cpu_context(), p.list(p.left())); }
+
+// scale, counters, overflow, rule (3,): factor, window, max_scale
+BOOST_EXT_GRAPH_OP(loss_scale_update) {
+  const View scale = p.take(), counters = p.take();
+  const bool overflow = p.flag();
+  const View rule = p.take();
+  require_dtype("loss_scale_update", "rule", rule, DType::f32);
+  require_size("loss_scale_update", "rule", rule, 3);
+  const auto* r = static_cast<const float*>(rule.data);
+  loss_scale_update(scale, counters, overflow, {r[0], static_cast<std::int64_t>(r[1]), r[2]});
+}
+
+// B, s, gk_last, started, gk, scale, B_next, dk, slope (1,), eps
+BOOST_EXT_GRAPH_OP(dim_reduce_direction) {
+  const View B = p.take(), s = p.take(), gk_last = p.take();
+  const bool started = p.flag();
+  const View gk = p.take();
+  const double inv_scale = reciprocal(p.scalar());
+  const View B_next = p.take(), dk = p.take(), slope = p.take();
+  require_dtype("dim_reduce_direction", "slope", slope, DType::f32);
+  write(slope, static_cast<float>(
+                   dim_reduce_direction(cpu_context(), B, s, gk_last, started, gk, inv_scale, B_next, dk, p.scalar())));
+}
+
+// step, save, weights..., saved..., dn...
+BOOST_EXT_GRAPH_OP(dim_reduce_trial) {
+  const View step = p.take();
+  const bool save = p.flag();
+  const int n = p.split(3);
+  const Views weights = p.list(n), saved = p.list(n);
+  dim_reduce_trial(cpu_context(), weights, saved, p.list(n), step, save);
+}
+
+// gamma, alpha, rho, scale, momentum..., grads..., grad_proj..., dn...; delta is written over grad_proj
+BOOST_EXT_GRAPH_OP(dim_reduce_apply) {
+  DimReduceCoefficients c{};
+  c.gamma = p.scalar();
+  c.alpha = p.scalar();
+  c.rho = p.scalar();
+  c.inv_scale = reciprocal(p.scalar());
+  const int n = p.split(4);
+  const Views momentum = p.list(n), grads = p.list(n), proj = p.list(n);
+  dim_reduce_apply(cpu_context(), momentum, grads, proj, p.list(n), c, proj);
+}
+
+}  // namespace

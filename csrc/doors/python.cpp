@@ -1,0 +1,181 @@
+// The Python door: one definition an op. It converts arguments, releases the GIL and calls; the checks are the ops'.
+// Users read boost_ext.ops, which documents every function.
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+
+#include "doors/arrays.h"
+#include "ops/adasum.h"
+#include "ops/bfgs_update.h"
+#include "ops/centralize.h"
+#include "ops/dim_reduce.h"
+#include "ops/global_norm.h"
+#include "ops/loss_scale_update.h"
+#include "ops/pca_back_project.h"
+#include "ops/pca_project.h"
+#include "ops/runtime.h"
+#include "ops/unscale_and_check.h"
+
+namespace py = pybind11;
+using namespace boost_ext;
+
+namespace {
+
+using Object = py::object;
+
+template <class Fn> auto without_gil(Fn&& fn) {
+  py::gil_scoped_release release;
+  return fn();
+}
+
+void py_pca_project(const Object& P, const Object& grads, const Object& out) {
+  Arrays a("pca_project");
+  const View p = a.one("P", P), o = a.one("out", out);
+  const Views g = a.list("grads", grads);
+  without_gil([&] { pca_project(cpu_context(), p, g, o); });
+}
+
+void py_pca_back_project(const Object& P, const Object& vectors, const Object& out) {
+  Arrays a("pca_back_project");
+  const View p = a.one("P", P);
+  const Views v = a.list("vectors", vectors);
+  const std::vector<Views> o = a.lists("out", out);
+  without_gil([&] { pca_back_project(cpu_context(), p, v, o); });
+}
+
+bool py_bfgs_update(const Object& B, const Object& s, const Object& y, double eps) {
+  Arrays a("bfgs_update");
+  const View b = a.one("B", B), step = a.one("s", s), difference = a.one("y", y);
+  return without_gil([&] { return bfgs_update(cpu_context(), b, step, difference, eps); });
+}
+
+void py_adasum_dots(const Object& x, const Object& y, const Object& dots) {
+  Arrays args("adasum_dots");
+  const Views a = args.list("a", x), b = args.list("b", y);
+  const View d = args.one("dots", dots);
+  without_gil([&] { adasum_dots(cpu_context(), a, b, d); });
+}
+
+void py_adasum_combine(const Object& x, const Object& y, const Object& dots, const Object& out) {
+  Arrays args("adasum_combine");
+  const Views a = args.list("a", x), b = args.list("b", y), o = args.list("out", out);
+  const View d = args.one("dots", dots);
+  without_gil([&] { adasum_combine(cpu_context(), a, b, d, o); });
+}
+
+void py_adasum_pair(const Object& x, const Object& y, const Object& out) {
+  Arrays args("adasum_pair");
+  const Views a = args.list("a", x), b = args.list("b", y), o = args.list("out", out);
+  without_gil([&] { adasum_pair(cpu_context(), a, b, o); });
+}
+
+py::object py_unscale_and_check(const Object& grads, double inv_scale, bool report) {
+  Arrays a("unscale_and_check");
+  const Views g = a.list("grads", grads);
+  const auto found = without_gil([&] { return unscale_and_check(cpu_context(), g, inv_scale); });
+  if (!report) {
+    bool any = false;
+    for (const Finiteness& f : found) any = any || f.found();
+    return py::bool_(any);
+  }
+  py::list rows;
+  for (const Finiteness& f : found) rows.append(py::make_tuple(f.inf, f.nan, f.first, f.max_abs));
+  return rows;
+}
+
+double py_global_norm(const Object& tensors) {
+  Arrays a("global_norm");
+  const Views t = a.list("tensors", tensors);
+  return without_gil([&] { return global_norm(cpu_context(), t); });
+}
+
+void py_centralize(const Object& grads) {
+  Arrays a("centralize");
+  const Views g = a.list("grads", grads);
+  without_gil([&] { centralize(cpu_context(), g); });
+}
+
+double py_dim_reduce_direction(const Object& B, const Object& s, const Object& gk_last, bool started, const Object& gk,
+                               double inv_scale, const Object& B_next, const Object& dk, double eps) {
+  Arrays a("dim_reduce_direction");
+  const View b = a.one("B", B), step = a.one("s", s), last = a.one("gk_last", gk_last), g = a.one("gk", gk),
+             next = a.one("B_next", B_next), d = a.one("dk", dk);
+  return without_gil(
+      [&] { return dim_reduce_direction(cpu_context(), b, step, last, started, g, inv_scale, next, d, eps); });
+}
+
+void py_dim_reduce_trial(const Object& weights, const Object& saved, const Object& dn, const Object& step, bool save) {
+  Arrays a("dim_reduce_trial");
+  const Views w = a.list("weights", weights), s = a.list("saved", saved), d = a.list("dn", dn);
+  const View f = a.one("step", step);
+  without_gil([&] { dim_reduce_trial(cpu_context(), w, s, d, f, save); });
+}
+
+void py_dim_reduce_apply(const Object& momentum, const Object& grads, const Object& grad_proj, const Object& dn,
+                         const Object& out, double gamma, double alpha, double rho, double inv_scale,
+                         const Object& saved, const Object& lr) {
+  Arrays a("dim_reduce_apply");
+  const Views m = a.list("momentum", momentum), g = a.list("grads", grads), p = a.list("grad_proj", grad_proj),
+              d = a.list("dn", dn);
+  const DimReduceCoefficients c{gamma, alpha, rho, inv_scale};
+  if (saved.is_none()) {
+    const Views o = a.list("out", out);
+    without_gil([&] { dim_reduce_apply(cpu_context(), m, g, p, d, c, o); });
+    return;
+  }
+  const Views w = a.list("weights", out), s = a.list("saved", saved);
+  const View rate = a.one("lr", lr);
+  without_gil([&] { dim_reduce_apply(cpu_context(), m, g, p, d, c, w, s, rate); });
+}
+
+void py_loss_scale_update(const Object& scale, const Object& counters, bool overflow, double factor,
+                          std::int64_t window, double max_scale) {
+  Arrays a("loss_scale_update");
+  loss_scale_update(a.one("scale", scale), a.one("counters", counters), overflow, {factor, window, max_scale});
+}
+
+py::dict build_info() {
+  py::dict info;
+  info["version"] = BOOST_EXT_VERSION;
+  info["compiler"] = compiler();
+  info["backends"] = std::vector<std::string>{"cpu"};
+  info["built_isas"] = built_isas();
+  info["cpu_isas"] = cpu_features();
+  info["isa"] = isa_name();
+  info["threads"] = num_threads();
+  return info;
+}
+
+}  // namespace
+
+PYBIND11_MODULE(_core, m) {
+  py::register_exception_translator([](std::exception_ptr p) {
+    try {
+      if (p) std::rethrow_exception(p);
+    } catch (const TypeError& e) {
+      PyErr_SetString(PyExc_TypeError, e.what());
+    }
+  });
+  m.doc() = "The native ops of boost_ext; see boost_ext.ops for their documentation.";
+  m.def("pca_project", &py_pca_project, py::arg("P"), py::arg("grads"), py::arg("out"));
+  m.def("pca_back_project", &py_pca_back_project, py::arg("P"), py::arg("vectors"), py::arg("out"));
+  m.def("bfgs_update", &py_bfgs_update, py::arg("B"), py::arg("s"), py::arg("y"), py::arg("eps"));
+  m.def("adasum_dots", &py_adasum_dots, py::arg("a"), py::arg("b"), py::arg("dots"));
+  m.def("adasum_combine", &py_adasum_combine, py::arg("a"), py::arg("b"), py::arg("dots"), py::arg("out"));
+  m.def("adasum_pair", &py_adasum_pair, py::arg("a"), py::arg("b"), py::arg("out"));
+  m.def("unscale_and_check", &py_unscale_and_check, py::arg("grads"), py::arg("inv_scale"), py::arg("report"));
+  m.def("global_norm", &py_global_norm, py::arg("tensors"));
+  m.def("centralize", &py_centralize, py::arg("grads"));
+  m.def("dim_reduce_direction", &py_dim_reduce_direction, py::arg("B"), py::arg("s"), py::arg("gk_last"),
+        py::arg("started"), py::arg("gk"), py::arg("inv_scale"), py::arg("B_next"), py::arg("dk"), py::arg("eps"));
+  m.def("dim_reduce_trial", &py_dim_reduce_trial, py::arg("weights"), py::arg("saved"), py::arg("dn"), py::arg("step"),
+        py::arg("save"));
+  m.def("dim_reduce_apply", &py_dim_reduce_apply, py::arg("momentum"), py::arg("grads"), py::arg("grad_proj"),
+        py::arg("dn"), py::arg("out"), py::arg("gamma"), py::arg("alpha"), py::arg("rho"), py::arg("inv_scale"),
+        py::arg("saved"), py::arg("lr"));
+  m.def("loss_scale_update", &py_loss_scale_update, py::arg("scale"), py::arg("counters"), py::arg("overflow"),
+        py::arg("factor"), py::arg("window"), py::arg("max_scale"));
+  m.def("build_info", &build_info);
+  m.def("num_threads", &num_threads);
+  m.def("set_num_threads", &set_num_threads, py::arg("threads"));
+  m.def("set_isa", &set_isa, py::arg("name"));
+}

@@ -1,0 +1,70 @@
+#include "ops/adasum.h"
+
+namespace boost_ext {
+namespace {
+
+void require_pair(const char* op, const Views& a, const Views& b) {
+  require_floats(op, {"a", a});
+  require_same_count(op, {"b", b}, {"a", a});
+  require_floats(op, {"b", b});
+  require_same_sizes(op, {"b", b}, {"a", a});
+  require_same_dtypes(op, {"b", b}, {"a", a});
+}
+
+void require_out(const char* op, const Views& a, const Views& b, const Views& out, Overlap& overlap) {
+  require_same_count(op, {"out", out}, {"a", a});
+  require_floats(op, {"out", out});
+  require_same_sizes(op, {"out", out}, {"a", a});
+  require_same_dtypes(op, {"out", out}, {"a", a});
+  require_writables(op, {"out", out});
+  overlap.reads({"a", a}, true);
+  overlap.reads({"b", b}, true);
+  overlap.writes({"out", out}, true);
+}
+
+void require_dots(const char* op, const Views& a, const View& dots) {
+  require_dtype(op, "dots", dots, DType::f64);
+  require_size(op, "dots", dots, 3 * static_cast<std::int64_t>(a.size()));
+}
+
+}  // namespace
+
+void adasum_dots(const Context& context, const Views& a, const Views& b, const View& dots) {
+  const char* op = "adasum_dots";
+  require_backend(op, {&a, &b}, {dots});
+  require_pair(op, a, b);
+  require_dots(op, a, dots);
+  require_writable(op, "dots", dots);
+  Overlap overlap(op);
+  overlap.reads({"a", a});
+  overlap.reads({"b", b});
+  overlap.writes("dots", dots);
+  overlap.check();
+  BOOST_EXT_CPU(adasum_dots)(context, a, b, static_cast<double*>(dots.data));
+}
+
+void adasum_combine(const Context& context, const Views& a, const Views& b, const View& dots, const Views& out) {
+  const char* op = "adasum_combine";
+  require_backend(op, {&a, &b, &out}, {dots});
+  require_pair(op, a, b);
+  require_dots(op, a, dots);
+  Overlap overlap(op);
+  require_out(op, a, b, out, overlap);
+  overlap.reads("dots", dots);
+  overlap.check();
+  BOOST_EXT_CPU(adasum_combine)(context, a, b, static_cast<const double*>(dots.data), out);
+}
+
+void adasum_pair(const Context& context, const Views& a, const Views& b, const Views& out) {
+  const char* op = "adasum_pair";
+  require_backend(op, {&a, &b, &out});
+  require_pair(op, a, b);
+  Overlap overlap(op);
+  require_out(op, a, b, out, overlap);
+  overlap.check();
+  std::vector<double> dots(3 * a.size());
+  BOOST_EXT_CPU(adasum_dots)(context, a, b, dots.data());
+  BOOST_EXT_CPU(adasum_combine)(context, a, b, dots.data(), out);
+}
+
+}  // namespace boost_ext

@@ -1,0 +1,26 @@
+// adasum: the adaptive sum of two gradients, tensor by tensor.
+//
+//   out = (1 - <a,b> / (2 |a|^2)) a + (1 - <a,b> / (2 |b|^2)) b
+//
+// Maleki et al., "Scaling distributed training with adaptive summation", MLSys 2021, eq. 3. Orthogonal gradients add,
+// parallel ones average. One pair of coefficients a tensor.
+// a, b   lists of tensors of the same sizes and dtypes; float32, float16 or bfloat16
+// dots   (T, 3) float64: <a,b>, |a|^2, |b|^2 of each tensor
+// out    tensors like a; may be a or b themselves, tensor by tensor
+// A vector of norm zero has coefficient 1, so that the sum is the other vector. inf and nan propagate.
+// Sums: float64 lanes, blocks of 4096 in order. The two halves are what a run over ranks needs: dots of parts, summed
+// over the ranks that hold the parts, then combine.
+#pragma once
+
+#include "ops/runtime.h"
+
+namespace boost_ext {
+
+void adasum_dots(const Context& context, const Views& a, const Views& b, const View& dots);
+void adasum_combine(const Context& context, const Views& a, const Views& b, const View& dots, const Views& out);
+void adasum_pair(const Context& context, const Views& a, const Views& b, const Views& out);
+
+BOOST_EXT_CPU_KERNEL(void, adasum_dots, const Context&, Tensors a, Tensors b, double* dots)
+BOOST_EXT_CPU_KERNEL(void, adasum_combine, const Context&, Tensors a, Tensors b, const double* dots, Tensors out)
+
+}  // namespace boost_ext

@@ -1,0 +1,32 @@
+#include "ops/bfgs_update.h"
+
+namespace boost_ext {
+
+void require_square(const char* op, const char* arg, const View& B) {
+  require(B.ndim == 2 && B.rows >= 1 && B.size == B.rows * B.rows, op, ": ", arg,
+          " must be a square (k, k) matrix with k >= 1, got ", B.ndim, " axes, ", B.rows, " rows and ", B.size,
+          " elements");
+}
+
+bool bfgs_update(const Context&, const View& B, const View& s, const View& y, double eps) {
+  const char* op = "bfgs_update";
+  require_backend(op, {}, {B, s, y});
+  if (B.dtype != DType::f32 && B.dtype != DType::f64) {
+    throw TypeError(text(op, ": B must be float32 or float64, got ", name(B.dtype)));
+  }
+  require_square(op, "B", B);
+  require_dtype(op, "s", s, B.dtype);
+  require_dtype(op, "y", y, B.dtype);
+  require_size(op, "s", s, B.rows);
+  require_size(op, "y", y, B.rows);
+  require_writable(op, "B", B);
+  require_finite(op, "eps", eps);
+  Overlap overlap(op);
+  overlap.writes("B", B);
+  overlap.reads("s", s);
+  overlap.reads("y", y);
+  overlap.check();
+  return BOOST_EXT_CPU(bfgs_update)(B, s, y, eps);
+}
+
+}  // namespace boost_ext

@@ -1,0 +1,24 @@
+// bfgs_update: one inverse-BFGS update of a symmetric matrix, in place.
+//
+//   if y^T s > eps:  B <- (I - rho s y^T) B (I - rho y s^T) + rho s s^T,   rho = 1 / y^T s
+//
+// Nocedal & Wright, Numerical Optimization, eq. 6.17; the update of dimension-reduced training.
+// B     (k, k) float32 or float64, symmetric (only B y is formed, from the rows as stored); written
+// s, y  (k,) of B's dtype; step and difference of gradients
+// Returns whether it updated: not when y^T s <= eps or is nan (B is then untouched).
+// Arithmetic in float64 for both dtypes: B - rho (s u^T + u s^T) + rho (1 + rho y^T u) s s^T with u = B y, each element
+// computed once and mirrored, so that B stays symmetric to the last bit. O(k^2).
+#pragma once
+
+#include "ops/runtime.h"
+
+namespace boost_ext {
+
+bool bfgs_update(const Context& context, const View& B, const View& s, const View& y, double eps);
+
+BOOST_EXT_CPU_KERNEL(bool, bfgs_update, const View& B, const View& s, const View& y, double eps)
+
+// Shared with dim_reduce: B is a square floating matrix.
+void require_square(const char* op, const char* arg, const View& B);
+
+}  // namespace boost_ext

@@ -1,0 +1,129 @@
+#include "ops/dim_reduce.h"
+
+#include "ops/bfgs_update.h"
+
+namespace boost_ext {
+namespace {
+
+void require_float32s(const char* op, const List& list, const List& like) {
+  require_same_sizes(op, list, like);
+  for (std::size_t i = 0; i < list.views.size(); ++i) {
+    require_dtype(op, {list.arg, static_cast<std::int64_t>(i)}, list.views[i], DType::f32);
+  }
+}
+
+// One factor for all tensors, or one each; returns the stride with which the kernel reads them.
+std::int64_t require_factors(const char* op, const char* arg, const View& v, std::size_t tensors) {
+  require_dtype(op, arg, v, DType::f32);
+  const auto count = static_cast<std::int64_t>(tensors);
+  require(v.size == 1 || v.size == count, op, ": ", arg, " must have 1 element or one for each of the ", count,
+          " tensors, got ", v.size);
+  return v.size == 1 ? 0 : 1;
+}
+
+// The arguments that both forms of dim_reduce_apply share.
+Overlap require_apply(const char* op, const Views& momentum, const Views& grads, const Views& grad_proj,
+                      const Views& dn, const DimReduceCoefficients& c, bool proj_is_twin) {
+  require_backend(op, {&grads, &momentum, &grad_proj, &dn});
+  const List g{"grads", grads};
+  require_floats(op, g);
+  require_float32s(op, {"momentum", momentum}, g);
+  require_float32s(op, {"grad_proj", grad_proj}, g);
+  require_float32s(op, {"dn", dn}, g);
+  require_writables(op, {"momentum", momentum});
+  require_finite(op, "gamma", c.gamma);
+  require_finite(op, "alpha", c.alpha);
+  require_finite(op, "rho", c.rho);
+  require_finite(op, "inv_scale", c.inv_scale);
+  Overlap overlap(op);
+  overlap.writes({"momentum", momentum});
+  overlap.reads(g);
+  overlap.reads({"grad_proj", grad_proj}, proj_is_twin);
+  overlap.reads({"dn", dn});
+  return overlap;
+}
+
+}  // namespace
+
+double dim_reduce_direction(const Context&, const View& B, const View& s, const View& gk_last, bool started,
+                            const View& gk, double inv_scale, const View& B_next, const View& dk, double eps) {
+  const char* op = "dim_reduce_direction";
+  require_backend(op, {}, {B, s, gk_last, gk, B_next, dk});
+  require_square(op, "B", B);
+  require_square(op, "B_next", B_next);
+  const std::int64_t k = B.rows;
+  Overlap overlap(op);
+  struct Operand { const char* arg; const View& v; std::int64_t size; bool written; };
+  for (const Operand& o : {Operand{"B", B, k * k, false}, Operand{"B_next", B_next, k * k, true},
+                           Operand{"s", s, k, false}, Operand{"gk_last", gk_last, k, false},
+                           Operand{"gk", gk, k, true}, Operand{"dk", dk, k, true}}) {
+    require_dtype(op, o.arg, o.v, DType::f32);
+    require_size(op, o.arg, o.v, o.size);
+    if (o.written) overlap.writes(o.arg, o.v); else overlap.reads(o.arg, o.v);
+  }
+  require_writable(op, "gk", gk);
+  require_writable(op, "B_next", B_next);
+  require_writable(op, "dk", dk);
+  require_finite(op, "inv_scale", inv_scale);
+  require_finite(op, "eps", eps);
+  overlap.check();
+  const auto at = [](const View& v) { return static_cast<float*>(v.data); };
+  return BOOST_EXT_CPU(dim_reduce_direction)(at(B), at(s), at(gk_last), started, at(gk), static_cast<float>(inv_scale),
+                                             at(B_next), at(dk), k, eps);
+}
+
+void dim_reduce_trial(const Context& context, const Views& weights, const Views& saved, const Views& dn,
+                      const View& step, bool save) {
+  const char* op = "dim_reduce_trial";
+  require_backend(op, {&weights, &saved, &dn}, {step});
+  const List w{"weights", weights};
+  require_floats(op, w);
+  require_same_sizes(op, {"saved", saved}, w);
+  require_same_dtypes(op, {"saved", saved}, w);
+  require_float32s(op, {"dn", dn}, w);
+  require_writables(op, w);
+  if (save) require_writables(op, {"saved", saved});
+  const std::int64_t stride = require_factors(op, "step", step, weights.size());
+  Overlap overlap(op);
+  overlap.writes(w);
+  if (save) overlap.writes({"saved", saved}); else overlap.reads({"saved", saved});
+  overlap.reads({"dn", dn});
+  overlap.reads("step", step);
+  overlap.check();
+  BOOST_EXT_CPU(dim_reduce_trial)(context, weights, saved, dn, static_cast<const float*>(step.data), stride, save);
+}
+
+void dim_reduce_apply(const Context& context, const Views& momentum, const Views& grads, const Views& grad_proj,
+                      const Views& dn, const DimReduceCoefficients& c, const Views& out) {
+  const char* op = "dim_reduce_apply";
+  Overlap overlap = require_apply(op, momentum, grads, grad_proj, dn, c, true);
+  require_backend(op, {&grads, &out});
+  require_float32s(op, {"out", out}, {"grads", grads});
+  require_writables(op, {"out", out});
+  overlap.writes({"out", out}, true);
+  overlap.check();
+  BOOST_EXT_CPU(dim_reduce_apply)(context, momentum, grads, grad_proj, dn, c, out, out, nullptr, 0);
+}
+
+void dim_reduce_apply(const Context& context, const Views& momentum, const Views& grads, const Views& grad_proj,
+                      const Views& dn, const DimReduceCoefficients& c, const Views& weights, const Views& saved,
+                      const View& lr) {
+  const char* op = "dim_reduce_apply";
+  Overlap overlap = require_apply(op, momentum, grads, grad_proj, dn, c, false);
+  require_backend(op, {&grads, &weights, &saved}, {lr});
+  const List w{"weights", weights};
+  require_same_sizes(op, w, {"grads", grads});
+  require_floats(op, w);
+  require_same_sizes(op, {"saved", saved}, w);
+  require_same_dtypes(op, {"saved", saved}, w);
+  require_writables(op, w);
+  const std::int64_t stride = require_factors(op, "lr", lr, weights.size());
+  overlap.writes(w, true);
+  overlap.reads({"saved", saved}, true);
+  overlap.reads("lr", lr);
+  overlap.check();
+  BOOST_EXT_CPU(dim_reduce_apply)(context, momentum, grads, grad_proj, dn, c, weights, saved,
+                                  static_cast<const float*>(lr.data), stride);
+}
+
+}  // namespace boost_ext

@@ -1,0 +1,56 @@
+// The three native phases of a dimension-reduced training step, around its two projections.
+//
+// dim_reduce_direction: the quasi-Newton direction in the subspace, as a proposal; nothing is committed.
+//   gk <- inv_scale * gk
+//   B_next = B, updated with s and y = gk - gk_last if `started` (bfgs_update, same eps);   dk = -B_next . gk
+//   returns slope = gk . dk
+//   B, B_next (k, k); s, gk_last, gk, dk (k,); all float32; gk, B_next and dk are written.
+//
+// dim_reduce_trial: the weights at a point of the line search.
+//   save: saved <- w, then in any case  w <- saved + step[t] * dn   (tensor t has its own step: the learning rate times
+//   rho^m). step = 0 restores the saved bits exactly.
+//   weights and saved share sizes and dtypes; dn float32, same sizes; step float32, one element or one a tensor.
+//
+// dim_reduce_apply: residual momentum and the step to take, in one pass.
+//   m     <- gamma * m + inv_scale * g - proj
+//   delta  = alpha * m - rho * dn
+//   out   <- delta                       (out: float32; may be proj itself, tensor by tensor), or with weights
+//   w     <- saved - lr[t] * delta       (saved may be w itself)
+//   m, proj, dn float32; g float32, float16 or bfloat16; all of the same sizes.
+//
+// Formulas: the dim_reduce section of mindspore.boost's documentation. The gradient enters everything through
+// inv_scale * g, so that a loss scale that is a power of two changes no bit of the result.
+#pragma once
+
+#include "ops/runtime.h"
+
+namespace boost_ext {
+
+double dim_reduce_direction(const Context& context, const View& B, const View& s, const View& gk_last, bool started,
+                            const View& gk, double inv_scale, const View& B_next, const View& dk, double eps);
+
+void dim_reduce_trial(const Context& context, const Views& weights, const Views& saved, const Views& dn,
+                      const View& step, bool save);
+
+struct DimReduceCoefficients {
+  double gamma;
+  double alpha;
+  double rho;
+  double inv_scale;
+};
+void dim_reduce_apply(const Context& context, const Views& momentum, const Views& grads, const Views& grad_proj,
+                      const Views& dn, const DimReduceCoefficients& c, const Views& out);
+void dim_reduce_apply(const Context& context, const Views& momentum, const Views& grads, const Views& grad_proj,
+                      const Views& dn, const DimReduceCoefficients& c, const Views& weights, const Views& saved,
+                      const View& lr);
+
+BOOST_EXT_CPU_KERNEL(double, dim_reduce_direction, const float* B, const float* s, const float* gk_last, bool started,
+                     float* gk, float inv_scale, float* B_next, float* dk, std::int64_t k, double eps)
+BOOST_EXT_CPU_KERNEL(void, dim_reduce_trial, const Context&, Tensors weights, Tensors saved, Tensors dn,
+                     const float* step, std::int64_t step_stride, bool save)
+// lr == nullptr: out receives delta, `saved` is not read.
+BOOST_EXT_CPU_KERNEL(void, dim_reduce_apply, const Context&, Tensors momentum, Tensors grads, Tensors grad_proj,
+                     Tensors dn, const DimReduceCoefficients& c, Tensors out, Tensors saved, const float* lr,
+                     std::int64_t lr_stride)
+
+}  // namespace boost_ext

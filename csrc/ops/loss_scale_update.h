@@ -1,0 +1,28 @@
+// loss_scale_update: the next loss scale after a step, in place.
+//
+//   overflow:     scale <- max(scale / factor, 1),    last <- iteration,   bad <- bad + 1
+//   otherwise:    bad <- 0; after each `window` steps since `last`:
+//                 scale <- min(scale * factor, max_scale), last <- iteration
+//   in any case:  iteration <- iteration + 1
+//
+// The rule of mindspore's DynamicLossScaleManager, with a bound above. Micikevicius et al., "Mixed precision training",
+// ICLR 2018, section 3.2.
+// scale     one float32, written
+// counters  (3,) int32, written: iteration (from 1), last overflow or growth, consecutive overflows
+// More than 1000 overflows in a row: std::runtime_error, since such a training does not train.
+#pragma once
+
+#include "ops/runtime.h"
+
+namespace boost_ext {
+
+constexpr std::int32_t kMaxConsecutiveOverflows = 1000;
+
+struct LossScaleRule {
+  double factor;
+  std::int64_t window;
+  double max_scale;
+};
+void loss_scale_update(const View& scale, const View& counters, bool overflow, const LossScaleRule& rule);
+
+}  // namespace boost_ext

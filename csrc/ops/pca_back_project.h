@@ -1,0 +1,22 @@
+// pca_back_project: from coordinates in the subspace back to tensors, several vectors in one pass over P.
+//
+//   out[j] = P^T . vectors[j],   j = 0 .. J-1,   split over the tensors of out[j] in list order
+//
+// P        (k, n) float32, float16 or bfloat16
+// vectors  J >= 1 arrays (k,), float32
+// out      J lists of tensors, n elements a list, each float32, float16 or bfloat16, written; all lists have the same
+//          sizes in the same order; none may overlap anything else
+// Sums: over the rows of P in their order, float32. n = 0 does nothing; inf and nan propagate.
+#pragma once
+
+#include "ops/pca_project.h"
+
+namespace boost_ext {
+
+void pca_back_project(const Context& context, const View& P, const Views& vectors, const std::vector<Views>& out);
+
+// `out` is the lists one after the other, `tensors` a list.
+BOOST_EXT_CPU_KERNEL(void, pca_back_project, const Context&, const View& P, Tensors vectors, Tensors out,
+                     std::int64_t tensors, std::int64_t n)
+
+}  // namespace boost_ext

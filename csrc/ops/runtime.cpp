@@ -1,0 +1,113 @@
+#include "ops/runtime.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cstdlib>
+#include <thread>
+
+namespace boost_ext {
+namespace {
+
+bool supported(Isa isa) {
+#if defined(__x86_64__)
+  switch (isa) {
+    case Isa::baseline: return true;
+    case Isa::avx2:
+      return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi") &&
+             __builtin_cpu_supports("bmi2");
+    case Isa::avx512:
+      return supported(Isa::avx2) && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+             __builtin_cpu_supports("avx512cd") && __builtin_cpu_supports("avx512dq") &&
+             __builtin_cpu_supports("avx512vl");
+  }
+  return false;
+#else
+  return isa == Isa::baseline;
+#endif
+}
+
+constexpr Isa all[] = {Isa::baseline, Isa::avx2, Isa::avx512};
+
+std::string name(Isa isa) {
+  if (isa == Isa::avx512) return "avx512";
+  if (isa == Isa::avx2) return "avx2";
+#if defined(__aarch64__)
+  return "neon";
+#else
+  return "baseline";
+#endif
+}
+
+Isa widest() {
+  return supported(Isa::avx512) ? Isa::avx512 : supported(Isa::avx2) ? Isa::avx2 : Isa::baseline;
+}
+
+std::atomic<Isa> current{widest()};
+// BOOST_EXT_NUM_THREADS, else OMP_NUM_THREADS (what launchers of several processes a machine set), else one thread for
+// each CPU that this process may use.
+int default_threads() {
+  for (const char* variable : {"BOOST_EXT_NUM_THREADS", "OMP_NUM_THREADS"}) {
+    const char* value = std::getenv(variable);
+    const int n = value != nullptr ? std::atoi(value) : 0;
+    if (n >= 1 && n <= 1024) return n;
+  }
+  return static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
+}
+
+std::atomic<int> threads{default_threads()};
+
+}  // namespace
+
+Isa isa() { return current.load(std::memory_order_relaxed); }
+std::string isa_name() { return name(isa()); }
+
+std::vector<std::string> built_isas() {
+#if defined(__x86_64__)
+  return {"baseline", "avx2", "avx512"};
+#else
+  return {name(Isa::baseline)};
+#endif
+}
+
+std::vector<std::string> cpu_features() {
+  std::vector<std::string> names;
+  for (Isa i : all) {
+    if (supported(i)) names.push_back(name(i));
+  }
+  return names;
+}
+
+void set_isa(const std::string& wanted) {
+  for (Isa i : all) {
+    if (name(i) == wanted && supported(i)) {
+      current.store(i);
+      return;
+    }
+  }
+  std::string choices;
+  for (const auto& f : cpu_features()) choices += (choices.empty() ? "" : ", ") + f;
+  require(false, "set_isa: name must be one of ", choices, " on this CPU, got ", wanted);
+}
+
+int num_threads() { return threads.load(std::memory_order_relaxed); }
+
+void set_num_threads(int n) {
+  require(n >= 1 && n <= 1024, "set_num_threads: threads must be from 1 to 1024, got ", n);
+  threads.store(n);
+}
+
+Context cpu_context() {
+  Context c;
+  c.threads = num_threads();
+  return c;
+}
+
+std::string compiler() {
+#if defined(__clang__)
+  return text("clang ", __clang_major__, ".", __clang_minor__, ".", __clang_patchlevel__);
+#else
+  return text("gcc ", __GNUC__, ".", __GNUC_MINOR__, ".", __GNUC_PATCHLEVEL__);
+#endif
+}
+
+}  // namespace boost_ext

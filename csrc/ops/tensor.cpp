@@ -1,0 +1,149 @@
+#include "ops/tensor.h"
+
+#include <algorithm>
+#include <cmath>
+#include <unordered_map>
+
+namespace boost_ext {
+
+const char* name(DType t) {
+  switch (t) {
+    case DType::f32: return "float32";
+    case DType::f16: return "float16";
+    case DType::bf16: return "bfloat16";
+    case DType::f64: return "float64";
+    case DType::i32: return "int32";
+    case DType::b8: return "bool";
+  }
+  return "unknown";
+}
+
+std::ostream& operator<<(std::ostream& s, const Name& n) {
+  s << n.arg;
+  if (n.index >= 0) s << '[' << n.index << ']';
+  return s;
+}
+
+void require_float(const char* op, Name arg, const View& v) {
+  const bool ok = v.dtype == DType::f32 || v.dtype == DType::f16 || v.dtype == DType::bf16;
+  if (!ok) throw TypeError(text(op, ": ", arg, " must be float32, float16 or bfloat16, got ", name(v.dtype)));
+}
+
+void require_dtype(const char* op, Name arg, const View& v, DType expected) {
+  if (v.dtype != expected) throw TypeError(text(op, ": ", arg, " must be ", name(expected), ", got ", name(v.dtype)));
+}
+
+void require_size(const char* op, Name arg, const View& v, std::int64_t expected) {
+  require(v.size == expected, op, ": ", arg, " must have ", expected, " elements, got ", v.size);
+}
+
+void require_writable(const char* op, Name arg, const View& v) {
+  require(v.writable, op, ": ", arg, " must be writable, got a read-only array");
+}
+
+void require_finite(const char* op, const char* arg, double value) {
+  require(std::isfinite(value), op, ": ", arg, " must be finite, got ", value);
+}
+
+void require_floats(const char* op, const List& list) {
+  require(!list.views.empty(), op, ": ", list.arg, " must hold at least one array, got an empty list");
+  for (std::size_t i = 0; i < list.views.size(); ++i) {
+    require_float(op, {list.arg, static_cast<std::int64_t>(i)}, list.views[i]);
+  }
+}
+
+void require_writables(const char* op, const List& list) {
+  for (std::size_t i = 0; i < list.views.size(); ++i) {
+    require_writable(op, {list.arg, static_cast<std::int64_t>(i)}, list.views[i]);
+  }
+}
+
+void require_same_count(const char* op, const List& list, const List& other) {
+  require(list.views.size() == other.views.size(), op, ": ", list.arg, " must hold as many arrays as ", other.arg, " (",
+          other.views.size(), "), got ", list.views.size());
+}
+
+void require_same_sizes(const char* op, const List& list, const List& other) {
+  require_same_count(op, list, other);
+  for (std::size_t i = 0; i < list.views.size(); ++i) {
+    require_size(op, {list.arg, static_cast<std::int64_t>(i)}, list.views[i], other.views[i].size);
+  }
+}
+
+void require_same_dtypes(const char* op, const List& list, const List& other) {
+  for (std::size_t i = 0; i < list.views.size(); ++i) {
+    require_dtype(op, {list.arg, static_cast<std::int64_t>(i)}, list.views[i], other.views[i].dtype);
+  }
+}
+
+void Overlap::add(Name arg, const View& v, bool write, std::int64_t twin) {
+  if (v.size == 0) return;
+  const char* begin = static_cast<const char*>(v.data);
+  spans_.push_back({begin, begin + v.bytes(), arg, twin, write});
+}
+
+void Overlap::add(const List& list, bool write, bool twins) {
+  for (std::size_t i = 0; i < list.views.size(); ++i) {
+    const auto index = static_cast<std::int64_t>(i);
+    add(Name(list.arg, index), list.views[i], write, twins ? index : -1);
+  }
+}
+
+void Overlap::check() {
+  std::sort(spans_.begin(), spans_.end(), [](const Span& a, const Span& b) { return a.begin < b.begin; });
+  for (std::size_t i = 0; i < spans_.size(); ++i) {
+    for (std::size_t j = i + 1; j < spans_.size() && spans_[j].begin < spans_[i].end; ++j) {
+      const Span& a = spans_[i];
+      const Span& b = spans_[j];
+      const bool same = a.begin == b.begin && a.end == b.end && a.twin >= 0 && a.twin == b.twin;
+      if (!(a.write || b.write) || same) continue;
+      const Span& written = b.write ? b : a;
+      const Span& other = b.write ? a : b;
+      require(false, op_, ": ", written.arg, " is written and must not overlap other arguments, but it overlaps ",
+              other.arg);
+    }
+  }
+}
+
+std::vector<std::size_t> first_occurrence(const Views& views) {
+  std::vector<std::size_t> first(views.size());
+  std::unordered_map<const void*, std::size_t> seen;
+  seen.reserve(views.size());
+  for (std::size_t i = 0; i < views.size(); ++i) {
+    first[i] = i;
+    if (views[i].size == 0) continue;
+    const auto [it, inserted] = seen.emplace(views[i].data, i);
+    const View& v = views[it->second];
+    if (!inserted && v.size == views[i].size && v.dtype == views[i].dtype) first[i] = it->second;
+  }
+  return first;
+}
+
+namespace {
+const char* name(Device d) { return d == Device::cpu ? "CPU" : d == Device::cuda ? "CUDA" : "Ascend"; }
+
+void require_built(const char* op, const View& v, const View& first) {
+  require(v.device == first.device, op, ": all arguments must live on one device, got ", name(first.device), " and ",
+          name(v.device));
+  if (v.device != Device::cpu) {
+    throw std::runtime_error(text(op, ": got ", name(v.device), " arrays, but this build has no ", name(v.device),
+                                  " kernels (see boost_ext.build_info())"));
+  }
+}
+}  // namespace
+
+void require_backend(const char* op, std::initializer_list<const Views*> lists, std::initializer_list<View> views) {
+  const View* first = nullptr;
+  for (const Views* list : lists) {
+    for (const View& v : *list) require_built(op, v, first ? *first : *(first = &v));
+  }
+  for (const View& v : views) require_built(op, v, first ? *first : *(first = &v));
+}
+
+std::int64_t total_size(const Views& views) {
+  std::int64_t n = 0;
+  for (const View& v : views) n += v.size;
+  return n;
+}
+
+}  // namespace boost_ext

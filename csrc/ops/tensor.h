@@ -1,0 +1,131 @@
+// What every op is written in terms of: a View of an array that somebody else owns, the Context it runs in,
+// the checks, and the choice of the kernel. The only header that knows which backends were built.
+#pragma once
+
+#include <cstdint>
+#include <initializer_list>
+#include <ostream>
+#include <sstream>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+namespace boost_ext {
+
+enum class DType : std::uint8_t { f32, f16, bf16, f64, i32, b8 };
+enum class Device : std::uint8_t { cpu, cuda, ascend };
+
+constexpr std::int64_t item_size(DType t) {
+  return t == DType::f64 ? 8 : t == DType::f32 || t == DType::i32 ? 4 : t == DType::b8 ? 1 : 2;
+}
+const char* name(DType t);
+
+// A C-contiguous array in row-major order. `rows` is the extent of the first axis (1 for a scalar), ndim the number
+// of axes; no op needs more of the shape than that.
+struct View {
+  void* data = nullptr;
+  std::int64_t size = 0;
+  std::int64_t rows = 1;
+  int ndim = 1;
+  DType dtype = DType::f32;
+  Device device = Device::cpu;
+  bool writable = true;
+
+  std::int64_t bytes() const { return size * item_size(dtype); }
+};
+using Views = std::vector<View>;
+
+// A list of views as a kernel sees it.
+struct Tensors {
+  const View* data;
+  std::int64_t count;
+  Tensors(const View* d, std::int64_t n) : data(d), count(n) {}
+  Tensors(const Views& v) : data(v.data()), count(static_cast<std::int64_t>(v.size())) {}  // NOLINT: same list
+  const View& operator[](std::int64_t i) const { return data[i]; }
+};
+
+struct Context {
+  Device device = Device::cpu;
+  void* stream = nullptr;
+  int threads = 1;
+};
+
+// The wrong kind of object or dtype; everything else that is wrong with an argument is std::invalid_argument.
+struct TypeError : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
+template <class... Parts>
+std::string text(const Parts&... parts) {
+  std::ostringstream s;
+  (s << ... << parts);
+  return s.str();
+}
+
+// "op: argument must ..., got ..." (house rule 3). The parts are only put together when the check fails.
+template <class... Parts>
+void require(bool ok, const Parts&... parts) {
+  if (!ok) throw std::invalid_argument(text(parts...));
+}
+
+// An argument as the user wrote it: "out", or "grads[3]".
+struct Name {
+  const char* arg;
+  std::int64_t index = -1;
+  Name(const char* a, std::int64_t i = -1) : arg(a), index(i) {}  // NOLINT: a plain string is a name
+};
+std::ostream& operator<<(std::ostream& s, const Name& n);
+
+// Checks on one argument, shared by all ops.
+void require_float(const char* op, Name arg, const View& v);  // float32, float16 or bfloat16
+void require_dtype(const char* op, Name arg, const View& v, DType expected);
+void require_size(const char* op, Name arg, const View& v, std::int64_t expected);
+void require_writable(const char* op, Name arg, const View& v);
+void require_finite(const char* op, const char* arg, double value);
+
+// One list of tensors as an argument.
+struct List {
+  const char* arg;
+  const Views& views;
+};
+void require_floats(const char* op, const List& list);  // at least one, each of a floating dtype
+void require_writables(const char* op, const List& list);
+void require_same_count(const char* op, const List& list, const List& other);
+void require_same_sizes(const char* op, const List& list, const List& other);
+void require_same_dtypes(const char* op, const List& list, const List& other);
+
+// Collects every argument of a call and refuses overlaps in which something is written. Arguments with the same
+// non-negative twin may be wholly the same memory: out[i] on a[i].
+class Overlap {
+ public:
+  explicit Overlap(const char* op) : op_(op) {}
+  void reads(Name arg, const View& v, std::int64_t twin = -1) { add(arg, v, false, twin); }
+  void writes(Name arg, const View& v, std::int64_t twin = -1) { add(arg, v, true, twin); }
+  void reads(const List& list, bool twins = false) { add(list, false, twins); }
+  void writes(const List& list, bool twins = false) { add(list, true, twins); }
+  void check();
+
+ private:
+  struct Span {
+    const char* begin;
+    const char* end;
+    Name arg;
+    std::int64_t twin;
+    bool write;
+  };
+  void add(Name arg, const View& v, bool write, std::int64_t twin);
+  void add(const List& list, bool write, bool twins);
+  const char* op_;
+  std::vector<Span> spans_;
+};
+
+// For every tensor the index of the first one with the same memory: a tensor that is listed twice (tied weights) is
+// one tensor. Partial overlaps are for Overlap to refuse.
+std::vector<std::size_t> first_occurrence(const Views& views);
+
+// All arguments live on one device, and this build has a backend for it.
+void require_backend(const char* op, std::initializer_list<const Views*> lists, std::initializer_list<View> views = {});
+
+std::int64_t total_size(const Views& views);
+
+}  // namespace boost_ext

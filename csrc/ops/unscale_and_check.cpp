@@ -1,0 +1,35 @@
+#include "ops/unscale_and_check.h"
+
+namespace boost_ext {
+
+std::vector<Finiteness> unscale_and_check(const Context& context, const Views& grads, double inv_scale) {
+  const char* op = "unscale_and_check";
+  require_backend(op, {&grads});
+  const List list{"grads", grads};
+  require_floats(op, list);
+  const auto factor = static_cast<float>(inv_scale);
+  require_finite(op, "inv_scale", inv_scale);
+  require(factor > 0 && factor <= 3.4028234663852886e38F, op, ": inv_scale must be a positive float32, got ",
+          inv_scale);
+  const std::vector<std::size_t> first = first_occurrence(grads);
+  Views distinct;
+  std::vector<std::size_t> place(grads.size());
+  Overlap overlap(op);
+  for (std::size_t i = 0; i < grads.size(); ++i) {
+    if (first[i] != i) continue;
+    place[i] = distinct.size();
+    distinct.push_back(grads[i]);
+    const Name name("grads", static_cast<std::int64_t>(i));
+    if (factor == 1) overlap.reads(name, grads[i]); else overlap.writes(name, grads[i]);
+  }
+  if (factor != 1) require_writables(op, list);
+  overlap.check();
+  std::vector<Finiteness> found(distinct.size());
+  BOOST_EXT_CPU(unscale_and_check)(context, distinct, factor, found.data());
+  if (distinct.size() == grads.size()) return found;
+  std::vector<Finiteness> result(grads.size());
+  for (std::size_t i = 0; i < grads.size(); ++i) result[i] = found[place[first[i]]];
+  return result;
+}
+
+}  // namespace boost_ext

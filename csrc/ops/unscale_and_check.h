@@ -1,0 +1,31 @@
+// unscale_and_check: remove the loss scale from a list of gradients and see whether they are finite, in one pass.
+//
+//   g <- g * inv_scale   for every element of every tensor;   found = some element is inf or nan
+//
+// grads      float32, float16 or bfloat16, any shapes; the product is rounded once to the tensor's dtype
+// inv_scale  finite and > 0. With inv_scale = 1 nothing is written, and read-only tensors are accepted
+// Returns per tensor: how many inf, how many nan, the first index (row-major) of either or -1, and the largest finite
+// magnitude, all of the values after the multiplication (so an overflow of the product itself is found, too).
+// A tensor listed more than once is one tensor: multiplied once, reported each time. Partial overlaps are refused.
+// The pass keeps one integer maximum of the bits of |g|: inf and nan are the largest bits there are, so finding them
+// and measuring the largest magnitude is the same work; counting happens only in blocks that have some.
+#pragma once
+
+#include "ops/runtime.h"
+
+namespace boost_ext {
+
+struct Finiteness {
+  std::int64_t inf = 0;
+  std::int64_t nan = 0;
+  std::int64_t first = -1;
+  float max_abs = 0;
+
+  bool found() const { return first >= 0; }
+};
+
+std::vector<Finiteness> unscale_and_check(const Context& context, const Views& grads, double inv_scale);
+
+BOOST_EXT_CPU_KERNEL(void, unscale_and_check, const Context&, Tensors grads, float inv_scale, Finiteness* per_tensor)
+
+}  // namespace boost_ext

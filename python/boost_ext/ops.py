@@ -1,0 +1,381 @@
+"""The fused ops, on arrays.
+
+Every op works in place on memory that you own, without a copy, on
+
+* NumPy arrays (bfloat16 through ``ml_dtypes``),
+* MindSpore tensors and parameters on the CPU, by pointer,
+* anything with ``__dlpack__`` (PyTorch, JAX, CuPy, ...),
+
+of dtype float32, float16 or bfloat16 unless said otherwise. Where an op takes *tensors*, it takes one array or a list or
+tuple of arrays and handles all of them in one native call. Arrays must be C-contiguous; those that are written must be
+writable and must not overlap other arguments, except where a docstring says so. The GIL is released. Results have the
+same bits for any number of threads (:func:`boost_ext.set_num_threads`) and on any CPU.
+
+Errors: ``TypeError`` for objects that are no arrays and for dtypes, ``ValueError`` for everything else that is wrong
+with an argument, ``RuntimeError`` for arrays on a device that this build has no kernels for. The message names the op,
+the argument, what was expected and what it got. A refused call has written nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from boost_ext import _core
+
+__all__ = [
+    "FiniteReport",
+    "TensorReport",
+    "adasum_combine",
+    "adasum_dots",
+    "adasum_pair",
+    "bfgs_update",
+    "centralize",
+    "dim_reduce_apply",
+    "dim_reduce_direction",
+    "dim_reduce_trial",
+    "global_norm",
+    "loss_scale_update",
+    "pca_back_project",
+    "pca_project",
+    "unscale_and_check",
+]
+
+Array = Any
+"""A NumPy array, a MindSpore tensor, or an object with ``__dlpack__``."""
+
+Arrays = Array | Sequence[Array]
+"""One array, or a list or tuple of them."""
+
+
+def pca_project(P: Array, grads: Arrays, out: Array | None = None) -> Array:
+    """Project gradients onto the rows of ``P``: ``out = P @ concatenate([g.ravel() for g in grads])``.
+
+    Source: dimension-reduced training, ``grad_k = pca_mat . grad`` (mindspore.boost documentation, ``dim_reduce``).
+
+    Args:
+        P: ``(k, n)`` matrix.
+        grads: tensors with n elements together, in the order of P's columns.
+        out: ``(k,)`` float32; a new NumPy array if None.
+
+    Returns:
+        ``out``. Sums run in float32 lanes over blocks of 4096 elements, and over the blocks in float64.
+    """
+    if out is None:
+        rows = P.shape[0] if len(getattr(P, "shape", ())) == 2 else 1  # a P of another shape is refused below
+        out = np.empty(rows, np.float32)
+    _core.pca_project(P, grads, out)
+    return out
+
+
+def pca_back_project(
+    P: Array, vectors: Sequence[Array], out: Sequence[Arrays]
+) -> Sequence[Arrays]:
+    """Map coordinates back to tensors, for several vectors in one pass over ``P``.
+
+    ``out[j] = P.T @ vectors[j]``, split over the tensors of ``out[j]`` in order.
+
+    Args:
+        P: ``(k, n)`` matrix.
+        vectors: J arrays ``(k,)`` of float32.
+        out: J lists of writable tensors in the parameters' shapes, n elements a list; all lists have the same sizes.
+
+    Returns:
+        ``out``.
+    """
+    _core.pca_back_project(P, vectors, out)
+    return out
+
+
+def bfgs_update(B: Array, s: Array, y: Array, eps: float = 1e-20) -> bool:
+    """Update the inverse-Hessian approximation ``B`` in place (Nocedal & Wright, eq. 6.17).
+
+    If ``y @ s > eps``: ``B = (I - rho s y^T) B (I - rho y s^T) + rho s s^T`` with ``rho = 1 / (y @ s)``.
+
+    Args:
+        B: symmetric ``(k, k)``, float32 or float64; stays symmetric to the last bit.
+        s: ``(k,)`` step, of B's dtype.
+        y: ``(k,)`` difference of gradients, of B's dtype.
+        eps: smallest curvature ``y @ s`` that is used.
+
+    Returns:
+        Whether B was updated.
+    """
+    return _core.bfgs_update(B, s, y, eps)
+
+
+def adasum_dots(a: Arrays, b: Arrays, out: Array | None = None) -> Array:
+    """The dot products that the adaptive sum needs: ``(T, 3)`` float64 with ``<a,b>, |a|^2, |b|^2`` for each tensor.
+
+    A tensor that is split over ranks has the sum of its parts' rows.
+
+    Args:
+        a: tensors.
+        b: tensors of the same sizes and dtypes.
+        out: ``(T, 3)`` float64; a new NumPy array if None.
+    """
+    if out is None:
+        out = np.empty((len(a) if isinstance(a, (list, tuple)) else 1, 3), np.float64)
+    _core.adasum_dots(a, b, out)
+    return out
+
+
+def adasum_combine(a: Arrays, b: Arrays, dots: Array, out: Arrays | None = None) -> Arrays:
+    """Combine ``a`` and ``b`` with the coefficients that ``dots`` (from :func:`adasum_dots`) give.
+
+    ``out = (1 - <a,b> / (2 |a|^2)) a + (1 - <a,b> / (2 |b|^2)) b``; see :func:`adasum_pair`.
+    """
+    if out is None:
+        out = _empty_like("adasum_combine", a)
+    _core.adasum_combine(a, b, dots, out)
+    return out
+
+
+def adasum_pair(a: Arrays, b: Arrays, out: Arrays | None = None) -> Arrays:
+    """The adaptive sum of two gradients, tensor by tensor (Maleki et al., MLSys 2021, eq. 3).
+
+    ``out = (1 - <a,b> / (2 |a|^2)) a + (1 - <a,b> / (2 |b|^2)) b``. Orthogonal gradients add, parallel ones average, and
+    a zero tensor leaves the other one as it is. Dot products in float64.
+
+    Args:
+        a: tensors.
+        b: tensors of the same sizes and dtypes.
+        out: tensors like ``a``; may be ``a`` or ``b`` themselves. New NumPy arrays if None and ``a`` are NumPy arrays.
+
+    Returns:
+        ``out``.
+    """
+    if out is None:
+        out = _empty_like("adasum_pair", a)
+    _core.adasum_pair(a, b, out)
+    return out
+
+
+@dataclass(frozen=True)
+class TensorReport:
+    """What :func:`unscale_and_check` saw in one tensor, after the multiplication."""
+
+    inf: int
+    """Number of infinite elements."""
+    nan: int
+    """Number of elements that are not a number."""
+    first: int | None
+    """Row-major index of the first of either, or None."""
+    max_abs: float
+    """Largest finite magnitude."""
+
+    @property
+    def found(self) -> bool:
+        return self.first is not None
+
+
+@dataclass(frozen=True)
+class FiniteReport:
+    """What :func:`unscale_and_check` saw in all tensors. True when some element was inf or nan."""
+
+    tensors: tuple[TensorReport, ...]
+
+    def __bool__(self) -> bool:
+        return any(t.found for t in self.tensors)
+
+    def __str__(self) -> str:
+        bad = [
+            f"tensor {i}: {t.inf} inf, {t.nan} nan, first at {t.first}"
+            for i, t in enumerate(self.tensors)
+            if t.found
+        ]
+        return "; ".join(bad) if bad else f"all {len(self.tensors)} tensors are finite"
+
+
+def unscale_and_check(
+    grads: Arrays, inv_scale: float, report: bool = False
+) -> bool | FiniteReport:
+    """Multiply all gradients by ``inv_scale`` in place and see whether any element is inf or nan, in one pass.
+
+    With ``inv_scale=1`` nothing is written and read-only arrays are accepted. A tensor that is listed twice (tied
+    weights) is multiplied once.
+
+    Args:
+        grads: tensors.
+        inv_scale: the reciprocal of the loss scale; finite and > 0.
+        report: also count, for each tensor, inf and nan, and find the first of them and the largest finite magnitude.
+            It is the same pass.
+
+    Returns:
+        Whether something was found, or a :class:`FiniteReport` that is true when something was found.
+    """
+    found = _core.unscale_and_check(grads, inv_scale, report)
+    if isinstance(found, bool):
+        return found
+    return FiniteReport(
+        tuple(
+            TensorReport(inf, nan, first if first >= 0 else None, max_abs)
+            for inf, nan, first, max_abs in found
+        )
+    )
+
+
+def global_norm(tensors: Arrays) -> float:
+    """The Euclidean norm of all elements of all tensors: ``sqrt(sum(x**2))``, summed in float64.
+
+    It is inf or nan exactly when some element is.
+    """
+    return _core.global_norm(tensors)
+
+
+def centralize(grads: Arrays) -> Arrays:
+    """Gradient centralization in place: subtract from each output channel its mean (Yong et al., ECCV 2020, eq. 1).
+
+    The first axis is the output channel, as in Dense and Conv2d. Tensors with fewer than two axes are left as they are.
+
+    Returns:
+        ``grads``.
+    """
+    _core.centralize(grads)
+    return grads
+
+
+def dim_reduce_direction(
+    B: Array,
+    s: Array,
+    gk_last: Array,
+    started: bool,
+    gk: Array,
+    B_next: Array,
+    dk: Array,
+    *,
+    inv_scale: float = 1.0,
+    eps: float = 1e-20,
+) -> float:
+    """Propose the quasi-Newton direction of a dimension-reduced step; nothing is committed.
+
+    ``gk *= inv_scale``; ``B_next`` is ``B``, updated with ``s`` and ``y = gk - gk_last`` when ``started``
+    (:func:`bfgs_update`); ``dk = -B_next @ gk``.
+
+    Args:
+        B: symmetric ``(k, k)`` float32.
+        s: ``(k,)`` float32, the last accepted step.
+        gk_last: ``(k,)`` float32, the projected gradient before that step.
+        started: whether ``s`` and ``gk_last`` hold a step yet.
+        gk: ``(k,)`` float32, the projection of the scaled gradient; unscaled in place.
+        B_next: ``(k, k)`` float32, written.
+        dk: ``(k,)`` float32, written.
+        inv_scale: the reciprocal of the loss scale.
+        eps: as in :func:`bfgs_update`.
+
+    Returns:
+        The slope ``gk @ dk``, negative for a direction of descent.
+    """
+    return _core.dim_reduce_direction(B, s, gk_last, started, gk, inv_scale, B_next, dk, eps)
+
+
+def dim_reduce_trial(
+    weights: Arrays, saved: Arrays, dn: Arrays, step: float | Array, *, save: bool = False
+) -> Arrays:
+    """Move the weights to a point of the line search: ``weights = saved + step * dn``.
+
+    Args:
+        weights: tensors, written.
+        saved: tensors like ``weights``. With ``save`` they first receive the weights.
+        dn: float32 tensors of the same sizes, the direction ``P.T @ dk``.
+        step: learning rate times rho^m: a number, or a float32 array with one element or one for each tensor. 0 restores
+            the bits of ``saved``.
+        save: store the weights first.
+
+    Returns:
+        ``weights``.
+    """
+    _core.dim_reduce_trial(weights, saved, dn, _factors(step), save)
+    return weights
+
+
+def dim_reduce_apply(
+    momentum: Arrays,
+    grads: Arrays,
+    grad_proj: Arrays,
+    dn: Arrays,
+    out: Arrays,
+    *,
+    gamma: float,
+    alpha: float,
+    rho: float,
+    inv_scale: float = 1.0,
+    saved: Arrays | None = None,
+    lr: float | Array = 1.0,
+) -> Arrays:
+    """Residual momentum and the step of dimension-reduced training, in one pass.
+
+    ``momentum = gamma * momentum + inv_scale * grads - grad_proj`` and ``delta = alpha * momentum - rho * dn``
+    (mindspore.boost documentation, ``dim_reduce``). Without ``saved``, ``out = delta``, for an optimizer to apply; with
+    it, ``out = saved - lr * delta``: the weights themselves.
+
+    Args:
+        momentum: float32 tensors, written.
+        grads: tensors of the same sizes, as the backward pass left them.
+        grad_proj: float32 tensors, ``P.T @ gk``.
+        dn: float32 tensors, ``P.T @ dk``.
+        out: float32 tensors (may be ``grad_proj``), or with ``saved`` the weights.
+        gamma: decay of the momentum.
+        alpha: weight of the residual.
+        rho: accepted step length of the line search, 0 if none was.
+        inv_scale: the reciprocal of the loss scale.
+        saved: the weights before the line search, like ``out``; may be ``out``.
+        lr: learning rate: a number, or a float32 array with one element or one for each tensor.
+
+    Returns:
+        ``out``.
+    """
+    rate = _factors(lr) if saved is not None else None
+    _core.dim_reduce_apply(
+        momentum, grads, grad_proj, dn, out, gamma, alpha, rho, inv_scale, saved, rate
+    )
+    return out
+
+
+def loss_scale_update(
+    scale: Array,
+    counters: Array,
+    overflow: bool,
+    *,
+    factor: float = 2.0,
+    window: int = 2000,
+    max_scale: float = 2.0**64,
+) -> None:
+    """Adapt a dynamic loss scale after a step, in place (Micikevicius et al., ICLR 2018, section 3.2).
+
+    On overflow the scale is divided by ``factor`` (not below 1); after ``window`` steps without one it is multiplied by
+    it (not above ``max_scale``).
+
+    Args:
+        scale: one float32.
+        counters: ``(3,)`` int32: iteration (from 1), iteration of the last change, consecutive overflows.
+        overflow: whether this step overflowed.
+        factor: finite and > 1.
+        window: >= 1.
+        max_scale: finite and >= 1.
+
+    Raises:
+        RuntimeError: at the 1001st overflow in a row.
+    """
+    _core.loss_scale_update(scale, counters, overflow, factor, window, max_scale)
+
+
+def _empty_like(op: str, tensors: Arrays) -> list[npt.NDArray[Any]] | npt.NDArray[Any]:
+    if isinstance(tensors, np.ndarray):
+        return np.empty_like(tensors, order="C")
+    if isinstance(tensors, (list, tuple)) and all(isinstance(t, np.ndarray) for t in tensors):
+        return [np.empty_like(t, order="C") for t in tensors]
+    raise ValueError(f"{op}: out must be given unless a holds NumPy arrays, got {type(tensors).__name__}")
+
+
+def _factors(value: float | Array) -> Array:
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        if not math.isfinite(value):
+            raise ValueError(f"a step or learning rate must be finite, got {value}")
+        return np.array([value], np.float32)
+    return value
