@@ -1,0 +1,71 @@
+"""Cells that are compiled when Python calls them in PYNATIVE_MODE."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import mindspore as ms
+from mindspore import Parameter, ParameterTuple, Tensor, nn, ops
+
+from boost_ext.ms.native import in_pynative_mode
+
+__all__ = ["Forward", "Gradients"]
+
+
+class _Compiled(nn.Cell):
+    """In GRAPH_MODE part of the caller's graph. In PYNATIVE_MODE a graph of its own, or eager without ``compile``."""
+
+    def __init__(self, compile: bool) -> None:
+        super().__init__(auto_prefix=False)
+        self._compiled = ms.jit(self.construct) if compile else None
+
+    def __call__(self, *args: Any) -> Any:
+        if self._compiled is not None and in_pynative_mode():
+            return self._compiled(*args)
+        return super().__call__(*args)
+
+
+class Forward(_Compiled):
+    """``cell(*inputs)``: the network's loss."""
+
+    def __init__(self, network: nn.Cell, compile: bool) -> None:
+        super().__init__(compile)
+        self.network = network
+
+    def construct(self, *inputs: Tensor) -> Tensor:
+        return self.network(*inputs)
+
+
+class _ScaledLoss(nn.Cell):
+    def __init__(self, network: nn.Cell) -> None:
+        super().__init__(auto_prefix=False)
+        self.network = network
+
+    def construct(self, scale: Tensor, *inputs: Tensor) -> tuple[Tensor, Tensor]:
+        loss = self.network(*inputs)
+        return loss * ops.cast(scale, loss.dtype), loss
+
+
+class Gradients(_Compiled):
+    """``cell(scale, *inputs)``: the loss, and the gradients of ``scale * loss``. One forward pass, one backward pass."""
+
+    def __init__(
+        self, network: nn.Cell, weights: Sequence[Parameter], reducer: nn.Cell | None, compile: bool
+    ) -> None:
+        super().__init__(compile)
+        scaled = _ScaledLoss(network)
+        self.value_and_grad = ms.value_and_grad(scaled, None, ParameterTuple(weights), has_aux=True)
+        self.reducer = reducer
+
+    def construct(self, scale: Tensor, *inputs: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
+        (_, loss), grads = self.value_and_grad(scale, *inputs)
+        if self.reducer is not None:
+            grads = self.reducer(grads)
+        return loss, grads
+
+    def __call__(self, *args: Any) -> Any:
+        loss, grads = super().__call__(*args)
+        if in_pynative_mode():  # what follows works in place, and an eager gradient may be a view
+            grads = tuple(g if g.is_contiguous() else g.contiguous() for g in grads)
+        return loss, grads

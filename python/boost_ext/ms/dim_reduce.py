@@ -1,0 +1,290 @@
+"""Dimension-reduced training: quasi-Newton steps in the subspace of the largest movements of the weights.
+
+Formulas: the ``dim_reduce`` section of mindspore.boost's documentation; Li et al., "Low dimensional trajectory
+hypothesis is true: DNNs can be trained in tiny subspaces", 2021, for the idea and the subspace from checkpoints.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import mindspore as ms
+import numpy as np
+import numpy.typing as npt
+from mindspore import Parameter, ParameterTuple, Tensor, nn, ops
+
+from boost_ext import pca
+from boost_ext.config import DimReduceConfig
+from boost_ext.ms import native
+from boost_ext.ms.compiled import Forward
+
+__all__ = ["DimReduce", "projection_matrix"]
+
+# Curvature below which the quasi-Newton matrix is not updated.
+_EPSILON = 1e-20
+
+
+def _state(name: str, value: npt.NDArray[Any] | Tensor) -> Parameter:
+    return Parameter(Tensor(value), name=f"dim_reduce.{name}", requires_grad=False)
+
+
+def _float32_like(prefix: str, weights: Sequence[Parameter]) -> ParameterTuple:
+    return ParameterTuple(
+        _state(f"{prefix}.{w.name}", np.zeros(w.shape, np.float32)) for w in weights
+    )
+
+
+def read_checkpoint(path: Path) -> dict[str, npt.NDArray[Any]]:
+    """A MindSpore checkpoint as float32 arrays by parameter name."""
+    loaded = ms.load_checkpoint(str(path))
+    return {name: value.astype(ms.float32).asnumpy() for name, value in loaded.items()}
+
+
+def projection_matrix(
+    weights: Sequence[Parameter], config: DimReduceConfig, *, progress: bool | None = None
+) -> npt.NDArray[Any]:
+    """The (k, n) matrix that the configuration describes; n is the number of elements of all ``weights``, in order.
+
+    With ``weight_load_dir`` it is built from the checkpoints in there (parameters matched by name, out of core, with a
+    progress bar) and kept at ``pca_mat_path``, where a valid one is used again. With ``pca_mat_path`` alone it is read.
+
+    Raises:
+        ValueError: without either key; and for a matrix or checkpoints that do not fit, see :mod:`boost_ext.pca`.
+    """
+    elements = int(sum(w.size for w in weights))
+    if config.weight_load_dir is not None:
+        checkpoints = pca.find_checkpoints(config.weight_load_dir)
+        return pca.pca_matrix(
+            checkpoints,
+            [(w.name, tuple(w.shape)) for w in weights],
+            config.n_components,
+            path=config.pca_mat_path,
+            reader=read_checkpoint,
+            progress=progress,
+        )
+    if config.pca_mat_path is not None:
+        return pca.load_matrix(
+            config.pca_mat_path,
+            n_components=config.n_components,
+            n_elements=elements,
+            timeout=config.timeout,
+        )
+    raise ValueError(
+        "dim_reduce: set weight_load_dir (checkpoints to build the matrix from) or pca_mat_path (the matrix), got neither"
+    )
+
+
+def _check(rank: int, rank_size: int, matrix: Any, n_components: int, weights: Any) -> None:
+    if rank_size != 1 or rank != 0:
+        raise ValueError(
+            f"DimReduce: rank_size must be 1 in this release, got rank {rank} of {rank_size}"
+        )
+    elements = int(sum(w.size for w in weights))
+    shape = tuple(np.shape(matrix))
+    if shape != (n_components, elements):
+        raise ValueError(
+            f"DimReduce: pca_mat_local must have shape ({n_components}, {elements}): n_components by the elements of "
+            f"all weights, got {shape}"
+        )
+
+
+class DimReduce(nn.Cell):
+    r"""One step of dimension-reduced training.
+
+    .. math::
+        g_k = P g, \quad d_k = -B g_k, \quad s_k = \rho^m d_k
+
+    with the first m = 0 … ``max_search`` - 1 whose loss is below :math:`loss + lr \sigma g_k^T s_k`, or
+    :math:`s_k = 0` if there is none; then
+
+    .. math::
+        r \leftarrow \gamma r + g - P^T g_k, \quad \delta = \alpha r - P^T s_k
+
+    and the optimizer applies :math:`\delta` as its gradient. B starts as the identity and is updated by BFGS
+    (:func:`boost_ext.ops.bfgs_update`) between accepted steps. The trial points are ``weight + lr * rho^m * P^T d_k``,
+    that is, what a plain gradient step would do, and the decrease asked for is that of this step: the documented
+    :math:`\sigma g_k^T s_k` at learning rate 1, where mindspore.boost leaves lr out and accepts nothing when it is below
+    sigma. (With a learning rate for each group, the smallest counts.) The optimizer itself is called once a step, so
+    that its momentum and its step count see one step. What the trial passes write besides the weights (moving statistics of batch norms)
+    is restored. In a compiled forward pass (GRAPH_MODE, or ``compile``) they have random streams of their own, so
+    that dropout masks of the training pass do not depend on them; an eager nn.Dropout shares its stream with them.
+
+    Nothing is committed before a step is accepted; after a failed search B, g_k and s_k are those of the last accepted
+    step. The result does not depend on the loss scale.
+
+    Args:
+        network (Cell): with a single output, the loss.
+        optimizer (Cell): its ``loss_scale`` must be 1: the gradients it gets are unscaled already.
+        weight (tuple[Parameter]): the optimizer's parameters.
+        pca_mat_local (numpy.ndarray): (k, n), float32 (float16 is kept as such: half the memory and traffic).
+        n_components (int): k.
+        rho, gamma, alpha, sigma (float): see :class:`boost_ext.config.DimReduceConfig`.
+        rank (int), rank_size (int): 0 and 1 in this release.
+        max_search (int): trial points of the line search. Default: 2.
+        compile (bool): compile the trial passes in PYNATIVE_MODE. Default: True.
+
+    Inputs:
+        - **loss** (Tensor) - unscaled loss.
+        - **old_grad** (tuple[Tensor]) - gradients of ``loss_scale * loss``.
+        - **loss_scale** (Tensor) - one float32.
+        - **weight** (tuple[Parameter]) - the weights.
+        - **weight_clone** (tuple[Parameter]) - room for a copy of them; written.
+        - **\*inputs** (tuple[Tensor]) - the network's inputs.
+
+    Outputs:
+        Tensor, the loss.
+
+    Raises:
+        ValueError: if the matrix does not fit, or for more than one rank.
+    """
+
+    def __init__(
+        self,
+        network: nn.Cell,
+        optimizer: nn.Cell,
+        weight: Sequence[Parameter],
+        pca_mat_local: npt.NDArray[Any],
+        n_components: int,
+        rho: float,
+        gamma: float,
+        alpha: float,
+        sigma: float,
+        rank: int,
+        rank_size: int,
+        *,
+        max_search: int = 2,
+        compile: bool = True,
+    ) -> None:
+        super().__init__(auto_prefix=False)  # the network's parameters keep their names
+        _check(rank, rank_size, pca_mat_local, n_components, weight)
+        if float(getattr(optimizer, "loss_scale", 1.0)) != 1.0:
+            raise ValueError(
+                f"DimReduce: optimizer.loss_scale must be 1, got {optimizer.loss_scale}; the gradients are unscaled "
+                "before the optimizer sees them"
+            )
+        self.forward = Forward(network, compile)
+        self.optimizer = optimizer
+        self.max_search = max_search
+        self.sigma = sigma
+
+        k = n_components
+        dtype = np.float16 if pca_mat_local.dtype == np.float16 else np.float32
+        self.pca_mat = _state("pca_mat", np.ascontiguousarray(pca_mat_local, dtype))
+        self.gk = _state("gk", np.zeros(k, np.float32))
+        self.dk = _state("dk", np.zeros(k, np.float32))
+        self.slope = _state("slope", np.zeros(1, np.float32))
+        # The quasi-Newton state of the last accepted step, and the proposal for B.
+        self.bk = _state("bk", np.eye(k, dtype=np.float32))
+        self.bk_next = _state("bk_next", np.eye(k, dtype=np.float32))
+        self.sk = _state("sk", np.zeros(k, np.float32))
+        self.gk_last = _state("gk_last", np.zeros(k, np.float32))
+        self.started = _state("started", np.zeros(1, np.bool_))
+        self.grad_res_momentum = _float32_like("grad_res_momentum", weight)
+        self.dn = _float32_like("dn", weight)
+        self.grad_proj = _float32_like("grad_proj", weight)
+        self.accepted_rho = _state("accepted_rho", np.zeros(1, np.float32))
+
+        # What a forward pass may write besides the weights.
+        names = {w.name for w in weight}
+        written = [p for p in network.get_parameters() if p.name not in names and not p.requires_grad]
+        self.statistics = ParameterTuple(written)
+        self.statistics_clone = ParameterTuple(
+            _state(f"statistics_clone.{p.name}", Tensor(p.asnumpy())) for p in written
+        )
+
+        self.rhos = tuple(Tensor([rho**m], ms.float32) for m in range(max_search))
+        self.no_step = Tensor([0.0], ms.float32)
+        self.gamma, self.alpha = Tensor([gamma], ms.float32), Tensor([alpha], ms.float32)
+        self.epsilon = Tensor([_EPSILON], ms.float32)
+        self.yes, self.no = Tensor([True]), Tensor([False])
+
+        self.project = native.PcaProject()
+        self.direction = native.DimReduceDirection()
+        self.back_project = native.PcaBackProject()
+        self.trial = native.DimReduceTrial()
+        self.residual = native.DimReduceApply()
+
+    def construct(
+        self,
+        loss: Tensor,
+        old_grad: tuple[Tensor, ...],
+        loss_scale: Tensor,
+        weight: tuple[Parameter, ...],
+        weight_clone: tuple[Parameter, ...],
+        *inputs: Tensor,
+    ) -> Tensor:
+        self.project(self.pca_mat, self.gk, old_grad)
+        self.direction(
+            self.bk,
+            self.sk,
+            self.gk_last,
+            self.started,
+            self.gk,
+            loss_scale,
+            self.bk_next,
+            self.dk,
+            self.slope,
+            self.epsilon,
+        )
+        self.back_project(self.pca_mat, self.dk, self.gk, self.dn, self.grad_proj)
+
+        rho = self._line_search(loss, weight, weight_clone, inputs)
+        ops.assign(self.accepted_rho, rho)
+        self.trial(self.no_step, self.no, weight, weight_clone, self.dn)
+        self.residual(
+            self.gamma,
+            self.alpha,
+            rho,
+            loss_scale,
+            self.grad_res_momentum,
+            old_grad,
+            self.grad_proj,
+            self.dn,
+        )
+        if rho > 0:
+            ops.assign(self.bk, self.bk_next)
+            ops.assign(self.gk_last, self.gk)
+            ops.assign(self.sk, rho * self.dk)
+            ops.assign(self.started, self.yes)
+        return ops.depend(loss, self.optimizer(self._delta(weight)))
+
+    def _line_search(
+        self,
+        loss: Tensor,
+        weight: tuple[Parameter, ...],
+        weight_clone: tuple[Parameter, ...],
+        inputs: tuple[Tensor, ...],
+    ) -> Tensor:
+        """The accepted rho^m, or 0, as a Tensor of shape (1,). The weights stay at the last trial point."""
+        rate = self._learning_rate()
+        found = self.no_step
+        for m in range(len(self.statistics)):
+            ops.assign(self.statistics_clone[m], self.statistics[m])
+        for m in range(self.max_search):
+            if found == 0:
+                step = rate * self.rhos[m]
+                self.trial(step, self.yes if m == 0 else self.no, weight, weight_clone, self.dn)
+                new_loss = self.forward(*inputs)
+                bound = ops.reshape(loss, (1,)) + self.sigma * ops.min(step)[0] * self.slope
+                if ops.reshape(new_loss, (1,)) < bound:
+                    found = self.rhos[m]
+        for m in range(len(self.statistics)):
+            ops.assign(self.statistics[m], self.statistics_clone[m])
+        return found
+
+    def _learning_rate(self) -> Tensor:
+        rate = self.optimizer.get_lr()
+        if isinstance(rate, tuple):
+            rates = ()
+            for r in rate:
+                rates = (*rates, ops.reshape(r, (1,)))
+            return ops.concat(rates)
+        return ops.reshape(rate, (1,))
+
+    def _delta(self, weight: tuple[Parameter, ...]) -> tuple[Tensor, ...]:
+        delta = ()
+        for m in range(len(weight)):
+            delta = (*delta, ops.cast(self.grad_proj[m], weight[m].dtype))
+        return delta

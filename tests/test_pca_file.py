@@ -1,0 +1,335 @@
+"""The PCA matrix on disk: reuse, atomic writing, and damage that must not go unseen."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from boost_ext import pca
+
+SHAPES = [("a", (5, 8)), ("b", (60,))]
+N = 100
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> list[Path]:
+    folder = tmp_path / "weights"
+    folder.mkdir()
+    for index in range(6):
+        write(folder / f"net-{index}_1.npz", index)
+    return pca.find_checkpoints(folder)
+
+
+@pytest.fixture
+def out(tmp_path: Path) -> Path:
+    folder = tmp_path / "out"
+    folder.mkdir()
+    return folder / "p.npy"
+
+
+@pytest.fixture
+def matrix() -> np.ndarray:
+    return np.linalg.qr(np.random.default_rng(1).normal(size=(N, 4)))[0].T.astype(np.float32)
+
+
+def write(path: Path, seed: int) -> None:
+    row = np.random.default_rng(seed).normal(size=N).astype(np.float32)
+    np.savez(path, a=row[:40].reshape(5, 8), b=row[40:])
+
+
+def load(path: Path, k: int = 4, **options) -> np.ndarray:
+    return pca.load_matrix(path, n_components=k, n_elements=N, **options)
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_written_file_equals_the_array_and_says_its_origin(files, out):
+    p = pca.pca_matrix(files, SHAPES, 3, path=out, chunk_elements=7)
+    np.testing.assert_array_equal(p, pca.pca_matrix(files, SHAPES, 3, chunk_elements=7))
+    np.testing.assert_array_equal(np.load(out), p)
+    assert names(out.parent) == ["p.npy", "p.npy.json"]
+    assert not p.flags.writeable
+    sidecar = json.loads((out.parent / "p.npy.json").read_text())
+    assert (sidecar["version"], sidecar["shape"], sidecar["dtype"]) == (1, [3, N], "float32")
+    assert sidecar["parameters"] == [["a", [5, 8]], ["b", [60]]]
+    info = files[0].stat()
+    first = {"name": "net-0_1.npz", "size": info.st_size, "mtime_ns": info.st_mtime_ns}
+    assert sidecar["checkpoints"][0] == first
+    again = load(out, 3, parameters=SHAPES, checkpoints=files)
+    np.testing.assert_array_equal(again, p)
+
+
+def test_valid_matrix_is_reused(files, out):
+    first = np.array(pca.pca_matrix(files, SHAPES, 3, path=out))
+    before = out.stat()
+    second = pca.pca_matrix(files, dict(SHAPES), 3, path=out)
+    assert (out.stat().st_ino, out.stat().st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
+    np.testing.assert_array_equal(first, second)
+
+
+@pytest.mark.parametrize("change", ["checkpoint", "fewer", "k", "order", "dtype", "damage"])
+def test_anything_else_is_rebuilt(files, out, change):
+    pca.pca_matrix(files, SHAPES, 3, path=out)
+    before = out.stat().st_ino
+    arguments = {"checkpoints": files, "parameters": SHAPES, "n_components": 3}
+    if change == "checkpoint":
+        write(files[2], 99)
+        os.utime(files[2], ns=(1, files[2].stat().st_mtime_ns + 1))
+    elif change == "damage":
+        damage(out, -3)
+    else:
+        arguments |= {
+            "fewer": {"checkpoints": files[:-1]},
+            "k": {"n_components": 4},
+            "order": {"parameters": SHAPES[::-1]},
+            "dtype": {"dtype": "float16"},
+        }[change]
+    p = pca.pca_matrix(**arguments, path=out)
+    np.testing.assert_array_equal(p, pca.pca_matrix(**arguments))
+    assert out.stat().st_ino != before
+    assert names(out.parent) == ["p.npy", "p.npy.json"]
+
+
+def test_mappings_are_known_by_their_weights(files, out):
+    checkpoints = [dict(np.load(file)) for file in files]
+    pca.pca_matrix(checkpoints, SHAPES, 3, path=out)
+    before = out.stat().st_ino
+    pca.pca_matrix([dict(np.load(file)) for file in files], SHAPES, 3, path=out)
+    assert out.stat().st_ino == before
+    checkpoints[4]["b"][7] += 1
+    p = pca.pca_matrix(checkpoints, SHAPES, 3, path=out)
+    np.testing.assert_array_equal(p, pca.pca_matrix(checkpoints, SHAPES, 3))
+
+
+def test_a_file_of_the_users_is_never_overwritten(files, out, matrix):
+    np.save(out, matrix)
+    with pytest.raises(FileExistsError, match=r"pca_matrix: .*p\.npy without one"):
+        pca.pca_matrix(files, SHAPES, 3, path=out)
+    np.testing.assert_array_equal(np.load(out), matrix)
+
+
+@pytest.mark.parametrize("kept", [False, True])
+def test_failure_in_the_middle_leaves_nothing_new(files, out, kept, monkeypatch):
+    if kept:
+        pca.pca_matrix(files, SHAPES, 2, path=out)
+    before = names(out.parent), out.read_bytes() if kept else b""
+    project = pca._project
+
+    def stops(*arguments):
+        yield next(project(*arguments))
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(pca, "_project", stops)
+    with pytest.raises(OSError, match="No space left"):
+        pca.pca_matrix(files, SHAPES, 3, path=out, chunk_elements=9)
+    assert before == (names(out.parent), out.read_bytes() if kept else b"")
+
+
+def test_a_matrix_never_stands_beside_the_sidecar_of_another(out, matrix, monkeypatch):
+    pca.save_matrix(out, matrix)
+    seen = []
+    replace = os.replace
+
+    def watch(source, target):
+        seen.append((Path(target).name, out.exists()))
+        replace(source, target)
+
+    monkeypatch.setattr(os, "replace", watch)
+    monkeypatch.setattr(os, "fsync", lambda file: seen.append("synced"))
+    pca.save_matrix(out, matrix[:2])
+    assert seen == ["synced", "synced", ("p.npy.json", False), ("p.npy", False)]
+
+
+def test_a_failed_write_of_any_chunk_is_raised(files, out, monkeypatch):
+    put = pca.MatrixWriter._put
+
+    def fails_first(self, start, rows):
+        if start == 0:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        put(self, start, rows)
+
+    monkeypatch.setattr(pca.MatrixWriter, "_put", fails_first)
+    with pytest.raises(OSError, match="No space left"):
+        pca.pca_matrix(files, SHAPES, 3, path=out, chunk_elements=9)
+    assert names(out.parent) == []
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+def test_full_disk_is_an_error_of_the_write(out, matrix, monkeypatch):
+    real = open
+    monkeypatch.setattr(
+        "builtins.open",
+        lambda path, mode="r", **options: (
+            real("/dev/full", "wb") if str(path).endswith(".tmp") else real(path, mode, **options)
+        ),
+    )
+    with pytest.raises(OSError, match="No space left"):
+        pca.save_matrix(out, matrix)
+    assert names(out.parent) == []
+
+
+def test_unreadable_checkpoint_leaves_nothing(files, out):
+    files[4].write_bytes(files[4].read_bytes()[:-300])
+    with pytest.raises(ValueError, match=r"net-4_1\.npz"):
+        pca.pca_matrix(files, SHAPES, 3, path=out)
+    assert names(out.parent) == []
+
+
+def damage(path: Path, position: int) -> None:
+    content = bytearray(path.read_bytes())
+    content[position] ^= 1
+    path.write_bytes(content)
+
+
+def test_save_and_load(out, matrix):
+    pca.save_matrix(out, matrix, parameters=SHAPES)
+    np.testing.assert_array_equal(load(out), matrix)
+    np.testing.assert_array_equal(load(out, 2), matrix[:2])
+    pca.save_matrix(out, matrix[::-1])
+    np.testing.assert_array_equal(load(out), matrix[::-1])
+
+
+def test_a_tampered_byte_is_found(out, matrix):
+    pca.save_matrix(out, matrix)
+    damage(out, -1 - 4 * N)  # the last byte of row 2
+    with pytest.raises(ValueError, match=r"p\.npy must match the checksum .* of row 2, got"):
+        load(out)
+
+
+@pytest.mark.parametrize("sidecar", [False, True])
+@pytest.mark.parametrize("left", [0, 50, 900])
+def test_a_truncated_file_is_found(out, matrix, sidecar, left):
+    pca.save_matrix(out, matrix)
+    if not sidecar:
+        out.with_name("p.npy.json").unlink()
+    out.write_bytes(out.read_bytes()[:left])
+    with pytest.raises(ValueError, match=r"load_matrix: .*p\.npy must be a complete \.npy array"):
+        load(out)
+
+
+def test_bad_sidecars_are_named(out, matrix):
+    note = out.with_name("p.npy.json")
+    pca.save_matrix(out, matrix)
+    good = json.loads(note.read_text())
+    for change, message in (
+        ({"shape": [4, 99]}, r"p\.npy must be .*99.* by its sidecar, got .*100"),
+        ({"version": 9}, r"p\.npy\.json must be 'boost_ext.pca_matrix' version 1, got .* 9"),
+        ({"checksum": {}}, "one checksum a row, got shape .* and 0 checksums"),
+    ):
+        note.write_text(json.dumps(good | change))
+        with pytest.raises(ValueError, match="load_matrix: .*" + message):
+            load(out)
+    note.write_text("{")
+    with pytest.raises(ValueError, match=r"p\.npy\.json must be JSON, got"):
+        load(out)
+
+
+def test_pickles_are_never_loaded(out):
+    marker = out.with_name("ran")
+
+    class Payload:
+        def __reduce__(self):
+            return marker.touch, ()
+
+    np.save(out, np.array([[Payload()] * N] * 4, dtype=object), allow_pickle=True)
+    with pytest.raises(ValueError, match=r"must be a complete \.npy array, got"):
+        load(out)
+    assert not marker.exists()
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_a_plain_file_of_the_users_is_accepted(out, matrix, dtype, order):
+    mine = np.asarray(matrix, dtype=dtype, order=order)
+    np.save(out, mine)
+    loaded = load(out)
+    assert loaded.dtype == (np.float16 if dtype == "float16" else np.float32)
+    assert loaded.flags.c_contiguous
+    np.testing.assert_array_equal(loaded, mine.astype(loaded.dtype))
+
+
+def test_a_bad_plain_file_is_named(out, matrix):
+    for bad, message in (
+        (matrix[:3], r"must have shape \(4, 100\), got \(3, 100\)"),
+        (matrix[:, :99], r"must have shape \(4, 100\), got \(4, 99\)"),
+        (matrix[0], r"must have shape \(4, 100\), got \(100,\)"),
+        (matrix.astype(np.int32), "must hold float16, float32 or float64, got int32"),
+        (np.where(matrix == matrix[3, 99], np.nan, matrix), "must be finite in float32, got row 3"),
+        (matrix.astype(np.float64) * 1e300, "must be finite in float32, got row 0"),
+    ):
+        np.save(out, bad)
+        with pytest.raises(ValueError, match="load_matrix: .*" + message):
+            load(out)
+
+
+def test_save_refuses_what_it_cannot_vouch_for(out, matrix, tmp_path):
+    for arguments, message in (
+        ((matrix[0],), r"matrix must be 2-D and not empty, got \(100,\)"),
+        ((matrix.astype(np.float64),), "dtype must be float32, float16 or bfloat16, got float64"),
+        ((matrix * np.float32(np.inf),), "matrix must be finite, got nan or inf"),
+    ):
+        with pytest.raises(ValueError, match="save_matrix: " + message):
+            pca.save_matrix(out, *arguments)
+    with pytest.raises(ValueError, match="parameters must add up to 100 elements, got 40"):
+        pca.save_matrix(out, matrix, parameters=SHAPES[:1])
+    with pytest.raises(ValueError, match="parameters must be given with checkpoints, got None"):
+        pca.save_matrix(out, matrix, checkpoints=[tmp_path / "a.npz"])
+    assert names(out.parent) == []
+
+
+def test_waiting_ends_with_the_file_or_the_timeout(out, matrix):
+    with pytest.raises(FileNotFoundError, match=r"load_matrix: path must be .*p\.npy"):
+        load(out)
+    start = time.monotonic()
+    with pytest.raises(TimeoutError, match=r"p\.npy must appear within 0\.2 s, got no file"):
+        load(out, timeout=0.2)
+    assert 0.2 <= time.monotonic() - start < 2
+    builder = threading.Timer(0.2, pca.save_matrix, (out, matrix))
+    builder.start()
+    np.testing.assert_array_equal(load(out, timeout=30), matrix)
+    builder.join()
+
+
+def test_an_old_matrix_is_waited_out(files, out):
+    pca.pca_matrix(files, SHAPES, 3, path=out)
+    wanted = {"parameters": SHAPES, "checkpoints": files[1:]}
+    with pytest.raises(ValueError, match=r"must be made from the given checkpoints, got other"):
+        load(out, 3, **wanted)
+    with pytest.raises(TimeoutError, match=r"within 0\.1 s, got .* other checkpoints"):
+        load(out, 3, timeout=0.1, **wanted)
+    builder = threading.Timer(
+        0.2, pca.pca_matrix, (files[1:], SHAPES, 3), {"path": out, "progress": False}
+    )
+    builder.start()
+    p = load(out, 3, timeout=30, **wanted)
+    builder.join()
+    np.testing.assert_array_equal(p, pca.pca_matrix(files[1:], SHAPES, 3))
+
+
+def test_loading_while_another_process_rebuilds_never_sees_a_mixture(files, out):
+    wanted = {"parameters": SHAPES, "checkpoints": files}
+    expected = pca.pca_matrix(files, SHAPES, 3)
+    stop = threading.Event()
+
+    def rebuild() -> None:
+        while not stop.is_set():
+            pca.pca_matrix(files[1:], SHAPES, 3, path=out, progress=False)
+            pca.pca_matrix(files, SHAPES, 3, path=out, progress=False)
+
+    builder = threading.Thread(target=rebuild)
+    builder.start()
+    try:
+        for _ in range(10):
+            np.testing.assert_array_equal(load(out, 3, timeout=30, **wanted), expected)
+    finally:
+        stop.set()
+        builder.join()
