@@ -53,9 +53,8 @@ void adasum_combine(const Context& context, Tensors a, Tensors b, const double* 
       const auto* pb = static_cast<decltype(pa)>(b[at.tensor].data) + at.begin;
       auto* po = static_cast<decltype(pa)>(out[at.tensor].data) + at.begin;
       pa += at.begin;
-      sweep(at.count, [&](auto io, std::int64_t i, auto) BOOST_EXT_INLINE_LAMBDA {
-        io.store(po + i, ca * io.load(pa + i) + cb * io.load(pb + i));
-      });
+      sweep(at.count, [&](auto io, std::int64_t i, auto)
+                          BOOST_EXT_INLINE_LAMBDA { io.store(po + i, ca * io.load(pa + i) + cb * io.load(pb + i)); });
     });
   });
 }

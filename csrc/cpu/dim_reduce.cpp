@@ -55,9 +55,8 @@ void dim_reduce_trial(const Context& context, Tensors weights, Tensors saved, Te
         std::memcpy(w, keep, static_cast<std::size_t>(at.count) * sizeof *w);
         return;
       }
-      sweep(at.count, [&](auto io, std::int64_t i, auto) BOOST_EXT_INLINE_LAMBDA {
-        io.store(w + i, io.load(keep + i) + factor * io.load(d + i));
-      });
+      sweep(at.count, [&](auto io, std::int64_t i, auto)
+                          BOOST_EXT_INLINE_LAMBDA { io.store(w + i, io.load(keep + i) + factor * io.load(d + i)); });
     });
   });
 }

@@ -13,7 +13,8 @@ namespace boost_ext::cpu::BOOST_EXT_ISA {
 // Uninitialised scratch memory for plain numbers.
 template <class T> class Scratch {
  public:
-  explicit Scratch(std::int64_t n) : data_(static_cast<T*>(std::malloc(static_cast<std::size_t>(n > 0 ? n : 1) * sizeof(T)))) {
+  explicit Scratch(std::int64_t n)
+      : data_(static_cast<T*>(std::malloc(static_cast<std::size_t>(n > 0 ? n : 1) * sizeof(T)))) {
     if (!data_) throw std::bad_alloc();
   }
   ~Scratch() { std::free(data_); }
@@ -27,9 +28,9 @@ template <class T> class Scratch {
 };
 
 struct Block {
-  std::int64_t index;   // over all tensors
+  std::int64_t index;  // over all tensors
   std::int64_t tensor;
-  std::int64_t begin;   // first element within the tensor
+  std::int64_t begin;  // first element within the tensor
   std::int64_t count;
 };
 
@@ -66,7 +67,10 @@ class Blocks {
       std::int64_t t = 0;
       for (std::int64_t lo = 0, hi = tensors_.count; lo < hi;) {  // the last tensor that starts at or before `begin`
         const std::int64_t mid = (lo + hi) / 2;
-        if (first_[mid + 1] <= begin) lo = mid + 1; else hi = mid;
+        if (first_[mid + 1] <= begin)
+          lo = mid + 1;
+        else
+          hi = mid;
         t = lo;
       }
       for (std::int64_t b = begin; b < end; ++b) {

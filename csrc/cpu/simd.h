@@ -31,32 +31,67 @@ constexpr int kParts = kLanes / kWidth;
 using Vf __attribute__((vector_size(kWidth * 4))) = float;
 using Vi __attribute__((vector_size(kWidth * 4))) = std::int32_t;
 using Vu __attribute__((vector_size(kWidth * 4))) = std::uint32_t;
-using Vd __attribute__((vector_size(kWidth * 4))) = double;            // kWidth / 2 lanes
-using Vh __attribute__((vector_size(kWidth * 2))) = std::uint16_t;     // kWidth lanes
+using Vd __attribute__((vector_size(kWidth * 4))) = double;         // kWidth / 2 lanes
+using Vh __attribute__((vector_size(kWidth * 2))) = std::uint16_t;  // kWidth lanes
 
 // For loads and stores at any address; memcpy of a whole F goes through 16-byte pieces on the stack in GCC 12.
 using UnalignedVf __attribute__((vector_size(kWidth * 4), aligned(1), may_alias)) = float;
 using UnalignedVh __attribute__((vector_size(kWidth * 2), aligned(1), may_alias)) = std::uint16_t;
 
-struct F { Vf v[kParts]; };
-struct D { Vd v[2 * kParts]; };
-struct I { Vi v[kParts]; };
+struct F {
+  Vf v[kParts];
+};
+struct D {
+  Vd v[2 * kParts];
+};
+struct I {
+  Vi v[kParts];
+};
 
 // Storage types. Arithmetic happens in float32 or float64 only.
-struct Half { std::uint16_t bits; };
-struct BFloat { std::uint16_t bits; };
+struct Half {
+  std::uint16_t bits;
+};
+struct BFloat {
+  std::uint16_t bits;
+};
 
 #define BOOST_EXT_EACH(i) _Pragma("GCC unroll 4") for (int i = 0; i < kParts; ++i)
 #define BOOST_EXT_EACH2(i) _Pragma("GCC unroll 8") for (int i = 0; i < 2 * kParts; ++i)
 
-BOOST_EXT_INLINE F operator+(F a, F b) { BOOST_EXT_EACH(i) a.v[i] += b.v[i]; return a; }
-BOOST_EXT_INLINE F operator-(F a, F b) { BOOST_EXT_EACH(i) a.v[i] -= b.v[i]; return a; }
-BOOST_EXT_INLINE F operator*(F a, F b) { BOOST_EXT_EACH(i) a.v[i] *= b.v[i]; return a; }
-BOOST_EXT_INLINE F operator*(float s, F b) { BOOST_EXT_EACH(i) b.v[i] *= s; return b; }
-BOOST_EXT_INLINE F all(float s) { F r; BOOST_EXT_EACH(i) r.v[i] = s - Vf{}; return r; }
-BOOST_EXT_INLINE D operator+(D a, D b) { BOOST_EXT_EACH2(i) a.v[i] += b.v[i]; return a; }
-BOOST_EXT_INLINE D operator-(D a, D b) { BOOST_EXT_EACH2(i) a.v[i] -= b.v[i]; return a; }
-BOOST_EXT_INLINE D operator*(D a, D b) { BOOST_EXT_EACH2(i) a.v[i] *= b.v[i]; return a; }
+BOOST_EXT_INLINE F operator+(F a, F b) {
+  BOOST_EXT_EACH(i) a.v[i] += b.v[i];
+  return a;
+}
+BOOST_EXT_INLINE F operator-(F a, F b) {
+  BOOST_EXT_EACH(i) a.v[i] -= b.v[i];
+  return a;
+}
+BOOST_EXT_INLINE F operator*(F a, F b) {
+  BOOST_EXT_EACH(i) a.v[i] *= b.v[i];
+  return a;
+}
+BOOST_EXT_INLINE F operator*(float s, F b) {
+  BOOST_EXT_EACH(i) b.v[i] *= s;
+  return b;
+}
+BOOST_EXT_INLINE F all(float s) {
+  F r;
+  BOOST_EXT_EACH(i) r.v[i] = s - Vf{};
+  return r;
+}
+BOOST_EXT_INLINE D operator+(D a, D b) {
+  BOOST_EXT_EACH2(i) a.v[i] += b.v[i];
+  return a;
+}
+BOOST_EXT_INLINE D operator-(D a, D b) {
+  BOOST_EXT_EACH2(i) a.v[i] -= b.v[i];
+  return a;
+}
+BOOST_EXT_INLINE D operator*(D a, D b) {
+  BOOST_EXT_EACH2(i) a.v[i] *= b.v[i];
+  return a;
+}
 
 // The bits of |x| as integers: ordered like |x|, with inf at 0x7f800000 and every nan above it.
 constexpr std::int32_t kInfBits = 0x7f800000;
@@ -65,7 +100,10 @@ BOOST_EXT_INLINE I magnitude_bits(F a) {
   BOOST_EXT_EACH(i) r.v[i] = reinterpret_cast<Vi>(a.v[i]) & 0x7fffffff;
   return r;
 }
-BOOST_EXT_INLINE I max(I a, I b) { BOOST_EXT_EACH(i) a.v[i] = a.v[i] > b.v[i] ? a.v[i] : b.v[i]; return a; }
+BOOST_EXT_INLINE I max(I a, I b) {
+  BOOST_EXT_EACH(i) a.v[i] = a.v[i] > b.v[i] ? a.v[i] : b.v[i];
+  return a;
+}
 BOOST_EXT_INLINE std::int32_t max_lane(I a) {
   std::int32_t lane[kLanes];
   std::memcpy(lane, &a, sizeof lane);
@@ -151,14 +189,14 @@ BOOST_EXT_INLINE F load(const BFloat* p) {
   return r;
 }
 BOOST_EXT_INLINE void store(float* p, F a) {
-  BOOST_EXT_EACH(i) *reinterpret_cast<UnalignedVf*>(p + i * kWidth) = a.v[i];
+  BOOST_EXT_EACH(i) * reinterpret_cast<UnalignedVf*>(p + i * kWidth) = a.v[i];
 }
 BOOST_EXT_INLINE void store(Half* p, F a) { BOOST_EXT_EACH(i) store_halves(p + i * kWidth, to_half(a.v[i])); }
 BOOST_EXT_INLINE void store(BFloat* p, F a) {
   BOOST_EXT_EACH(i) {
     const Vu bits = reinterpret_cast<Vu>(a.v[i]);
     const Vu rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;  // to nearest, ties to even
-    const Vu quiet = (bits >> 16) | 0x40u;                             // a nan must not round to inf
+    const Vu quiet = (bits >> 16) | 0x40u;                            // a nan must not round to inf
     const Vu kept = (bits & 0x7fffffffu) > 0x7f800000u ? quiet : rounded;
     store_halves(p + i * kWidth, __builtin_convertvector(kept, Vh));
   }
@@ -202,7 +240,9 @@ struct Part {
     std::memcpy(p, all, static_cast<std::size_t>(count) * sizeof(T));
   }
 };
-template <int N> struct At { static constexpr int value = N; };
+template <int N> struct At {
+  static constexpr int value = N;
+};
 
 // body(io, i, At<u>) for every sixteen elements of 0..n; u is the accumulator to use, out of four, so that sums do not
 // wait for the adder.
@@ -222,9 +262,12 @@ template <class Body> BOOST_EXT_INLINE void sweep(std::int64_t n, Body&& body) {
 // fn(T*) with the pointer in its storage type. The op has made sure that there is one.
 template <class Fn> BOOST_EXT_INLINE void typed(const View& v, Fn&& fn) {
   switch (v.dtype) {
-    case DType::f16: return fn(static_cast<Half*>(v.data));
-    case DType::bf16: return fn(static_cast<BFloat*>(v.data));
-    default: return fn(static_cast<float*>(v.data));
+    case DType::f16:
+      return fn(static_cast<Half*>(v.data));
+    case DType::bf16:
+      return fn(static_cast<BFloat*>(v.data));
+    default:
+      return fn(static_cast<float*>(v.data));
   }
 }
 

@@ -7,8 +7,16 @@ namespace {
 
 constexpr std::int64_t kBlock = 16384;
 
-BOOST_EXT_INLINE std::int32_t to_bits(float x) { std::int32_t b; std::memcpy(&b, &x, sizeof b); return b; }
-BOOST_EXT_INLINE float to_float(std::int32_t b) { float x; std::memcpy(&x, &b, sizeof x); return x; }
+BOOST_EXT_INLINE std::int32_t to_bits(float x) {
+  std::int32_t b;
+  std::memcpy(&b, &x, sizeof b);
+  return b;
+}
+BOOST_EXT_INLINE float to_float(std::int32_t b) {
+  float x;
+  std::memcpy(&x, &b, sizeof x);
+  return x;
+}
 
 // What the storage type makes of a finite or infinite magnitude: rounding is monotonic, so the rounded maximum is the
 // maximum of the rounded values.
@@ -51,7 +59,10 @@ template <bool kWrite, class T> BOOST_EXT_INLINE Finiteness check(T* p, float sc
   });
   const std::int32_t bits = stored_bits<T>(max_lane(max(max(largest[0], largest[1]), max(largest[2], largest[3]))));
   Finiteness f;
-  if (bits < kInfBits) f.max_abs = to_float(bits); else count_special(p, at, f);
+  if (bits < kInfBits)
+    f.max_abs = to_float(bits);
+  else
+    count_special(p, at, f);
   return f;
 }
 
@@ -62,8 +73,8 @@ void unscale_and_check(const Context& context, Tensors grads, float inv_scale, F
   Scratch<Finiteness> partial(blocks.count());
   blocks.run(context.threads, [&](Block at) {
     typed(grads[at.tensor], [&](auto* p) BOOST_EXT_INLINE_LAMBDA {
-      partial[at.index] = inv_scale == 1 ? check<false>(p + at.begin, inv_scale, at)
-                                         : check<true>(p + at.begin, inv_scale, at);
+      partial[at.index] =
+          inv_scale == 1 ? check<false>(p + at.begin, inv_scale, at) : check<true>(p + at.begin, inv_scale, at);
     });
   });
   for (std::int64_t t = 0; t < grads.count; ++t) {

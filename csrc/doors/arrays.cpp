@@ -48,12 +48,18 @@ DType numpy_dtype(const char* op, const Name& arg, const py::array& array) {
   require(dtype.byteorder() != '>', op, ": ", arg, " must be in native byte order, got ",
           py::str(dtype.attr("str")).cast<std::string>());
   switch (dtype.num()) {
-    case 11: return DType::f32;
-    case 12: return DType::f64;
-    case 23: return DType::f16;
-    case 5: return DType::i32;
-    case 0: return DType::b8;
-    default: break;
+    case 11:
+      return DType::f32;
+    case 12:
+      return DType::f64;
+    case 23:
+      return DType::f16;
+    case 5:
+      return DType::i32;
+    case 0:
+      return DType::b8;
+    default:
+      break;
   }
   const auto label = py::str(dtype.attr("name")).cast<std::string>();
   if (label == "bfloat16" && dtype.itemsize() == 2) return DType::bf16;  // ml_dtypes, or MindSpore's own
@@ -66,9 +72,9 @@ DType mindspore_dtype(const char* op, const Name& arg, py::object dtype) {
     if (object.ptr() == dtype.ptr()) return t;
   }
   const auto label = py::str(dtype).cast<std::string>();
-  static const std::pair<const char*, DType> names[] = {{"Float32", DType::f32}, {"Float16", DType::f16},
+  static const std::pair<const char*, DType> names[] = {{"Float32", DType::f32},   {"Float16", DType::f16},
                                                         {"BFloat16", DType::bf16}, {"Float64", DType::f64},
-                                                        {"Int32", DType::i32}, {"Bool", DType::b8}};
+                                                        {"Int32", DType::i32},     {"Bool", DType::b8}};
   for (const auto& [n, t] : names) {
     if (label == n) {
       known->emplace_back(std::move(dtype), t);
@@ -192,18 +198,22 @@ View Arrays::from_dlpack(const Name& arg, py::handle object) {
 
 View Arrays::view(const Name& arg, py::handle object) {
   switch (kind_of(object)) {
-    case Kind::numpy: return from_numpy(arg, py::reinterpret_borrow<py::array>(object));
-    case Kind::mindspore: return from_mindspore(arg, object);
-    case Kind::dlpack: return from_dlpack(arg, object);
+    case Kind::numpy:
+      return from_numpy(arg, py::reinterpret_borrow<py::array>(object));
+    case Kind::mindspore:
+      return from_mindspore(arg, object);
+    case Kind::dlpack:
+      return from_dlpack(arg, object);
     case Kind::cuda: {
       View v;
       v.device = Device::cuda;
       return v;
     }
-    case Kind::unknown: break;
+    case Kind::unknown:
+      break;
   }
-  throw TypeError(text(op_, ": ", arg, " must be an array (NumPy, MindSpore or DLPack), got ",
-                       Py_TYPE(object.ptr())->tp_name));
+  throw TypeError(
+      text(op_, ": ", arg, " must be an array (NumPy, MindSpore or DLPack), got ", Py_TYPE(object.ptr())->tp_name));
 }
 
 Views Arrays::list(const char* arg, py::handle object) {

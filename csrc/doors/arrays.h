@@ -17,8 +17,8 @@ class Arrays {
  public:
   explicit Arrays(const char* op) : op_(op) {}
   View one(const char* arg, pybind11::handle object) { return view(Name(arg), object); }
-  Views list(const char* arg, pybind11::handle object);                      // one array, or a list or tuple of them
-  std::vector<Views> lists(const char* arg, pybind11::handle object);        // a list or tuple of such lists
+  Views list(const char* arg, pybind11::handle object);                // one array, or a list or tuple of them
+  std::vector<Views> lists(const char* arg, pybind11::handle object);  // a list or tuple of such lists
 
  private:
   View view(const Name& arg, pybind11::handle object);

@@ -10,8 +10,15 @@ enum DeviceType : std::int32_t { kCpu = 1, kCuda = 2, kCudaHost = 3, kCudaManage
 enum TypeCode : std::uint8_t { kInt = 0, kUInt = 1, kFloat = 2, kBfloat = 4, kBool = 6 };
 constexpr std::uint64_t kReadOnly = 1;
 
-struct Device { std::int32_t type; std::int32_t id; };
-struct DataType { std::uint8_t code; std::uint8_t bits; std::uint16_t lanes; };
+struct Device {
+  std::int32_t type;
+  std::int32_t id;
+};
+struct DataType {
+  std::uint8_t code;
+  std::uint8_t bits;
+  std::uint16_t lanes;
+};
 struct Tensor {
   void* data;
   Device device;
@@ -26,7 +33,10 @@ struct Managed {
   void* context;
   void (*deleter)(Managed*);
 };
-struct Version { std::uint32_t major; std::uint32_t minor; };
+struct Version {
+  std::uint32_t major;
+  std::uint32_t minor;
+};
 struct ManagedVersioned {
   Version version;
   void* context;

@@ -16,12 +16,12 @@
 #include "ops/pca_project.h"
 #include "ops/unscale_and_check.h"
 
-#define BOOST_EXT_GRAPH_OP(name)                                                                          \
-  static void graph_##name(Params& p);                                                                    \
-  extern "C" __attribute__((visibility("default"))) int boost_ext_##name(                                 \
-      int nparam, void** params, int* ndims, int64_t** shapes, const char** dtypes, void*, void*) {       \
-    return call(#name, &graph_##name, nparam, params, ndims, shapes, dtypes);                             \
-  }                                                                                                       \
+#define BOOST_EXT_GRAPH_OP(name)                                                                    \
+  static void graph_##name(Params& p);                                                              \
+  extern "C" __attribute__((visibility("default"))) int boost_ext_##name(                           \
+      int nparam, void** params, int* ndims, int64_t** shapes, const char** dtypes, void*, void*) { \
+    return call(#name, &graph_##name, nparam, params, ndims, shapes, dtypes);                       \
+  }                                                                                                 \
   static void graph_##name(Params& p)
 
 namespace {

@@ -151,9 +151,7 @@ PYBIND11_MODULE(_core, m) {
   py::register_exception_translator([](std::exception_ptr p) {
     try {
       if (p) std::rethrow_exception(p);
-    } catch (const TypeError& e) {
-      PyErr_SetString(PyExc_TypeError, e.what());
-    }
+    } catch (const TypeError& e) { PyErr_SetString(PyExc_TypeError, e.what()); }
   });
   m.doc() = "The native ops of boost_ext; see boost_ext.ops for their documentation.";
   m.def("pca_project", &py_pca_project, py::arg("P"), py::arg("grads"), py::arg("out"));

@@ -53,13 +53,21 @@ double dim_reduce_direction(const Context&, const View& B, const View& s, const 
   require_square(op, "B_next", B_next);
   const std::int64_t k = B.rows;
   Overlap overlap(op);
-  struct Operand { const char* arg; const View& v; std::int64_t size; bool written; };
-  for (const Operand& o : {Operand{"B", B, k * k, false}, Operand{"B_next", B_next, k * k, true},
-                           Operand{"s", s, k, false}, Operand{"gk_last", gk_last, k, false},
-                           Operand{"gk", gk, k, true}, Operand{"dk", dk, k, true}}) {
+  struct Operand {
+    const char* arg;
+    const View& v;
+    std::int64_t size;
+    bool written;
+  };
+  for (const Operand& o :
+       {Operand{"B", B, k * k, false}, Operand{"B_next", B_next, k * k, true}, Operand{"s", s, k, false},
+        Operand{"gk_last", gk_last, k, false}, Operand{"gk", gk, k, true}, Operand{"dk", dk, k, true}}) {
     require_dtype(op, o.arg, o.v, DType::f32);
     require_size(op, o.arg, o.v, o.size);
-    if (o.written) overlap.writes(o.arg, o.v); else overlap.reads(o.arg, o.v);
+    if (o.written)
+      overlap.writes(o.arg, o.v);
+    else
+      overlap.reads(o.arg, o.v);
   }
   require_writable(op, "gk", gk);
   require_writable(op, "B_next", B_next);
@@ -86,7 +94,10 @@ void dim_reduce_trial(const Context& context, const Views& weights, const Views&
   const std::int64_t stride = require_factors(op, "step", step, weights.size());
   Overlap overlap(op);
   overlap.writes(w);
-  if (save) overlap.writes({"saved", saved}); else overlap.reads({"saved", saved});
+  if (save)
+    overlap.writes({"saved", saved});
+  else
+    overlap.reads({"saved", saved});
   overlap.reads({"dn", dn});
   overlap.reads("step", step);
   overlap.check();

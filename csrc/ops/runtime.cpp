@@ -11,7 +11,8 @@ namespace {
 bool supported(Isa isa) {
 #if defined(__x86_64__)
   switch (isa) {
-    case Isa::baseline: return true;
+    case Isa::baseline:
+      return true;
     case Isa::avx2:
       return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi") &&
              __builtin_cpu_supports("bmi2");
@@ -38,9 +39,7 @@ std::string name(Isa isa) {
 #endif
 }
 
-Isa widest() {
-  return supported(Isa::avx512) ? Isa::avx512 : supported(Isa::avx2) ? Isa::avx2 : Isa::baseline;
-}
+Isa widest() { return supported(Isa::avx512) ? Isa::avx512 : supported(Isa::avx2) ? Isa::avx2 : Isa::baseline; }
 
 std::atomic<Isa> current{widest()};
 // BOOST_EXT_NUM_THREADS, else OMP_NUM_THREADS (what launchers of several processes a machine set), else one thread for

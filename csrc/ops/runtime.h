@@ -10,14 +10,14 @@ namespace boost_ext {
 
 enum class Isa { baseline, avx2, avx512 };
 
-Isa isa();                                   // in use: the widest one that was built and that the CPU has
+Isa isa();  // in use: the widest one that was built and that the CPU has
 std::vector<std::string> built_isas();
 std::vector<std::string> cpu_features();
-void set_isa(const std::string& name);       // for tests; std::invalid_argument if not built or not supported
+void set_isa(const std::string& name);  // for tests; std::invalid_argument if not built or not supported
 std::string isa_name();
 
 int num_threads();
-void set_num_threads(int threads);           // 1 .. 1024
+void set_num_threads(int threads);  // 1 .. 1024
 Context cpu_context();
 std::string compiler();
 
@@ -25,20 +25,28 @@ std::string compiler();
 
 // The kernel `name` of the instruction set in use. Every kernel is declared by BOOST_EXT_CPU_KERNEL in its op's header.
 #if defined(__x86_64__)
-#define BOOST_EXT_CPU_KERNEL(result, name, ...)      \
-  namespace cpu {                                    \
-  namespace baseline { result name(__VA_ARGS__); }   \
-  namespace avx2 { result name(__VA_ARGS__); }       \
-  namespace avx512 { result name(__VA_ARGS__); }     \
+#define BOOST_EXT_CPU_KERNEL(result, name, ...) \
+  namespace cpu {                               \
+  namespace baseline {                          \
+  result name(__VA_ARGS__);                     \
+  }                                             \
+  namespace avx2 {                              \
+  result name(__VA_ARGS__);                     \
+  }                                             \
+  namespace avx512 {                            \
+  result name(__VA_ARGS__);                     \
+  }                                             \
   }
-#define BOOST_EXT_CPU(name)                                                \
-  (::boost_ext::isa() == ::boost_ext::Isa::avx512 ? cpu::avx512::name      \
-   : ::boost_ext::isa() == ::boost_ext::Isa::avx2 ? cpu::avx2::name        \
+#define BOOST_EXT_CPU(name)                                           \
+  (::boost_ext::isa() == ::boost_ext::Isa::avx512 ? cpu::avx512::name \
+   : ::boost_ext::isa() == ::boost_ext::Isa::avx2 ? cpu::avx2::name   \
                                                   : cpu::baseline::name)
 #else
-#define BOOST_EXT_CPU_KERNEL(result, name, ...)      \
-  namespace cpu {                                    \
-  namespace baseline { result name(__VA_ARGS__); }   \
+#define BOOST_EXT_CPU_KERNEL(result, name, ...) \
+  namespace cpu {                               \
+  namespace baseline {                          \
+  result name(__VA_ARGS__);                     \
+  }                                             \
   }
 #define BOOST_EXT_CPU(name) cpu::baseline::name
 #endif

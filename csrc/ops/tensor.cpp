@@ -8,12 +8,18 @@ namespace boost_ext {
 
 const char* name(DType t) {
   switch (t) {
-    case DType::f32: return "float32";
-    case DType::f16: return "float16";
-    case DType::bf16: return "bfloat16";
-    case DType::f64: return "float64";
-    case DType::i32: return "int32";
-    case DType::b8: return "bool";
+    case DType::f32:
+      return "float32";
+    case DType::f16:
+      return "float16";
+    case DType::bf16:
+      return "bfloat16";
+    case DType::f64:
+      return "float64";
+    case DType::i32:
+      return "int32";
+    case DType::b8:
+      return "bool";
   }
   return "unknown";
 }

@@ -55,16 +55,14 @@ struct TypeError : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-template <class... Parts>
-std::string text(const Parts&... parts) {
+template <class... Parts> std::string text(const Parts&... parts) {
   std::ostringstream s;
   (s << ... << parts);
   return s.str();
 }
 
 // "op: argument must ..., got ..." (house rule 3). The parts are only put together when the check fails.
-template <class... Parts>
-void require(bool ok, const Parts&... parts) {
+template <class... Parts> void require(bool ok, const Parts&... parts) {
   if (!ok) throw std::invalid_argument(text(parts...));
 }
 

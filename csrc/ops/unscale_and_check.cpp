@@ -20,7 +20,10 @@ std::vector<Finiteness> unscale_and_check(const Context& context, const Views& g
     place[i] = distinct.size();
     distinct.push_back(grads[i]);
     const Name name("grads", static_cast<std::int64_t>(i));
-    if (factor == 1) overlap.reads(name, grads[i]); else overlap.writes(name, grads[i]);
+    if (factor == 1)
+      overlap.reads(name, grads[i]);
+    else
+      overlap.writes(name, grads[i]);
   }
   if (factor != 1) require_writables(op, list);
   overlap.check();

@@ -1,4 +1,8 @@
-"""Cells that are compiled when Python calls them in PYNATIVE_MODE."""
+"""Cells that are compiled when Python calls them in PYNATIVE_MODE.
+
+By ``Cell.compile_and_run``, not by ``ms.jit``: a jit-compiled graph keeps the storage that a Parameter had at its first
+call, and later ``set_data``, ``load_param_into_net`` or ``assign`` from outside pass it by without a word.
+"""
 
 from __future__ import annotations
 
@@ -18,11 +22,11 @@ class _Compiled(nn.Cell):
 
     def __init__(self, compile: bool) -> None:
         super().__init__(auto_prefix=False)
-        self._compiled = ms.jit(self.construct) if compile else None
+        self._compile = compile
 
     def __call__(self, *args: Any) -> Any:
-        if self._compiled is not None and in_pynative_mode():
-            return self._compiled(*args)
+        if self._compile and in_pynative_mode():
+            return self.compile_and_run(*args)
         return super().__call__(*args)
 
 

@@ -6,7 +6,9 @@
 * ``__call__`` hands the tensors' pointers to the same op when Python runs the cell in PYNATIVE_MODE. A pointer is fetched
   right before the call, which also waits for whatever op was still writing that tensor, and never kept.
 
-Tensors that are written are written in place in both modes. Every cell returns a bool Tensor of shape (1,).
+Tensors that are written are written in place in both modes. Every cell returns a bool Tensor of shape (1,). Reading a
+Parameter afterwards sees the write. A gradient is a plain value to the graph compiler, which may compute an expression
+of it before the write: read it through ``ops.depend(grads, result)``.
 This is the only module that knows where the library lies.
 """
 

@@ -150,17 +150,18 @@ class BoostTrainOneStepCell(nn.TrainOneStepCell):
         )
         self.unscales_in_guard = unscale and not self.apply_slot.unscales
         self.unscaled = Tensor([1.0], ms.float32)
-        self._compiled_step = ms.jit(self.construct) if compile == "step" else None
+        self._compile_step = compile == "step"
 
     def __call__(self, *inputs: Any) -> Any:
-        if self._compiled_step is not None and native.in_pynative_mode():
-            return self._compiled_step(*inputs)
+        if self._compile_step and native.in_pynative_mode():
+            return self.compile_and_run(*inputs)
         return super().__call__(*inputs)
 
     def construct(self, *inputs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         scale = ops.reshape(self.scale_sense * self.unit, ())
         loss, grads = self.source(ops.reshape(self.scale_sense * self.one, ()), *inputs)
         found = self.guard(self.scale_sense if self.unscales_in_guard else self.unscaled, grads)
+        grads = ops.depend(grads, found)
         overflow = ops.reshape(found, ())
         if not overflow:
             loss = self.apply_slot(loss, grads, self.scale_sense, *inputs)

@@ -1,0 +1,70 @@
+# The commands of the README. Each makes what it needs, in virtual environments below VENVS; nothing has to be installed
+# before but Python >= 3.10 and a C++17 compiler.
+PYTHON ?= python3
+VENVS ?= .venvs
+ARGS ?=
+SOURCES := $(shell find CMakeLists.txt pyproject.toml csrc python -type f -not -name '*.so' -not -path '*/__pycache__/*')
+
+.PHONY: train test test-python test-numpy2 test-native bench lint format clean
+
+train: $(VENVS)/train/installed
+	$(VENVS)/train/bin/boost-ext train $(ARGS)
+
+test: test-python test-numpy2 test-native
+
+test-python: $(VENVS)/test/installed
+	$(VENVS)/test/bin/python -m pytest $(ARGS)
+
+# The core, without MindSpore, on NumPy 2.
+test-numpy2: $(VENVS)/core/installed
+	$(VENVS)/core/bin/python -m pytest tests/ops tests/test_pca.py tests/test_pca_file.py -q
+
+# The ops from C++ under the address, undefined-behaviour and thread sanitizers.
+test-native: $(VENVS)/lint/installed
+	for preset in asan tsan; do \
+	  $(VENVS)/lint/bin/cmake --preset $$preset -G Ninja -DCMAKE_MAKE_PROGRAM=$(abspath $(VENVS))/lint/bin/ninja >/dev/null && \
+	  $(VENVS)/lint/bin/cmake --build build/$$preset && build/$$preset/native_tests || exit 1; \
+	done
+
+bench: $(VENVS)/bench/installed
+	$(VENVS)/bench/bin/python -m benchmarks $(ARGS)
+
+lint: $(VENVS)/lint/installed $(VENVS)/test/installed
+	$(VENVS)/lint/bin/ruff check .
+	$(VENVS)/lint/bin/ruff format --check .
+	$(VENVS)/lint/bin/clang-format --dry-run --Werror $$(git ls-files '*.h' '*.cpp')
+	$(VENVS)/test/bin/python -m mypy
+	$(VENVS)/test/bin/python -m mypy.stubtest boost_ext._core
+
+format: $(VENVS)/lint/installed
+	$(VENVS)/lint/bin/ruff check --fix .
+	$(VENVS)/lint/bin/ruff format .
+	$(VENVS)/lint/bin/clang-format -i $$(git ls-files '*.h' '*.cpp')
+
+clean:
+	rm -rf build dist $(VENVS)
+
+# One environment a purpose; an environment is made again into itself when a source changes.
+$(VENVS)/%/bin/python:
+	$(PYTHON) -m venv $(VENVS)/$*
+	$(VENVS)/$*/bin/python -m pip install -q --upgrade pip
+
+$(VENVS)/train/installed: $(SOURCES) | $(VENVS)/train/bin/python
+	$(VENVS)/train/bin/python -m pip install -q '.[train]'
+	touch $@
+
+$(VENVS)/test/installed: $(SOURCES) | $(VENVS)/test/bin/python
+	$(VENVS)/test/bin/python -m pip install -q '.[test]'
+	touch $@
+
+$(VENVS)/bench/installed: $(SOURCES) | $(VENVS)/bench/bin/python
+	$(VENVS)/bench/bin/python -m pip install -q '.[bench]'
+	touch $@
+
+$(VENVS)/core/installed: $(SOURCES) | $(VENVS)/core/bin/python
+	$(VENVS)/core/bin/python -m pip install -q . 'numpy>=2' pytest hypothesis ml_dtypes safetensors scikit-learn
+	touch $@
+
+$(VENVS)/lint/installed: pyproject.toml | $(VENVS)/lint/bin/python
+	$(VENVS)/lint/bin/python -m pip install -q ruff 'clang-format>=18' 'cmake>=3.21' ninja
+	touch $@

@@ -1,0 +1,226 @@
+"""The ops as MindSpore primitives: what a graph compiler must not do to an op that writes, in both modes."""
+
+import mindspore as ms
+import numpy as np
+import pytest
+from mindspore import Parameter, ParameterTuple, Tensor, nn, ops
+
+from boost_ext.ms import native
+from tests import oracle
+
+SIZES = [(3, 4), (5,), (), (64, 33)]
+
+
+def arrays(seed: int, sizes=SIZES, scale=1.0) -> list[np.ndarray]:
+    rng = np.random.default_rng(seed)
+    return [np.asarray(rng.standard_normal(s) * scale, np.float32) for s in sizes]
+
+
+def parameters(prefix: str, values: list[np.ndarray]) -> ParameterTuple:
+    return ParameterTuple(
+        [Parameter(Tensor(v), name=f"{prefix}{i}") for i, v in enumerate(values)]
+    )
+
+
+def numpy_of(tensors) -> list[np.ndarray]:
+    return [t.asnumpy().copy() for t in tensors]
+
+
+def assert_same(got, expected, rtol=1e-6, atol=1e-7) -> None:
+    for g, e in zip(got, expected, strict=True):
+        np.testing.assert_allclose(g, np.asarray(e).reshape(np.shape(g)), rtol=rtol, atol=atol)
+
+
+class Call(nn.Cell):
+    """An op on parameters, as a cell that owns them would call it."""
+
+    def __init__(self, op: nn.Cell, *args) -> None:
+        super().__init__(auto_prefix=False)
+        self.op = op
+        self.args = args
+
+    def construct(self) -> Tensor:
+        return self.op(*self.args)
+
+
+class Writer(nn.Cell):
+    """Each construct is one thing that a compiler likes to do to a call without a used result."""
+
+    def __init__(self, weights: ParameterTuple, what: str) -> None:
+        super().__init__(auto_prefix=False)
+        self.weights = weights
+        self.scale = Parameter(Tensor(2.0, ms.float32), name="scale")
+        self.unscale = native.UnscaleAndCheck()
+        self.what = what
+
+    def construct(self, flag: Tensor) -> Tensor:
+        before = self.weights[0] * 1.0
+        if self.what == "unused":
+            self.unscale(self.scale, self.weights)
+        elif self.what == "twice":
+            self.unscale(self.scale, self.weights)
+            self.unscale(self.scale, self.weights)
+        elif self.what == "branch":
+            if flag > 0:
+                self.unscale(self.scale, self.weights)
+        else:
+            i = flag
+            while i > 0:
+                self.unscale(self.scale, self.weights)
+                i = i - 1
+        after = self.weights[0] * 1.0
+        return before - after
+
+
+@pytest.mark.parametrize(
+    ("what", "flag", "divisions"),
+    [
+        ("unused", 0, 1),
+        ("twice", 0, 2),
+        ("branch", 1, 1),
+        ("branch", 0, 0),
+        ("loop", 3, 3),
+        ("loop", 0, 0),
+    ],
+)
+def test_a_write_is_neither_dropped_nor_merged_nor_moved(
+    mode: int, what: str, flag: int, divisions: int
+) -> None:
+    values = arrays(0)
+    weights = parameters("w", values)
+    difference = Writer(weights, what)(Tensor(flag, ms.int32))
+    factor = 0.5**divisions
+    assert_same(numpy_of(weights), [v * factor for v in values])
+    np.testing.assert_allclose(difference.asnumpy(), values[0] * (1 - factor), rtol=1e-6)
+
+
+class AroundGradients(nn.Cell):
+    """Gradients are read before and after the op that changes them.
+
+    For the graph compiler a gradient is a value: the same expression of it, before and after, is computed once. The
+    second read therefore goes through ``depend``, as native.py asks.
+    """
+
+    def __init__(self, network: nn.Cell) -> None:
+        super().__init__(auto_prefix=False)
+        weights = ParameterTuple(network.trainable_params())
+        self.grad = ms.value_and_grad(network, None, weights)
+        self.scale = Parameter(Tensor(4.0, ms.float32), name="scale")
+        self.unscale = native.UnscaleAndCheck()
+
+    def construct(self, x: Tensor) -> tuple:
+        _, grads = self.grad(x)
+        before = grads[0] * 1.0
+        found = self.unscale(self.scale, grads)
+        grads = ops.depend(grads, found)
+        return before, grads[0] * 1.0, found
+
+
+class Cubic(nn.Cell):
+    def __init__(self, value: np.ndarray) -> None:
+        super().__init__()
+        self.w = Parameter(Tensor(value), name="w")
+
+    def construct(self, x: Tensor) -> Tensor:
+        return (self.w**3 * x).sum()
+
+
+def test_gradients_before_and_after(mode: int) -> None:
+    value = arrays(1, [(6, 7)])[0]
+    before, after, found = AroundGradients(Cubic(value))(Tensor(np.ones((6, 7), np.float32)))
+    np.testing.assert_allclose(before.asnumpy(), 3 * value**2, rtol=1e-5)
+    np.testing.assert_allclose(after.asnumpy(), 3 * value**2 / 4, rtol=1e-5)
+    assert not found.asnumpy().item()
+
+
+@pytest.mark.parametrize("bad", [np.inf, -np.inf, np.nan])
+def test_unscale_and_check_finds(mode: int, bad: float) -> None:
+    values = arrays(2)
+    values[-1][-1, -1] = bad
+    weights = parameters("w", values)
+    found = Call(native.UnscaleAndCheck(), Parameter(Tensor(8.0, ms.float32), name="s"), weights)()
+    assert found.asnumpy().tolist() == [True]
+    assert_same(numpy_of(weights)[:-1], [v / 8 for v in values[:-1]])
+
+
+def test_pynative_waits_for_unfinished_ops() -> None:
+    """A pointer is only fetched when whatever writes the tensor is done."""
+    ms.set_context(mode=ms.PYNATIVE_MODE)
+    unscale, scale = native.UnscaleAndCheck(), Tensor([2.0], ms.float32)
+    big = Tensor(np.full((700, 700), 1 / 700, np.float32))
+    for _ in range(20):
+        g = big
+        for _ in range(3):
+            g = ops.matmul(g, big)
+        unscale(scale, (g,))
+        np.testing.assert_allclose(g.asnumpy(), 1 / 1400, rtol=1e-4)
+
+
+def test_projections(mode: int) -> None:
+    grads, k = arrays(3), 5
+    n = sum(g.size for g in grads)
+    P = np.random.default_rng(4).standard_normal((k, n)).astype(np.float32)
+    matrix = Parameter(Tensor(P), name="P")
+    gk = Parameter(Tensor(np.zeros(k, np.float32)), name="gk")
+    Call(native.PcaProject(), matrix, gk, parameters("g", grads))()
+    expected = oracle.pca_project(P, grads)
+    np.testing.assert_allclose(gk.asnumpy(), expected, rtol=1e-5, atol=1e-5)
+
+    other = Parameter(Tensor(np.arange(k, dtype=np.float32)), name="v")
+    zeros = [np.zeros_like(g) for g in grads]
+    a, b = parameters("a", zeros), parameters("b", zeros)
+    Call(native.PcaBackProject(), matrix, gk, other, a, b)()
+    for out, vector in ((a, gk), (b, other)):
+        expected = oracle.pca_back_project(P, vector.asnumpy(), grads)
+        assert_same(numpy_of(out), expected, rtol=1e-5, atol=1e-4)
+
+
+def test_bfgs_update(mode: int) -> None:
+    s, y = arrays(5, [(6,), (6,)])
+    y = y + 3 * s
+    B = Parameter(Tensor(np.eye(6, dtype=np.float32)), name="B")
+    eps = Tensor([1e-20], ms.float32)
+    updated = Call(native.BfgsUpdate(), B, Tensor(s), Tensor(y), eps)()
+    expected = oracle.bfgs_update(np.eye(6), s, y)
+    assert updated.asnumpy().tolist() == [True]
+    np.testing.assert_allclose(B.asnumpy(), expected, rtol=1e-5, atol=1e-6)
+    refused = Call(native.BfgsUpdate(), B, Tensor(s), Tensor(-y), eps)()
+    assert refused.asnumpy().tolist() == [False]
+
+
+def test_adasum_pair(mode: int) -> None:
+    a, b = arrays(6), arrays(7)
+    pa, pb, out = parameters("a", a), parameters("b", b), parameters("o", a)
+    Call(native.AdasumPair(), pa, pb, out)()
+    assert_same(numpy_of(out), [oracle.adasum_pair(x, y) for x, y in zip(a, b, strict=True)], rtol=1e-5, atol=1e-6)
+    assert_same(numpy_of(pa), a)
+
+
+def test_global_norm_and_centralize(mode: int) -> None:
+    values = arrays(8)
+    weights = parameters("w", values)
+    norm = Parameter(Tensor([0.0], ms.float32), name="norm")
+    Call(native.GlobalNorm(), norm, weights)()
+    np.testing.assert_allclose(norm.asnumpy(), [oracle.global_norm(values)], rtol=1e-6)
+    Call(native.Centralize(), weights)()
+    expected = [oracle.centralize(v) if v.ndim > 1 else v for v in values]
+    assert_same(numpy_of(weights), expected, rtol=1e-5, atol=1e-6)
+
+
+def test_an_error_in_a_graph_is_an_exception_and_says_why(capfd: pytest.CaptureFixture[str]) -> None:
+    ms.set_context(mode=ms.GRAPH_MODE)
+    a, b = parameters("a", arrays(9)), parameters("b", arrays(9, [(2, 2)] * 4))
+    with pytest.raises(RuntimeError):
+        Call(native.AdasumPair(), a, b, a)()
+    assert "boost_ext: adasum_pair: b[0] must have 12 elements, got 4" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("dtype", [ms.float16, ms.bfloat16])
+def test_half_precision(mode: int, dtype: ms.dtype) -> None:
+    values = arrays(10)
+    tensors = ParameterTuple(
+        [Parameter(Tensor(v).astype(dtype), name=f"h{i}") for i, v in enumerate(values)]
+    )
+    stored = [t.astype(ms.float32).asnumpy() for t in tensors]
+    Call(native.UnscaleAndCheck(), Parameter(Tensor(4.0, ms.float32), name="s"), tensors)()
+    assert_same([t.astype(ms.float32).asnumpy() for t in tensors], [s / 4 for s in stored])
