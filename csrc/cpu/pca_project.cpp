@@ -6,19 +6,37 @@ namespace boost_ext::cpu::BOOST_EXT_ISA {
 namespace {
 
 constexpr std::int64_t kBlock = 4096;
-// A thread walks along one row for a strip before it turns to the next, so that the hardware prefetcher runs ahead;
-// the strip of the gradient stays in the second-level cache meanwhile.
+// A thread walks along its rows for a strip before it turns to the next ones, so that the hardware prefetcher runs ahead
+// (telling it where to look made it slower); the strip of the gradient stays in the second-level cache meanwhile.
 constexpr std::int64_t kBlocksPerStrip = 8;
 constexpr std::int64_t kStrip = kBlock * kBlocksPerStrip;
 
-template <class T> BOOST_EXT_INLINE double dot(const T* row, const float* g, std::int64_t n) {
-  F sums[kAccumulators] = {};
-  sweep(n, [&](auto io, std::int64_t i, auto at) BOOST_EXT_INLINE_LAMBDA {
-    __builtin_prefetch(row + i + 2048);
-    F& acc = sums[decltype(at)::value];
-    acc = acc + io.load(row + i) * io.load(g + i);
+// Rows of P in one visit to the gradient: four streams keep more of the memory busy than one, as long as the sums of all
+// four stay in registers.
+constexpr int kRows = kWidth == kLanes ? 4 : 1;
+
+// out[r * out_stride] = <row r of `rows`, g> for R rows.
+template <int R, class T>
+BOOST_EXT_INLINE void dots(const T* rows, std::int64_t stride, const float* g, std::int64_t count, double* out,
+                           std::int64_t out_stride) {
+  F sums[R][kAccumulators] = {};
+  sweep(count, [&](auto io, std::int64_t i, auto at) BOOST_EXT_INLINE_LAMBDA {
+    const F x = io.load(g + i);
+    for (int r = 0; r < R; ++r) {
+      F& acc = sums[r][decltype(at)::value];
+      acc = acc + io.load(rows + r * stride + i) * x;
+    }
   });
-  return sum((sums[0] + sums[1]) + (sums[2] + sums[3]));
+  for (int r = 0; r < R; ++r) out[r * out_stride] = sum((sums[r][0] + sums[r][1]) + (sums[r][2] + sums[r][3]));
+}
+
+template <int R, class T>
+BOOST_EXT_INLINE void strip_dots(const T* rows, std::int64_t stride, const float* g, std::int64_t count, double* out,
+                                 std::int64_t out_stride) {
+  for (std::int64_t i = 0; i < count; i += kBlock, ++out) {
+    const std::int64_t left = count - i;
+    dots<R>(rows + i, stride, g + i, left < kBlock ? left : kBlock, out, out_stride);
+  }
 }
 
 }  // namespace
@@ -40,14 +58,11 @@ void pca_project(const Context& context, const View& P, Tensors grads, std::int6
       });
     });
     typed(P, [&](auto* p) BOOST_EXT_INLINE_LAMBDA {
-      for (std::int64_t r = 0; r < k; ++r) {
-        const auto* row = p + r * n + column[strip.tensor] + strip.begin;
-        for (std::int64_t b = 0; b * kBlock < strip.count; ++b) {
-          const std::int64_t left = strip.count - b * kBlock;
-          partial[r * blocks + strip.index * kBlocksPerStrip + b] =
-              dot(row + b * kBlock, g + b * kBlock, left < kBlock ? left : kBlock);
-        }
-      }
+      const auto* first = p + column[strip.tensor] + strip.begin;
+      double* const sums = &partial[strip.index * kBlocksPerStrip];
+      std::int64_t r = 0;
+      for (; r + kRows <= k; r += kRows) strip_dots<kRows>(first + r * n, n, g, strip.count, sums + r * blocks, blocks);
+      for (; r < k; ++r) strip_dots<1>(first + r * n, n, g, strip.count, sums + r * blocks, blocks);
     });
   }, k);
 

@@ -197,6 +197,14 @@ View Arrays::from_dlpack(const Name& arg, py::handle object) {
 }
 
 View Arrays::view(const Name& arg, py::handle object) {
+  const View v = convert(arg, object);
+  // A MindSpore tensor that only has an initializer yet, for one.
+  require(v.size == 0 || v.data != nullptr || v.device != Device::cpu, op_, ": ", arg,
+          " must have its memory allocated, got an array without (a lazily initialised tensor needs init_data())");
+  return v;
+}
+
+View Arrays::convert(const Name& arg, py::handle object) {
   switch (kind_of(object)) {
     case Kind::numpy:
       return from_numpy(arg, py::reinterpret_borrow<py::array>(object));

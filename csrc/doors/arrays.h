@@ -22,6 +22,7 @@ class Arrays {
 
  private:
   View view(const Name& arg, pybind11::handle object);
+  View convert(const Name& arg, pybind11::handle object);
   View from_numpy(const Name& arg, pybind11::array array);
   View from_mindspore(const Name& arg, pybind11::handle object);
   View from_dlpack(const Name& arg, pybind11::handle object);

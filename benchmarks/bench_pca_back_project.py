@@ -1,0 +1,81 @@
+"""pca_back_project: two vectors at once, k=32, n=1e7, P in float32, bfloat16 and float16."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from boost_ext import ops
+
+from .data import matrix, split, uniform
+from .harness import Case, Peer
+from .peers import bfloat16, mindspore_or_none, mindspore_peers, torch_bfloat16, torch_or_none
+
+K = 32
+
+
+def cases(quick: bool) -> Iterator[Case]:
+    n = 100_000 if quick else 10_000_000
+    P, V = matrix(K, n), uniform(2 * K, seed=1).reshape(2, K)
+    out = np.empty((2, n), np.float32)
+    product = np.empty_like(out)
+
+    def back(P: Any) -> Any:
+        total = np.zeros((2, n))
+        for vector, row in zip(V.T.astype(np.float64), P, strict=True):
+            total += vector[:, None] * row.astype(np.float64)
+        return total
+
+    def case(name: str, P: Any, *peers: Peer, parts: int = 1) -> Case:
+        into = [split(row, parts) for row in out]
+
+        def ours() -> Any:
+            ops.pca_back_project(P, list(V), into)
+            return out
+
+        return Case(
+            f"pca_back_project {name}, 2 vectors, k={K} n={n:.0e}",
+            ours=ours,
+            reference=lambda: [back(P)],
+            peers=peers,
+            traffic=P.nbytes + out.nbytes,
+            bandwidth_goal=0.9,
+        )
+
+    peers = [Peer("NumPy, one GEMM", lambda: np.matmul(V, P, product), goal=2)]
+    if torch := torch_or_none():
+        tP, tV, tout = torch.from_numpy(P), torch.from_numpy(V), torch.from_numpy(product)
+        peers.append(Peer("PyTorch mm", lambda: torch.mm(tV, tP, out=tout)))
+    yield case("fp32", P, *peers)
+    yield case("fp32, 60 tensors", P, peers[0], parts=60)
+    if ms := mindspore_or_none():
+        matmul, transpose = ms.ops.MatMul(), ms.ops.Transpose()
+
+        def two(
+            P: Any, a: Any, b: Any
+        ) -> Any:  # as mindspore.boost's DimReduce: one vector after the other
+            return matmul(transpose(P, (1, 0)), a), matmul(transpose(P, (1, 0)), b)
+
+        columns = V.reshape(2, K, 1)
+        yield Case(
+            f"pca_back_project fp32, beside MindSpore, k={K} n={n:.0e}",
+            ours=lambda: ops.pca_back_project(P, list(V), list(out)),
+            reference=lambda: [row for row in back(P)],
+            peers=mindspore_peers("MatMul", two, P, columns[0], columns[1], graph_goal=10),
+            view=np.ravel,
+        )
+    numpy32 = Peer(
+        "NumPy, one GEMM, fp32 P", lambda: np.matmul(V, P, product), goal=3.5, tolerance=1e-2
+    )
+    narrow = bfloat16(P)
+    if narrow is not None:
+        bf16_peers = [numpy32]
+        if torch := torch_or_none():
+            tN, tW = torch_bfloat16(narrow), torch.from_numpy(V).bfloat16()
+            bf16_peers.append(
+                Peer("PyTorch mm, all bf16", lambda: torch.mm(tW, tN), tolerance=5e-2)
+            )
+        yield case("bf16 P", narrow, *bf16_peers)
+    yield case("fp16 P", P.astype(np.float16), numpy32)

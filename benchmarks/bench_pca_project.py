@@ -1,0 +1,64 @@
+"""pca_project: k=32, n=1e7, P in float32, bfloat16 and float16; one gradient or 60 tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from boost_ext import ops
+
+from .data import matrix, split, uniform
+from .harness import Case, Peer
+from .peers import bfloat16, mindspore_or_none, mindspore_peers, torch_bfloat16, torch_or_none
+
+K = 32
+GOAL = 0.9  # of the read bandwidth
+
+
+def cases(quick: bool) -> Iterator[Case]:
+    n = 100_000 if quick else 10_000_000
+    P, g = matrix(K, n), uniform(n, seed=1)
+    out = np.empty(K, np.float32)
+
+    def product(P: Any) -> Any:
+        return np.array([np.dot(row.astype(np.float64), g) for row in P])
+
+    def case(name: str, P: Any, *peers: Peer, grads: Any = g, goal: float | None = GOAL) -> Case:
+        return Case(
+            f"pca_project {name}, k={K} n={n:.0e}",
+            ours=lambda: ops.pca_project(P, grads, out),
+            reference=lambda: product(P),
+            peers=peers,
+            traffic=P.nbytes + g.nbytes,
+            bandwidth_goal=goal,
+            tolerance=1e-4,
+            view=np.ravel,  # MindSpore's is a column
+        )
+
+    peers = [Peer("NumPy", lambda: P @ g, goal=1.4)]
+    if torch := torch_or_none():
+        tP, tg = torch.from_numpy(P), torch.from_numpy(g)
+        peers.append(Peer("PyTorch mv", lambda: torch.mv(tP, tg)))
+    if ms := mindspore_or_none():
+        matmul = ms.ops.MatMul()
+
+        def project(P: Any, g: Any) -> Any:  # as mindspore.boost's DimReduce
+            return matmul(P, g)
+
+        peers += mindspore_peers("MatMul", project, P, g.reshape(-1, 1))
+    yield case("fp32", P, *peers)
+    yield case("fp32, 60 tensors", P, Peer("NumPy", lambda: P @ g, goal=1.4), grads=split(g, 60))
+
+    numpy32 = Peer("NumPy with fp32 P", lambda: P @ g, goal=2.5, tolerance=1e-2)
+    narrow = bfloat16(P)
+    if narrow is not None:
+        bf16_peers = [numpy32]
+        if torch := torch_or_none():
+            tN, tG = torch_bfloat16(narrow), torch.from_numpy(g).bfloat16()
+            bf16_peers.append(
+                Peer("PyTorch mv, all bf16", lambda: torch.mv(tN, tG), tolerance=5e-2)
+            )
+        yield case("bf16 P", narrow, *bf16_peers)
+    yield case("fp16 P", P.astype(np.float16), numpy32)

@@ -1,0 +1,175 @@
+"""A whole training step beside MindSpore's own cells: a small network, where what a step adds shows, and DimReduce."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from .harness import Case, Peer
+from .peers import in_mode, mindspore_or_none, settled
+
+# The steps train; at this learning rate they arrive nowhere, and every call has the same answer.
+REST = 1e-30
+
+
+def cases(quick: bool) -> Iterator[Case]:
+    if mindspore_or_none() is None:
+        return
+    yield from small_network(quick)
+    yield from dim_reduce(quick)
+
+
+def network(ms: Any) -> Any:
+    nn = ms.nn
+    net = nn.SequentialCell(
+        nn.Conv2d(1, 8, 3, weight_init="ones"),
+        nn.BatchNorm2d(8),
+        nn.ReLU(),
+        nn.Flatten(),
+        nn.Dense(512, 10, weight_init="normal"),
+    )
+    ms.load_param_into_net(
+        net,
+        {
+            p.name: ms.Parameter(
+                ms.Tensor(np.linspace(-0.1, 0.1, p.size, dtype=np.float32).reshape(p.shape))
+            )
+            for p in net.trainable_params()
+        },
+    )
+    loss = nn.SoftmaxCrossEntropyWithLogits(sparse=True, reduction="mean")
+    return nn.WithLossCell(net, loss).set_train()
+
+
+def caller(ms: Any, cell: Any, mode: int, inputs: Any) -> tuple[Callable[[], Any], Any]:
+    def call() -> Any:
+        loss = cell(*inputs)
+        loss = loss[0] if isinstance(loss, tuple) else loss
+        return settled([loss])[0].asnumpy()
+
+    return call, partial(in_mode, mode)
+
+
+def small_network(quick: bool) -> Iterator[Case]:
+    ms = mindspore_or_none()
+    assert ms is not None
+    from boost_ext import boost
+
+    rng = np.random.default_rng(0)
+    inputs = (
+        ms.Tensor(rng.standard_normal((32, 1, 8, 8)).astype(np.float32)),
+        ms.Tensor(rng.integers(0, 10, 32).astype(np.int32)),
+    )
+    modes = {"PyNative": ms.PYNATIVE_MODE, "graph": ms.GRAPH_MODE}
+
+    def theirs(mode: int) -> tuple[Callable[[], Any], Any]:
+        net = network(ms)
+        optimizer = ms.nn.Momentum(net.trainable_params(), REST, 0.9)
+        return caller(ms, ms.nn.TrainOneStepCell(net, optimizer).set_train(), mode, inputs)
+
+    def ours(mode: int, scaled: bool, **kwargs: Any) -> Callable[[], Any]:
+        net = network(ms)
+        optimizer = ms.nn.Momentum(net.trainable_params(), REST, 0.9)
+        if scaled:
+            from boost_ext.amp import DynamicLossScaleManager
+
+            update = DynamicLossScaleManager(2.0**10).get_update_cell()
+            cell = boost.BoostTrainOneStepWithLossScaleCell(net, optimizer, update, **kwargs)
+        else:
+            cell = boost.BoostTrainOneStepCell(net, optimizer, **kwargs)
+        call, around = caller(ms, cell, mode, inputs)
+
+        def in_its_mode() -> Any:
+            with around():
+                return call()
+
+        return in_its_mode
+
+    reference = network(ms)(*inputs).asnumpy()
+    for label, mode in modes.items():
+        run, around = theirs(mode)
+        peer = Peer(f"MS TrainOneStepCell {label}", run, goal=1.0, around=around)
+        variants = {"step": {"compile": "step"}} if label == "graph" else {
+            c: {"compile": c} for c in ("step", "network", "off")
+        }
+        for compile, kwargs in variants.items():
+            what = label if label == "graph" else f'{label} compile="{compile}"'
+            yield Case(f"step {what}", ours(mode, False, **kwargs), lambda: reference, (peer,))
+        yield Case(
+            f"step with dynamic loss scale {label}", ours(mode, True), lambda: reference, (peer,)
+        )
+
+
+def dim_reduce(quick: bool) -> Iterator[Case]:
+    """The whole step with a trivial network: its cost is that of the algorithm."""
+    ms = mindspore_or_none()
+    assert ms is not None
+    from mindspore.boost.dim_reduce import DimReduce
+
+    from boost_ext import boost
+    from boost_ext.config import DimReduceConfig
+
+    n, k = (100_000, 8) if quick else (10_000_000, 32)
+    P = np.random.default_rng(0).standard_normal((k, n), dtype=np.float32) / np.float32(n**0.5)
+
+    class Mean(ms.nn.Cell):  # type: ignore[name-defined]
+        def __init__(self) -> None:
+            super().__init__()
+            self.w = ms.Parameter(ms.Tensor(np.zeros(n, np.float32)), name="w")
+
+        def construct(self, x: Any) -> Any:
+            return (self.w * x).mean() + 1.0
+
+    class Theirs(ms.nn.Cell):  # type: ignore[name-defined]
+        def __init__(self) -> None:
+            super().__init__()
+            net = Mean()
+            optimizer = ms.nn.SGD(net.trainable_params(), REST)
+            self.net, self.weights = net, ms.ParameterTuple(net.trainable_params())
+            self.clone = self.weights.clone(prefix="clone", init="same")
+            self.grad = ms.ops.GradOperation(get_by_list=True)
+            self.dim_reduce = DimReduce(
+                net, optimizer, self.weights, P, k, 0.55, 0.9, 0.001, 0.4, 0, 1
+            )
+
+        def construct(self, x: Any) -> Any:
+            loss = self.net(x)
+            grads = self.grad(self.net, self.weights)(x)
+            one = ms.ops.ones_like(loss)
+            return ms.ops.depend(
+                loss, self.dim_reduce(loss, grads, one, self.weights, self.clone, x)
+            )
+
+    inputs = (ms.Tensor([2.0], ms.float32),)
+    with tempfile.TemporaryDirectory() as directory:
+        path = Path(directory) / "P.npy"
+        np.save(path, P)
+        config = DimReduceConfig(n_components=k, pca_mat_path=str(path))
+        for label, mode, goal in (
+            ("PyNative", ms.PYNATIVE_MODE, 50.0),
+            ("graph", ms.GRAPH_MODE, 8.0),
+        ):
+            net = Mean()
+            cell = boost.BoostTrainOneStepCell(
+                net, ms.nn.SGD(net.trainable_params(), REST), dim_reduce=config
+            )
+            call, around = caller(ms, cell, mode, inputs)
+
+            def ours(call: Any = call, around: Any = around) -> Any:
+                with around():
+                    return call()
+
+            run, their_mode = caller(ms, Theirs(), mode, inputs)
+            yield Case(
+                f"DimReduce step {label}, k={k}, n={n:.0e}",
+                ours,
+                lambda: np.float64(1.0),
+                (Peer(f"boost.DimReduce {label}", run, goal=goal, around=their_mode),),
+                traffic=2 * k * n * 4 + 40 * n,
+                bandwidth_goal=0.8,
+            )
