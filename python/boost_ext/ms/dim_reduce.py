@@ -277,14 +277,14 @@ class DimReduce(nn.Cell):
     def _learning_rate(self) -> Tensor:
         rate = self.optimizer.get_lr()
         if isinstance(rate, tuple):
-            rates = ()
+            rates: tuple[Tensor, ...] = ()
             for r in rate:
                 rates = (*rates, ops.reshape(r, (1,)))
             return ops.concat(rates)
         return ops.reshape(rate, (1,))
 
     def _delta(self, weight: tuple[Parameter, ...]) -> tuple[Tensor, ...]:
-        delta = ()
+        delta: tuple[Tensor, ...] = ()
         for m in range(len(weight)):
             delta = (*delta, ops.cast(self.grad_proj[m], weight[m].dtype))
         return delta

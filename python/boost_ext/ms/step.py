@@ -108,7 +108,7 @@ class BoostTrainOneStepCell(nn.TrainOneStepCell):
         self,
         network: nn.Cell,
         optimizer: nn.Cell,
-        sens: numbers.Number = 1.0,  # type: ignore[assignment]
+        sens: float = 1.0,
         *,
         compile: Compile = "step",
         dim_reduce: DimReduceConfig | None = None,
