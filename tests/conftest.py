@@ -1,0 +1,48 @@
+"""What all tests share. MindSpore is not imported here: the tests of the core run without it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, settings
+
+import boost_ext
+from boost_ext import _core
+
+# The same examples on every run and no time limit: a test that fails only now and then tells nobody anything.
+settings.register_profile(
+    "boost_ext",
+    derandomize=True,
+    deadline=None,
+    max_examples=60,
+    suppress_health_check=[HealthCheck.too_slow],
+)
+settings.load_profile("boost_ext")
+
+ISAS: list[str] = boost_ext.build_info()["cpu_isas"]
+
+
+@pytest.fixture(scope="module", params=ISAS)
+def isa(request: pytest.FixtureRequest) -> Iterator[str]:
+    """Runs a module on each instruction set, with more threads than blocks divide evenly among."""
+    before, threads = boost_ext.build_info()["isa"], boost_ext.num_threads()
+    _core.set_isa(request.param)
+    boost_ext.set_num_threads(3)
+    yield request.param
+    _core.set_isa(before)
+    boost_ext.set_num_threads(threads)
+
+
+@pytest.fixture
+def threads() -> Iterator[Callable[[int], None]]:
+    """boost_ext.set_num_threads for one test."""
+    before = boost_ext.num_threads()
+    yield boost_ext.set_num_threads
+    boost_ext.set_num_threads(before)
+
+
+@pytest.fixture
+def rng() -> np.random.Generator:
+    return np.random.default_rng(20240607)

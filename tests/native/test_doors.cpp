@@ -1,0 +1,173 @@
+// The C functions that MindSpore's ops.Custom calls, called as it does.
+#include <initializer_list>
+#include <vector>
+
+#include "harness.h"
+
+#define DOOR(name) extern "C" int boost_ext_##name(int, void**, int*, std::int64_t**, const char**, void*, void*)
+
+DOOR(pca_project);
+DOOR(pca_back_project);
+DOOR(bfgs_update);
+DOOR(adasum_pair);
+DOOR(unscale_and_check);
+DOOR(global_norm);
+DOOR(centralize);
+DOOR(loss_scale_update);
+DOOR(dim_reduce_direction);
+DOOR(dim_reduce_trial);
+DOOR(dim_reduce_apply);
+
+namespace native {
+namespace {
+
+using Door = int (*)(int, void**, int*, std::int64_t**, const char**, void*, void*);
+constexpr int kRefused = 1;
+
+struct Answer {
+  int status;
+  bool result;
+};
+
+// The arguments as flat lists, and after them the one output, a bool of shape (1,).
+Answer call(Door door, std::initializer_list<const Array*> inputs, const char* dtype_of_first = nullptr) {
+  bool result = false;
+  std::vector<void*> data;
+  std::vector<int> ndims;
+  std::vector<std::vector<std::int64_t>> shapes;
+  std::vector<const char*> dtypes;
+  for (const Array* a : inputs) {
+    const View v = a->view();
+    data.push_back(a->data());
+    shapes.push_back(v.ndim == 2 ? std::vector<std::int64_t>{v.rows, v.size / v.rows}
+                                 : std::vector<std::int64_t>{v.size});
+    dtypes.push_back(boost_ext::name(v.dtype));
+  }
+  data.push_back(&result);
+  shapes.push_back({1});
+  dtypes.push_back("bool");
+  if (dtype_of_first != nullptr) dtypes[0] = dtype_of_first;
+  std::vector<std::int64_t*> extents;
+  for (auto& s : shapes) {
+    extents.push_back(s.data());
+    ndims.push_back(static_cast<int>(s.size()));
+  }
+  const int count = static_cast<int>(data.size());
+  const int status = door(count, data.data(), ndims.data(), extents.data(), dtypes.data(), nullptr, nullptr);
+  return {status, result};
+}
+
+Array numbers(std::initializer_list<double> list, DType dtype = DType::f32, std::int64_t rows = -1) {
+  Array a(dtype, static_cast<std::int64_t>(list.size()), rows);
+  std::int64_t i = 0;
+  for (double x : list) a.set(i++, x);
+  return a;
+}
+
+bool equal(const Array& a, std::initializer_list<double> list) {
+  if (a.size() != static_cast<std::int64_t>(list.size())) return false;
+  std::int64_t i = 0;
+  for (double x : list) {
+    if (a.get(i++) != x) return false;
+  }
+  return true;
+}
+
+void test_projections() {
+  const Array P = numbers({1, 0, 2, 0, 1, 0}, DType::f32, 2), g = numbers({1, 2}), h = numbers({3}, DType::f16);
+  const Array out = numbers({0, 0});
+  Answer a = call(boost_ext_pca_project, {&P, &out, &g, &h});
+  CHECK(a.status == 0 && a.result && equal(out, {7, 2}));
+  CHECK(call(boost_ext_pca_project, {&P, &out, &g}).status == kRefused);
+  CHECK(call(boost_ext_pca_project, {&P}).status == kRefused);
+  CHECK(call(boost_ext_pca_project, {}).status == kRefused);
+
+  const Array v = numbers({1, 10}), w = numbers({0, 1}), x = numbers({0, 0}), y = numbers({0}, DType::bf16),
+              p = numbers({0, 0}), q = numbers({0});
+  a = call(boost_ext_pca_back_project, {&P, &v, &w, &x, &y, &p, &q});
+  CHECK(a.status == 0 && equal(x, {1, 10}) && equal(y, {2}) && equal(p, {0, 1}) && equal(q, {0}));
+  CHECK(call(boost_ext_pca_back_project, {&P, &v, &w, &x, &y, &p}).status == kRefused);
+  CHECK(call(boost_ext_pca_back_project, {&P, &v, &w}).status == kRefused);
+}
+
+void test_gradients() {
+  const Array scale = numbers({4}), g = numbers({4, -8}), h = numbers({2}, DType::f16);
+  Answer a = call(boost_ext_unscale_and_check, {&scale, &g, &h});
+  CHECK(a.status == 0 && !a.result && equal(g, {1, -2}) && equal(h, {0.5}));
+  const Array bad = numbers({1, INFINITY});
+  a = call(boost_ext_unscale_and_check, {&scale, &g, &bad});
+  CHECK(a.status == 0 && a.result);
+  const Array zero = numbers({0}), before = numbers({0.25, -0.5});
+  a = call(boost_ext_unscale_and_check, {&zero, &g});  // 1 / 0: refused, and counted as found
+  CHECK(a.status == kRefused && a.result && g.same_bits(before));
+  CHECK(call(boost_ext_unscale_and_check, {&scale}).status == kRefused);
+  CHECK(call(boost_ext_unscale_and_check, {&g, &g}).status == kRefused);
+  CHECK(call(boost_ext_unscale_and_check, {&scale, &g}, "int64").status == kRefused);
+
+  const Array norm = numbers({0}), three = numbers({3}), four = numbers({0, 4}, DType::bf16);
+  CHECK(call(boost_ext_global_norm, {&norm, &three, &four}).status == 0 && equal(norm, {5}));
+  CHECK(call(boost_ext_global_norm, {&h, &three}).status == kRefused);
+
+  const Array matrix = numbers({1, 3, 5, 5}, DType::f32, 2);
+  CHECK(call(boost_ext_centralize, {&matrix, &three}).status == 0 && equal(matrix, {-1, 1, 0, 0}));
+  CHECK(call(boost_ext_centralize, {}).status == kRefused);
+
+  const Array b = numbers({3, -3}), c = numbers({3, 3}), sum = numbers({0, 0});
+  CHECK(call(boost_ext_adasum_pair, {&b, &c, &sum}).status == 0 && equal(sum, {6, 0}));
+  CHECK(call(boost_ext_adasum_pair, {&b, &c}).status == kRefused);
+}
+
+void test_loss_scale() {
+  const Array scale = numbers({8}), counters = numbers({1, 0, 0}, DType::i32), overflow = numbers({1}, DType::b8),
+              rule = numbers({2, 2000, 64});
+  CHECK(call(boost_ext_loss_scale_update, {&scale, &counters, &overflow, &rule}).status == 0);
+  CHECK(equal(scale, {4}) && equal(counters, {2, 1, 1}));
+  CHECK(call(boost_ext_loss_scale_update, {&scale, &counters, &overflow, &scale}).status == kRefused);
+  CHECK(call(boost_ext_loss_scale_update, {&scale, &counters, &scale, &rule}).status == kRefused);
+}
+
+void test_dim_reduce() {
+  const Array B = numbers({1, 0, 0, 1}, DType::f32, 2), s = numbers({1, 1}), y = numbers({2, 2}), eps = numbers({0});
+  const Answer a = call(boost_ext_bfgs_update, {&B, &s, &y, &eps});
+  CHECK(a.status == 0 && a.result && equal(B, {0.75, -0.25, -0.25, 0.75}));
+
+  const Array started = numbers({0}, DType::b8), gk = numbers({4, 8}), scale = numbers({4}), slope = numbers({0}),
+              dk = numbers({0, 0}), next = numbers({0, 0, 0, 0}, DType::f32, 2);
+  const Array identity = numbers({1, 0, 0, 1}, DType::f32, 2);
+  const Door direction = boost_ext_dim_reduce_direction;
+  CHECK(call(direction, {&identity, &s, &y, &started, &gk, &scale, &next, &dk, &slope, &eps}).status == 0);
+  CHECK(equal(gk, {1, 2}) && equal(dk, {-1, -2}) && equal(slope, {-5}) && next.same_bits(identity));
+
+  const Array step = numbers({0.5}), save = numbers({1}, DType::b8), w = numbers({1, 2}), saved = numbers({0, 0}),
+              dn = numbers({2, -2});
+  CHECK(call(boost_ext_dim_reduce_trial, {&step, &save, &w, &saved, &dn}).status == 0);
+  CHECK(equal(saved, {1, 2}) && equal(w, {2, 1}));
+  CHECK(call(boost_ext_dim_reduce_trial, {&step, &save, &w, &saved}).status == kRefused);
+
+  const Array gamma = numbers({0.5}), alpha = numbers({2}), rho = numbers({1}), m = numbers({2, 4}),
+              g = numbers({4, 4}), proj = numbers({1, 1});
+  CHECK(call(boost_ext_dim_reduce_apply, {&gamma, &alpha, &rho, &scale, &m, &g, &proj, &dn}).status == 0);
+  CHECK(equal(m, {1, 2}) && equal(proj, {0, 6}));
+  CHECK(call(boost_ext_dim_reduce_apply, {&gamma, &alpha, &rho, &scale, &m, &g, &proj}).status == kRefused);
+}
+
+void test_results_without_a_place() {
+  const Array x = numbers({1}), matrix = numbers({1}, DType::f32, 1), flag = numbers({0}, DType::b8),
+              empty = numbers({});
+  CHECK(call(boost_ext_global_norm, {&empty, &x}).status == kRefused);
+  const Array gk = numbers({1}), next = numbers({0}, DType::f32, 1), dk = numbers({0});
+  CHECK(call(boost_ext_dim_reduce_direction, {&matrix, &x, &x, &flag, &gk, &x, &next, &dk, &empty, &x}).status ==
+        kRefused);
+}
+
+}  // namespace
+
+void test_doors() {
+  test_projections();
+  test_gradients();
+  test_loss_scale();
+  test_dim_reduce();
+  test_results_without_a_place();
+}
+
+}  // namespace native

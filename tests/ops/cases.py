@@ -1,0 +1,145 @@
+"""One valid call of every op, and what each of its array arguments must be: for the tests that all ops share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from boost_ext import ops
+
+ANY_FLOAT = "float32, float16 or bfloat16"
+N = 24
+K = 3
+
+
+@dataclass(frozen=True)
+class Argument:
+    """An array or a list of arrays. `alone`: it cannot be a list."""
+
+    dtype: str = ANY_FLOAT
+    written: bool = False
+    alone: bool = False
+
+
+@dataclass(frozen=True)
+class Case:
+    op: str
+    make: Callable[[np.random.Generator], dict[str, Any]]
+    arrays: dict[str, Argument]
+    settings: dict[str, Any] = field(default_factory=dict)
+    may_share: frozenset[frozenset[str]] = frozenset()
+
+    def __call__(self, arguments: dict[str, Any]) -> Any:
+        return getattr(ops, self.op)(**{**self.settings, **arguments})
+
+
+def f32(rng: np.random.Generator, *shape: int) -> np.ndarray:
+    return rng.standard_normal(shape).astype(np.float32)
+
+
+def lists(rng: np.random.Generator, *names: str) -> dict[str, list[np.ndarray]]:
+    return {n: [f32(rng, N), f32(rng, 2, N)] for n in names}
+
+
+def pairs(*names: tuple[str, str]) -> frozenset[frozenset[str]]:
+    return frozenset(frozenset(p) for p in names)
+
+
+def fixed(dtype: str, written: bool = False) -> Argument:
+    return Argument(dtype, written, alone=True)
+
+
+READ, WRITTEN = Argument(), Argument(written=True)
+READ32, WRITTEN32 = Argument("float32"), Argument("float32", written=True)
+RATES = {"gamma": 0.9, "alpha": 0.1, "rho": 0.5}
+
+CASES = [
+    Case(
+        "pca_project",
+        lambda r: {"P": f32(r, K, 3 * N), **lists(r, "grads"), "out": f32(r, K)},
+        {"P": Argument(alone=True), "grads": READ, "out": fixed("float32", True)},
+    ),
+    Case(
+        "pca_back_project",
+        lambda r: {
+            "P": f32(r, K, 3 * N),
+            "vectors": [f32(r, K), f32(r, K)],
+            "out": list(lists(r, "first", "second").values()),
+        },
+        {"P": Argument(alone=True), "vectors": READ32, "out": WRITTEN},
+    ),
+    Case(
+        "bfgs_update",
+        lambda r: {"B": np.eye(K, dtype=np.float32), "s": np.ones(K, np.float32), "y": np.ones(K, np.float32)},
+        {"B": fixed("float32 or float64", True), "s": fixed("float32"), "y": fixed("float32")},
+    ),
+    Case(
+        "adasum_dots",
+        lambda r: {**lists(r, "a", "b"), "out": r.standard_normal((2, 3))},
+        {"a": READ, "b": READ, "out": fixed("float64", True)},
+    ),
+    Case(
+        "adasum_combine",
+        lambda r: {**lists(r, "a", "b", "out"), "dots": r.standard_normal((2, 3))},
+        {"a": READ, "b": READ, "dots": fixed("float64"), "out": WRITTEN},
+        may_share=pairs(("a", "out"), ("b", "out")),
+    ),
+    Case(
+        "adasum_pair",
+        lambda r: lists(r, "a", "b", "out"),
+        {"a": READ, "b": READ, "out": WRITTEN},
+        may_share=pairs(("a", "out"), ("b", "out")),
+    ),
+    Case("unscale_and_check", lambda r: lists(r, "grads"), {"grads": WRITTEN}, {"inv_scale": 0.5}),
+    Case("global_norm", lambda r: lists(r, "tensors"), {"tensors": READ}),
+    Case("centralize", lambda r: lists(r, "grads"), {"grads": WRITTEN}),
+    Case(
+        "dim_reduce_direction",
+        lambda r: {
+            "B": np.eye(K, dtype=np.float32),
+            "B_next": f32(r, K, K),
+            **{n: f32(r, K) for n in ("s", "gk_last", "gk", "dk")},
+        },
+        {
+            **{n: fixed("float32") for n in ("B", "s", "gk_last")},
+            **{n: fixed("float32", True) for n in ("B_next", "gk", "dk")},
+        },
+        {"started": True},
+    ),
+    Case(
+        "dim_reduce_trial",
+        lambda r: {**lists(r, "weights", "saved", "dn"), "step": f32(r, 2)},
+        {"weights": WRITTEN, "saved": WRITTEN, "dn": READ32, "step": fixed("float32")},
+        {"save": True},
+    ),
+    Case(
+        "dim_reduce_apply",
+        lambda r: lists(r, "momentum", "grads", "grad_proj", "dn", "out"),
+        {"momentum": WRITTEN32, "grads": READ, "grad_proj": READ32, "dn": READ32, "out": WRITTEN32},
+        RATES,
+        may_share=pairs(("grad_proj", "out")),
+    ),
+    Case(
+        "dim_reduce_apply",
+        lambda r: {**lists(r, "momentum", "grads", "grad_proj", "dn", "out", "saved"), "lr": f32(r, 2)},
+        {
+            **{"momentum": WRITTEN32, "grads": READ, "grad_proj": READ32, "dn": READ32},
+            **{"out": WRITTEN, "saved": READ, "lr": fixed("float32")},
+        },
+        RATES,
+        may_share=pairs(("saved", "out")),
+    ),
+    Case(
+        "loss_scale_update",
+        lambda r: {"scale": np.ones(1, np.float32), "counters": np.array([1, 0, 0], np.int32)},
+        {"scale": fixed("float32", True), "counters": fixed("int32", True)},
+        {"overflow": True},
+    ),
+]
+
+
+def label(case: Case) -> str:
+    return f"{case.op}+saved" if "lr" in case.arrays else case.op

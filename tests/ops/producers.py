@@ -1,0 +1,121 @@
+"""Objects that hand out arrays through DLPack, right and wrong ones. The capsules are put together by hand, since NumPy
+exports neither bfloat16 nor anything that is wrong. https://dmlc.github.io/dlpack/latest/c_api.html"""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any, ClassVar
+
+import numpy as np
+
+CODES = {"i": 0, "u": 1, "f": 2, "c": 5, "b": 6}
+BFLOAT = 4
+
+
+class Tensor(ctypes.Structure):
+    _fields_ = (
+        ("data", ctypes.c_void_p),
+        ("device_type", ctypes.c_int32),
+        ("device_id", ctypes.c_int32),
+        ("ndim", ctypes.c_int32),
+        ("code", ctypes.c_uint8),
+        ("bits", ctypes.c_uint8),
+        ("lanes", ctypes.c_uint16),
+        ("shape", ctypes.POINTER(ctypes.c_int64)),
+        ("strides", ctypes.POINTER(ctypes.c_int64)),
+        ("byte_offset", ctypes.c_uint64),
+    )
+
+
+class Managed(ctypes.Structure):
+    _fields_ = (("tensor", Tensor), ("context", ctypes.c_void_p), ("deleter", ctypes.c_void_p))
+
+
+class ManagedVersioned(ctypes.Structure):
+    _fields_ = (
+        ("major", ctypes.c_uint32),
+        ("minor", ctypes.c_uint32),
+        ("context", ctypes.c_void_p),
+        ("deleter", ctypes.c_void_p),
+        ("flags", ctypes.c_uint64),
+        ("tensor", Tensor),
+    )
+
+
+def capsule(struct: ctypes.Structure, name: bytes) -> Any:
+    new = ctypes.pythonapi.PyCapsule_New
+    new.restype, new.argtypes = ctypes.py_object, (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)
+    return new(ctypes.addressof(struct), name, None)
+
+
+class Producer:
+    """`array` through DLPack; the keywords say what is to be odd about it. The memory lives as long as this does."""
+
+    def __init__(
+        self,
+        array: np.ndarray,
+        *,
+        legacy: bool = False,
+        major: int = 1,
+        readonly: bool = False,
+        lanes: int = 1,
+        offset: int = 0,
+        strides: bool = True,
+        name: bytes | None = None,
+        code: int | None = None,
+    ) -> None:
+        self.array, self.legacy = array, legacy
+        self.name = name or (b"dltensor" if legacy else b"dltensor_versioned")
+        extents = ctypes.c_int64 * array.ndim
+        tensor = Tensor(
+            data=array.ctypes.data - offset,
+            device_type=1,
+            ndim=array.ndim,
+            code=code if code is not None else CODES.get(array.dtype.kind, BFLOAT),
+            bits=array.itemsize * 8,
+            lanes=lanes,
+            shape=extents(*array.shape),
+            byte_offset=offset,
+        )
+        if strides:
+            tensor.strides = extents(*(s // array.itemsize for s in array.strides))
+        flags = int(readonly or not array.flags.writeable)
+        self.struct = Managed(tensor) if legacy else ManagedVersioned(major, 0, flags=flags, tensor=tensor)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return 1, 0
+
+    def __dlpack__(self, **keywords: Any) -> Any:
+        if self.legacy and keywords:
+            raise TypeError(f"__dlpack__() got an unexpected keyword argument {next(iter(keywords))!r}")
+        return capsule(self.struct, self.name)
+
+
+class FromNumPy:
+    """Only NumPy's own two methods."""
+
+    def __init__(self, array: np.ndarray) -> None:
+        self.array = array
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return self.array.__dlpack_device__()
+
+    def __dlpack__(self, **keywords: Any) -> Any:
+        return self.array.__dlpack__(**keywords)
+
+
+class OnDevice:
+    """Says where it is, and must not be asked for more."""
+
+    def __init__(self, kind: int) -> None:
+        self.kind = kind
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return self.kind, 0
+
+    def __dlpack__(self, **_: Any) -> Any:
+        raise AssertionError("nobody should read these data")
+
+
+class OnlyCudaInterface:
+    __cuda_array_interface__: ClassVar = {"shape": (3,), "typestr": "<f4", "data": (1 << 40, False), "version": 3}

@@ -1,0 +1,211 @@
+"""The directions that DESIGN.md gives the code: what may include, import or mention what."""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+CSRC, PACKAGE, TESTS = ROOT / "csrc", ROOT / "python" / "boost_ext", ROOT / "tests"
+SOURCES = {".py", ".pyi", ".cpp", ".h", ".cu", ".cuh", ".asc"}
+STEMS = sorted(p.stem for p in (CSRC / "ops").glob("*.h") if p.stem not in {"tensor", "runtime", "pool"})
+WITHOUT_KERNEL = {"loss_scale_update"}  # three scalars
+KERNEL_HEADERS = {
+    *("cstdint", "cstring", "cstdlib", "cstddef", "cfloat", "climits"),
+    *("new", "omp.h", "immintrin.h", "arm_neon.h"),
+}
+
+
+def files(folder: Path, *suffixes: str) -> Iterator[Path]:
+    for path in sorted(folder.rglob("*")):
+        if path.suffix in suffixes and "__pycache__" not in path.parts:
+            yield path
+
+
+def includes(path: Path) -> set[str]:
+    return set(re.findall(r'^\s*#\s*include\s*[<"]([^>"]+)[>"]', path.read_text(), re.MULTILINE))
+
+
+def imports(path: Path) -> set[str]:
+    """Every module that a file imports anywhere, also inside functions, and names imported from packages."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
+            found |= {node.module} | {f"{node.module}.{alias.name}" for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            package = path.relative_to(PACKAGE.parent).parts[: -node.level]
+            base = ".".join([*package, *([node.module] if node.module else [])])
+            found |= {base} | {f"{base}.{alias.name}" for alias in node.names}
+    return found
+
+
+def name(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+def within(module: str, package: str) -> bool:
+    return module == package or module.startswith(f"{package}.")
+
+
+def test_kernels_include_kernels_contracts_and_c():
+    for path in files(CSRC / "cpu", ".h", ".cpp"):
+        bad = {i for i in includes(path) if not i.startswith(("cpu/", "ops/")) and i not in KERNEL_HEADERS}
+        assert not bad, f"{name(path)} includes {bad}: see the comment of cpu/simd.h"
+
+
+def test_contracts_know_neither_kernels_nor_doors():
+    for path in files(CSRC / "ops", ".h", ".cpp"):
+        bad = {i for i in includes(path) if i.startswith(("cpu/", "doors/", "pybind11", "Python"))}
+        assert not bad, f"{name(path)} includes {bad}"
+
+
+def test_doors_reach_kernels_through_contracts():
+    for path in files(CSRC / "doors", ".h", ".cpp"):
+        bad = {i for i in includes(path) if i.startswith(("cpu/", "kernels/"))}
+        assert not bad, f"{name(path)} includes {bad}"
+
+
+def test_backends_never_see_one_another():
+    for folder, others in ((CSRC / "cpu", ("cuda", "ascend")), (ROOT / "kernels", ("cpu/",))):
+        for path in files(folder, ".h", ".cpp", ".cu", ".cuh", ".asc"):
+            assert not [i for i in includes(path) if i.startswith(others)], name(path)
+
+
+def test_the_core_does_not_import_mindspore():
+    core = [PACKAGE / "__init__.py", PACKAGE / "ops.py", PACKAGE / "config.py", *PACKAGE.glob("pca*.py")]
+    for path in [p for p in core if p.exists()] + [TESTS / "oracle.py"]:
+        bad = {m for m in imports(path) if within(m, "mindspore") or within(m, "boost_ext.ms")}
+        assert not bad, f"{name(path)} imports {bad}"
+
+
+def test_the_oracle_imports_numpy_only():
+    allowed = {"__future__", "collections", "numpy", "typing"}
+    assert {m.partition(".")[0] for m in imports(TESTS / "oracle.py")} <= allowed
+
+
+def test_config_imports_nothing_of_ours():
+    path = PACKAGE / "config.py"
+    assert not path.exists() or not [m for m in imports(path) if within(m, "boost_ext")]
+
+
+def test_import_without_mindspore():
+    blocked = "import sys; sys.modules['mindspore'] = None\n"
+    script = "import boost_ext, boost_ext.ops, boost_ext.pca, numpy\n"
+    script += "assert boost_ext.ops.global_norm(numpy.float32([[3, 4]])) == 5"
+    command = [sys.executable, "-c", blocked + script]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert result.returncode == 0, result.stderr
+
+
+def test_only_native_knows_the_library():
+    """Graph-mode primitives are declared in one place, since each must declare what it writes."""
+    for path in files(PACKAGE, ".py"):
+        if name(path).endswith("boost_ext/ms/native.py"):
+            continue
+        for node in ast.walk(ast.parse(path.read_text())):
+            assert not (isinstance(node, ast.Attribute) and node.attr == "Custom"), name(path)
+            on_core = isinstance(node, ast.Attribute) and ast.unparse(node.value).endswith("_core")
+            assert not (on_core and node.attr == "__file__"), name(path)
+            if isinstance(node, ast.Constant) and isinstance(node.value, str) and not is_prose(node.value):
+                assert "side_effect" not in node.value, name(path)
+
+
+def is_prose(text: str) -> bool:
+    return " " in text
+
+
+def test_native_code_is_reached_through_native():
+    for path in files(PACKAGE / "ms", ".py"):
+        if path.name != "native.py":
+            bad = {m for m in imports(path) if within(m, "boost_ext._core") or within(m, "boost_ext.ops")}
+            assert not bad, f"{name(path)} imports {bad}"
+
+
+def test_only_the_public_namespaces_look_into_ms():
+    public = {"boost.py", "amp.py", "optim.py", "cli.py", "train.py"}
+    for path in files(PACKAGE, ".py"):
+        inside = path.relative_to(PACKAGE)
+        if inside.parts[0] in {"ms", "cli", "train"} or inside.name in public:
+            continue
+        bad = {m for m in imports(path) if within(m, "boost_ext.ms")}
+        assert not bad, f"{name(path)} imports {bad}"
+
+
+@pytest.mark.parametrize("stem", STEMS)
+def test_an_op_is_a_word_that_leads_through_every_layer(stem):
+    expected = [CSRC / "ops" / f"{stem}.cpp", TESTS / "ops" / f"test_{stem}.py"]
+    if stem not in WITHOUT_KERNEL:
+        expected.append(CSRC / "cpu" / f"{stem}.cpp")
+        if any((ROOT / "benchmarks").glob("*.py")):
+            expected.append(ROOT / "benchmarks" / f"bench_{stem}.py")
+    missing = [name(p) for p in expected if not p.exists()]
+    assert not missing
+    for door in ("python.cpp", "mindspore.cpp"):
+        assert f'"ops/{stem}.h"' in (CSRC / "doors" / door).read_text(), door
+    assert (CSRC / "ops" / f"{stem}.h").read_text().startswith("// "), "the comment is the specification"
+
+
+def test_every_kernel_has_a_contract():
+    kernels = {p.stem for p in (CSRC / "cpu").glob("*.cpp")}
+    assert kernels == set(STEMS) - WITHOUT_KERNEL
+
+
+def tracked() -> Iterator[Path]:
+    """The project's own text, without what is generated beside it."""
+    for folder in ("csrc", "kernels", "python", "tests", "benchmarks", "docs"):
+        yield from files(ROOT / folder, *SOURCES, ".md", ".txt", ".toml", ".json", ".in")
+    yield from (p for p in ROOT.iterdir() if p.suffix in {".md", ".txt", ".toml", ".json"} or p.name == "Makefile")
+
+
+def test_files_are_short():
+    long = {
+        name(p): count for p in tracked() if p.suffix in SOURCES and (count := len(p.read_text().splitlines())) > 350
+    }
+    assert not long
+
+
+# Written so that they do not find themselves.
+FORBIDDEN = re.compile(
+    r"/(?:work|farm|root|home/\w+)/|/tmp/[l]ab|\b[C]EO\b|steering[ ]repo|\b(?:[T]ODO|[F]IXME|[X]XX)\b"
+)
+
+
+def test_no_machine_paths_and_no_loose_ends():
+    found = [
+        f"{name(p)}:{i}: {line.strip()}"
+        for p in tracked()
+        for i, line in enumerate(p.read_text().splitlines(), 1)
+        if FORBIDDEN.search(line)
+    ]
+    assert not found
+
+
+def object_files(isa: str) -> list[Path]:
+    folder = Path(os.environ.get("BOOST_EXT_OBJECTS", ROOT / "build" / "dev"))
+    return sorted(folder.rglob(f"boost_ext_{isa}.dir/**/*.o"))
+
+
+BUILT = [isa for isa in ("avx2", "avx512") if object_files(isa)] if shutil.which("nm") else []
+
+
+@pytest.mark.parametrize("isa", BUILT)
+def test_no_function_is_shared_between_instruction_sets(isa):
+    """The linker keeps one copy of a weak function; were that the AVX-512 one, older CPUs would crash on it."""
+    for path in object_files(isa):
+        command = ["nm", "-C", "--defined-only", path]
+        listing = subprocess.run(command, capture_output=True, text=True, check=True)
+        for line in listing.stdout.splitlines():
+            kind, symbol = re.match(r"[0-9a-f]* *(\w) (.*)", line).groups()
+            if kind in "WwVui":
+                own = f"boost_ext::cpu::{isa}::" in symbol or symbol.startswith("DW.ref.")
+                assert own, f"{path.name} defines {symbol}"

@@ -1,0 +1,184 @@
+"""The command boost-ext, as far as it goes without MindSpore."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner, Result
+
+import boost_ext
+from boost_ext.cli import app
+from boost_ext.pca import load_matrix
+from boost_ext.pca_reference import reference_parameters
+
+# Whoever imports one of these gets the error of a machine that does not have it.
+_WITHOUT = """
+import sys
+sys.modules.update(dict.fromkeys(["mindspore", "sklearn", "matplotlib", "safetensors"]))
+from boost_ext.cli import main
+sys.argv[0] = "boost-ext"
+main()
+"""
+
+
+def _without_extras(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", _WITHOUT, *arguments], capture_output=True, text=True, timeout=60, check=False
+    )
+
+
+@pytest.fixture
+def run() -> Callable[..., Result]:
+    runner = CliRunner()
+    return lambda *arguments: runner.invoke(app, [str(a) for a in arguments], env={"COLUMNS": "200"})
+
+
+def test_importing_the_command_imports_no_framework() -> None:
+    code = "import boost_ext.cli, sys; print([m for m in ('mindspore', 'sklearn', 'matplotlib') if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_info_works_without_the_extras() -> None:
+    done = _without_extras("info")
+    assert done.returncode == 0, done.stderr
+    assert boost_ext.__version__ in done.stdout
+    assert boost_ext.build_info()["isa"] in done.stdout
+
+
+def test_info_as_json_is_the_build_info_and_the_versions() -> None:
+    done = _without_extras("info", "--json")
+    content = json.loads(done.stdout)
+    assert content.items() >= {k: v for k, v in boost_ext.build_info().items() if k != "threads"}.items()
+    assert content["packages"]["numpy"] == np.__version__
+
+
+@pytest.mark.parametrize(
+    ("command", "options"),
+    [
+        ([], []),
+        (["info"], ["--json"]),
+        (["train"], ["--epochs", "--batch-size", "--output", "--mode", "--seed", "--quick", "--runs", "--target"]),
+        (["pca"], ["--n-components", "--output", "--dtype", "--reference", "--exclude"]),
+    ],
+    ids=["all", "info", "train", "pca"],
+)
+def test_help(run: Callable[..., Result], command: list[str], options: list[str]) -> None:
+    result = run(*command, "--help")
+    assert result.exit_code == 0
+    text = re.sub(r"\x1b\[[0-9;]*m", "", result.output)  # typer colours its help on CI machines, terminal or not
+    assert "Usage" in text
+    for option in options:
+        assert option in text
+
+
+def test_train_without_the_extra_says_what_to_install(tmp_path: Path) -> None:
+    done = _without_extras("train", "--output", str(tmp_path / "run"))
+    assert done.returncode == 1
+    assert "pip install 'boost_ext[train]'" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not (tmp_path / "run").exists()
+
+
+def test_train_refuses_a_directory_with_files(run: Callable[..., Result], tmp_path: Path) -> None:
+    (tmp_path / "mine.txt").write_text("")
+    result = run("train", "--output", tmp_path)
+    assert result.exit_code == 1
+    assert "must be a new or empty directory" in result.output
+
+
+@pytest.fixture
+def checkpoints(tmp_path: Path, rng: np.random.Generator) -> list[dict[str, np.ndarray]]:
+    """Six checkpoints of two weights, with the state that a training leaves beside them."""
+    saved = []
+    for step in range(6):
+        values = {
+            "conv.weight": rng.standard_normal((4, 3)).astype(np.float32),
+            "bn.moving_mean": rng.standard_normal(4).astype(np.float32),
+            "moments.conv.weight": rng.standard_normal((4, 3)).astype(np.float32),
+            "dense.bias": rng.standard_normal(5).astype(np.float32),
+            "global_step": np.array([step], np.int32),
+        }
+        np.savez(tmp_path / f"net-{step}.npz", **values)
+        saved.append(values)
+    return saved
+
+
+def test_pca_builds_the_matrix_of_the_weights(
+    run: Callable[..., Result], tmp_path: Path, checkpoints: list[dict[str, np.ndarray]]
+) -> None:
+    output = tmp_path / "pca.npy"
+    result = run("pca", tmp_path, "--output", output, "--n-components", 3)
+    assert result.exit_code == 0, result.output
+    assert "3 components of 17 elements" in result.output
+    assert "Left out as no weights: bn.moving_mean, moments.conv.weight, global_step" in result.output
+    matrix = load_matrix(output, n_components=3, n_elements=17)
+    joined = np.array([np.r_[c["conv.weight"].ravel(), c["dense.bias"]] for c in checkpoints], np.float64)
+    _, _, components = np.linalg.svd(joined - joined.mean(axis=0), full_matrices=False)
+    np.testing.assert_allclose(np.abs(np.sum(matrix * components[:3], axis=1)), 1, atol=1e-5)
+
+
+def test_pca_takes_its_own_patterns_and_dtype(
+    run: Callable[..., Result], tmp_path: Path, checkpoints: list[dict[str, np.ndarray]]
+) -> None:
+    output = tmp_path / "pca.npy"
+    arguments = [
+        "--n-components",
+        2,
+        "--dtype",
+        "float16",
+        "--exclude",
+        "conv.*",
+        "--exclude",
+        "m*",
+        "--exclude",
+        "bn.*",
+    ]
+    result = run("pca", tmp_path, "--output", output, *arguments)
+    assert result.exit_code == 0, result.output
+    assert np.load(output).shape == (2, 5)
+    assert np.load(output).dtype == np.float16
+
+
+def test_pca_reads_safetensors(run: Callable[..., Result], tmp_path: Path, rng: np.random.Generator) -> None:
+    save = pytest.importorskip("safetensors.numpy").save_file
+    for step in range(3):
+        save({"w": rng.standard_normal((2, 3)).astype(np.float16)}, str(tmp_path / f"net-{step}.safetensors"))
+    result = run("pca", tmp_path, "--output", tmp_path / "pca.npy", "--n-components", 2)
+    assert result.exit_code == 0, result.output
+    assert reference_parameters(tmp_path / "net-0.safetensors").shapes == {"w": (2, 3)}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--n-components", "9"], "at least n_components = 9"),
+        (["--n-components", "2", "--exclude", "*"], "must hold weights"),
+        (["--n-components", "2", "--reference", "missing.npz"], "must be a readable checkpoint"),
+    ],
+)
+def test_pca_errors_are_one_line(
+    run: Callable[..., Result],
+    tmp_path: Path,
+    checkpoints: list[dict[str, np.ndarray]],
+    arguments: list[str],
+    message: str,
+) -> None:
+    result = run("pca", tmp_path, "--output", tmp_path / "pca.npy", *arguments)
+    assert result.exit_code == 1
+    assert message in result.output
+    assert "Traceback" not in result.output
+
+
+def test_pca_of_ckpt_files_without_mindspore_says_what_to_install(tmp_path: Path) -> None:
+    (tmp_path / "net-1.ckpt").write_bytes(b"")
+    done = _without_extras("pca", str(tmp_path), "--output", str(tmp_path / "pca.npy"))
+    assert done.returncode == 1
+    assert "pip install 'boost_ext[mindspore]'" in done.stderr
