@@ -19,11 +19,12 @@ test-python: $(VENVS)/test/installed
 test-numpy2: $(VENVS)/core/installed
 	$(VENVS)/core/bin/python -m pytest tests/ops tests/test_pca.py tests/test_pca_file.py -q
 
-# The ops from C++ under the address, undefined-behaviour and thread sanitizers.
+# The ops from C++ under the address, undefined-behaviour and thread sanitizers. The last one needs memory at fixed
+# addresses, hence setarch -R.
 test-native: $(VENVS)/lint/installed
 	for preset in asan tsan; do \
 	  $(VENVS)/lint/bin/cmake --preset $$preset -G Ninja -DCMAKE_MAKE_PROGRAM=$(abspath $(VENVS))/lint/bin/ninja >/dev/null && \
-	  $(VENVS)/lint/bin/cmake --build build/$$preset && build/$$preset/native_tests || exit 1; \
+	  $(VENVS)/lint/bin/cmake --build build/$$preset && setarch "$$(uname -m)" -R build/$$preset/native_tests || exit 1; \
 	done
 
 bench: $(VENVS)/bench/installed

@@ -30,9 +30,7 @@ def svd_oracle(x: np.ndarray, k: int) -> np.ndarray:
     return (signs[:, None] * right)[:k]
 
 
-def rows(
-    count: int, size: int = SIZE, condition: float = 30.0, mean: float = 1.0, seed: int = 0
-) -> np.ndarray:
+def rows(count: int, size: int = SIZE, condition: float = 30.0, mean: float = 1.0, seed: int = 0) -> np.ndarray:
     """`count` float32 checkpoints about a common mean, their singular values well apart."""
     rng = np.random.default_rng(seed)
     rank = min(count, size)
@@ -123,10 +121,7 @@ def test_projection_is_idempotent_and_variance_falls():
 def test_columns_follow_the_parameters_not_the_checkpoint():
     x = rows(6)
     straight = [mapping(row) for row in x]
-    mixed = [
-        dict(sorted(c.items(), reverse=i % 2 == 0)) | {"moments.fc": np.ones(3)}
-        for i, c in enumerate(straight)
-    ]
+    mixed = [dict(sorted(c.items(), reverse=i % 2 == 0)) | {"moments.fc": np.ones(3)} for i, c in enumerate(straight)]
     p = pca.pca_matrix(straight, SHAPES, 3)
     np.testing.assert_array_equal(pca.pca_matrix(mixed, dict(SHAPES), 3), p)
     swapped = pca.pca_matrix(straight, SHAPES[::-1], 3)
@@ -238,9 +233,7 @@ def test_memory_is_bounded_by_the_chunk(tmp_path):
     count, size, chunk = 20, 400_000, 4096  # the checkpoints are 32 MB, P is 16 MB
     paths = write_npz(tmp_path, rows(count, size), [("w", (size // 4, 4))])
     tracemalloc.start()
-    pca.pca_matrix(
-        paths, [("w", (size // 4, 4))], 10, path=tmp_path / "p.npy", chunk_elements=chunk
-    )
+    pca.pca_matrix(paths, [("w", (size // 4, 4))], 10, path=tmp_path / "p.npy", chunk_elements=chunk)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     one_checkpoint, chunks = 4 * size, 8 * (3 * count + 2 * 10 + 10) * chunk

@@ -306,9 +306,7 @@ def test_an_old_matrix_is_waited_out(files, out):
         load(out, 3, **wanted)
     with pytest.raises(TimeoutError, match=r"within 0\.1 s, got .* other checkpoints"):
         load(out, 3, timeout=0.1, **wanted)
-    builder = threading.Timer(
-        0.2, pca.pca_matrix, (files[1:], SHAPES, 3), {"path": out, "progress": False}
-    )
+    builder = threading.Timer(0.2, pca.pca_matrix, (files[1:], SHAPES, 3), {"path": out, "progress": False})
     builder.start()
     p = load(out, 3, timeout=30, **wanted)
     builder.join()

@@ -8,7 +8,7 @@ namespace {
 template <class T> bool update(T* B, const T* s, const T* y, std::int64_t k, double eps) {
   double ys = 0;
   for (std::int64_t i = 0; i < k; ++i) ys += static_cast<double>(y[i]) * static_cast<double>(s[i]);
-  if (!(ys > eps)) return false;
+  if (!(ys > eps) || ys - ys != 0) return false;  // not if inf, either
   const double rho = 1 / ys;
 
   Scratch<double> u(k);  // B y; row by row, since B is symmetric, so that the inner loop runs over independent sums
@@ -22,6 +22,7 @@ template <class T> bool update(T* B, const T* s, const T* y, std::int64_t k, dou
   double yu = 0;
   for (std::int64_t i = 0; i < k; ++i) yu += y[i] * sums[i];
   const double ss = rho * (1 + rho * yu);
+  if (!(ss - ss == 0)) return false;  // inf or nan in y, s or B: better no update than a matrix of nan
 
   for (std::int64_t i = 0; i < k; ++i) {
     T* row = B + i * k;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <set>
 #include <utility>
 
 #include "doors/dlpack.h"
@@ -19,8 +20,9 @@ Kind classify(py::handle type, py::handle object) {
     const auto module = py::str(base.attr("__module__")).cast<std::string>();
     if (module.rfind("mindspore", 0) == 0 && py::hasattr(type, "data_ptr")) return Kind::mindspore;
   }
-  if (py::hasattr(object, "__dlpack__") && py::hasattr(object, "__dlpack_device__")) return Kind::dlpack;
-  if (py::hasattr(object, "__cuda_array_interface__")) return Kind::cuda;
+  // Of the type, not of the object: a class is no array, though it has its instances' methods.
+  if (py::hasattr(type, "__dlpack__") && py::hasattr(type, "__dlpack_device__")) return Kind::dlpack;
+  if (py::hasattr(type, "__cuda_array_interface__")) return Kind::cuda;
   return Kind::unknown;
 }
 
@@ -39,61 +41,74 @@ Kind kind_of(py::handle object) {
   return kind;
 }
 
-[[noreturn]] void bad_dtype(const char* op, const Name& arg, const std::string& got) {
-  throw TypeError(text(op, ": ", arg, " must be float32, float16 or bfloat16, got ", got));
+// A dtype that no op takes: the op that gets it says what it wanted. The names live as long as the process; they are
+// few.
+void set_other(View& v, const std::string& label) {
+  static auto* const names = new std::set<std::string>();
+  v.dtype = DType::other;
+  v.other_dtype = names->insert(label).first->c_str();
 }
 
-DType numpy_dtype(const char* op, const Name& arg, const py::array& array) {
+void set_dtype(View& v, const char* op, const Name& arg, const py::array& array) {
   const py::dtype dtype = array.dtype();
   require(dtype.byteorder() != '>', op, ": ", arg, " must be in native byte order, got ",
           py::str(dtype.attr("str")).cast<std::string>());
-  switch (dtype.num()) {
-    case 11:
-      return DType::f32;
-    case 12:
-      return DType::f64;
-    case 23:
-      return DType::f16;
-    case 5:
-      return DType::i32;
-    case 0:
-      return DType::b8;
-    default:
-      break;
+  static const std::pair<int, DType> numbers[] = {
+      {11, DType::f32}, {12, DType::f64}, {23, DType::f16}, {5, DType::i32}, {0, DType::b8}};
+  for (const auto& [number, t] : numbers) {
+    if (dtype.num() == number) {
+      v.dtype = t;
+      return;
+    }
   }
   const auto label = py::str(dtype.attr("name")).cast<std::string>();
-  if (label == "bfloat16" && dtype.itemsize() == 2) return DType::bf16;  // ml_dtypes, or MindSpore's own
-  bad_dtype(op, arg, label);
+  if (label == "bfloat16" && dtype.itemsize() == 2) {  // ml_dtypes, or MindSpore's own
+    v.dtype = DType::bf16;
+  } else {
+    set_other(v, label);
+  }
 }
 
-DType mindspore_dtype(const char* op, const Name& arg, py::object dtype) {
+void set_dtype(View& v, py::object mindspore_dtype) {
   static auto* known = new std::vector<std::pair<py::object, DType>>();  // MindSpore's dtypes are singletons
   for (const auto& [object, t] : *known) {
-    if (object.ptr() == dtype.ptr()) return t;
+    if (object.ptr() == mindspore_dtype.ptr()) {
+      v.dtype = t;
+      return;
+    }
   }
-  const auto label = py::str(dtype).cast<std::string>();
+  const auto label = py::str(mindspore_dtype).cast<std::string>();
   static const std::pair<const char*, DType> names[] = {{"Float32", DType::f32},   {"Float16", DType::f16},
                                                         {"BFloat16", DType::bf16}, {"Float64", DType::f64},
                                                         {"Int32", DType::i32},     {"Bool", DType::b8}};
   for (const auto& [n, t] : names) {
     if (label == n) {
-      known->emplace_back(std::move(dtype), t);
-      return t;
+      known->emplace_back(std::move(mindspore_dtype), t);
+      v.dtype = t;
+      return;
     }
   }
-  bad_dtype(op, arg, label);
+  set_other(v, label);
 }
 
-DType dlpack_dtype(const char* op, const Name& arg, dlpack::DataType t) {
-  if (t.lanes == 1) {
-    if (t.code == dlpack::kFloat && t.bits == 32) return DType::f32;
-    if (t.code == dlpack::kFloat && t.bits == 16) return DType::f16;
-    if (t.code == dlpack::kFloat && t.bits == 64) return DType::f64;
-    if (t.code == dlpack::kBfloat && t.bits == 16) return DType::bf16;
-    if (t.code == dlpack::kInt && t.bits == 32) return DType::i32;
-    if (t.code == dlpack::kBool && t.bits == 8) return DType::b8;
+void set_dtype(View& v, dlpack::DataType got) {
+  struct Known {
+    std::uint8_t code, bits;
+    DType t;
+  };
+  for (const Known& k : {Known{dlpack::kFloat, 32, DType::f32}, Known{dlpack::kFloat, 16, DType::f16},
+                         Known{dlpack::kFloat, 64, DType::f64}, Known{dlpack::kBfloat, 16, DType::bf16},
+                         Known{dlpack::kInt, 32, DType::i32}, Known{dlpack::kBool, 8, DType::b8}}) {
+    if (got.lanes == 1 && got.code == k.code && got.bits == k.bits) {
+      v.dtype = k.t;
+      return;
+    }
   }
-  bad_dtype(op, arg, text("DLPack code ", int{t.code}, " with ", int{t.bits}, " bits"));
+  const char* kind = got.code == dlpack::kInt     ? "int"
+                     : got.code == dlpack::kUInt  ? "uint"
+                     : got.code == dlpack::kFloat ? "float"
+                                                  : "DLPack type";
+  set_other(v, text(kind, int{got.bits}));
 }
 
 bool contiguous(const dlpack::Tensor& t) {
@@ -110,14 +125,17 @@ void require_contiguous(const char* op, const Name& arg, bool ok) {
   require(ok, op, ": ", arg, " must be C-contiguous, got a strided array");
 }
 
+void require_aligned(const char* op, const Name& arg, bool ok) {
+  require(ok, op, ": ", arg, " must be aligned to its element size, got an unaligned array");
+}
+
 }  // namespace
 
 View Arrays::from_numpy(const Name& arg, py::array array) {
   View v;
-  v.dtype = numpy_dtype(op_, arg, array);
+  set_dtype(v, op_, arg, array);
   require_contiguous(op_, arg, (array.flags() & py::array::c_style) != 0);
-  require((array.flags() & py::detail::npy_api::NPY_ARRAY_ALIGNED_) != 0, op_, ": ", arg,
-          " must be aligned to its element size, got an unaligned array");
+  require_aligned(op_, arg, (array.flags() & py::detail::npy_api::NPY_ARRAY_ALIGNED_) != 0);
   v.data = const_cast<void*>(array.data());
   v.size = array.size();
   v.ndim = static_cast<int>(array.ndim());
@@ -140,7 +158,7 @@ View Arrays::from_mindspore(const Name& arg, py::handle object) {
     return py::reinterpret_steal<py::object>(value);
   };
   View v;
-  v.dtype = mindspore_dtype(op_, arg, get(0));
+  set_dtype(v, get(0));
   const auto shape = py::reinterpret_borrow<py::tuple>(get(1));
   v.ndim = static_cast<int>(shape.size());
   v.size = 1;
@@ -155,7 +173,12 @@ View Arrays::from_mindspore(const Name& arg, py::handle object) {
 
 View Arrays::from_dlpack(const Name& arg, py::handle object) {
   View v;
-  const auto where = object.attr("__dlpack_device__")().cast<std::pair<std::int64_t, std::int64_t>>();
+  std::pair<std::int64_t, std::int64_t> where;
+  try {
+    where = object.attr("__dlpack_device__")().cast<std::pair<std::int64_t, std::int64_t>>();
+  } catch (const py::cast_error&) {
+    throw TypeError(text(op_, ": ", arg, " must return two integers from __dlpack_device__, got something else"));
+  }
   if (where.first == dlpack::kCuda || where.first == dlpack::kCudaManaged) {
     v.device = Device::cuda;  // for the op to dispatch; the data are not touched here
     v.size = 0;
@@ -186,17 +209,20 @@ View Arrays::from_dlpack(const Name& arg, py::handle object) {
   }
   require(t != nullptr, op_, ": ", arg, " must return a DLPack capsule from __dlpack__, got something else");
   alive_.push_back(std::move(capsule));
-  v.dtype = dlpack_dtype(op_, arg, t->dtype);
+  set_dtype(v, t->dtype);
   v.ndim = t->ndim;
   v.rows = t->ndim > 0 ? t->shape[0] : 1;
   v.size = 1;
   for (std::int32_t i = 0; i < t->ndim; ++i) v.size *= t->shape[i];
   if (v.size > 0) require_contiguous(op_, arg, contiguous(*t));
   v.data = static_cast<char*>(t->data) + t->byte_offset;
+  require_aligned(op_, arg,
+                  v.dtype == DType::other || reinterpret_cast<std::uintptr_t>(v.data) % item_size(v.dtype) == 0);
   return v;
 }
 
 View Arrays::view(const Name& arg, py::handle object) {
+  alive_.push_back(py::reinterpret_borrow<py::object>(object));  // a list may lose its items during the call
   const View v = convert(arg, object);
   // A MindSpore tensor that only has an initializer yet, for one.
   require(v.size == 0 || v.data != nullptr || v.device != Device::cpu, op_, ": ", arg,

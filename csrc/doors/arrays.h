@@ -28,7 +28,7 @@ class Arrays {
   View from_dlpack(const Name& arg, pybind11::handle object);
 
   const char* op_;
-  std::vector<pybind11::object> alive_;  // DLPack capsules: their destructor gives the tensor back
+  std::vector<pybind11::object> alive_;  // the arrays, and DLPack capsules, whose destructor gives the tensor back
 };
 
 }  // namespace boost_ext

@@ -93,6 +93,7 @@ class Params {
 int call(const char* op, void (*fn)(Params&), int count, void** data, int* ndims, int64_t** shapes,
          const char** dtypes) {
   try {
+    require(count >= 1 && std::strcmp(dtypes[count - 1], "bool") == 0, op, ": must have one output, a bool");
     Params p(op, count, data, ndims, shapes, dtypes);
     p.result(true);
     fn(p);
@@ -165,6 +166,7 @@ BOOST_EXT_GRAPH_OP(loss_scale_update) {
   require_dtype("loss_scale_update", "rule", rule, DType::f32);
   require_size("loss_scale_update", "rule", rule, 3);
   const auto* r = static_cast<const float*>(rule.data);
+  require(r[1] >= 1 && r[1] <= 16777216, "loss_scale_update", ": window must be from 1 to 2^24, got ", r[1]);
   loss_scale_update(scale, counters, overflow, {r[0], static_cast<std::int64_t>(r[1]), r[2]});
 }
 
@@ -176,6 +178,7 @@ BOOST_EXT_GRAPH_OP(dim_reduce_direction) {
   const double inv_scale = reciprocal(p.scalar());
   const View B_next = p.take(), dk = p.take(), slope = p.take();
   require_dtype("dim_reduce_direction", "slope", slope, DType::f32);
+  require_size("dim_reduce_direction", "slope", slope, 1);
   write(slope, static_cast<float>(
                    dim_reduce_direction(cpu_context(), B, s, gk_last, started, gk, inv_scale, B_next, dk, p.scalar())));
 }

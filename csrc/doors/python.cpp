@@ -27,11 +27,14 @@ template <class Fn> auto without_gil(Fn&& fn) {
   return fn();
 }
 
-void py_pca_project(const Object& P, const Object& grads, const Object& out) {
+Object py_pca_project(const Object& P, const Object& grads, const Object& out) {
   Arrays a("pca_project");
-  const View p = a.one("P", P), o = a.one("out", out);
+  const View p = a.one("P", P);
+  const Object result = out.is_none() ? py::array_t<float>(p.ndim == 2 ? p.rows : 1) : out;
+  const View o = a.one("out", result);
   const Views g = a.list("grads", grads);
   without_gil([&] { pca_project(cpu_context(), p, g, o); });
+  return result;
 }
 
 void py_pca_back_project(const Object& P, const Object& vectors, const Object& out) {
@@ -48,10 +51,10 @@ bool py_bfgs_update(const Object& B, const Object& s, const Object& y, double ep
   return without_gil([&] { return bfgs_update(cpu_context(), b, step, difference, eps); });
 }
 
-void py_adasum_dots(const Object& x, const Object& y, const Object& dots) {
+void py_adasum_dots(const Object& x, const Object& y, const Object& out) {
   Arrays args("adasum_dots");
   const Views a = args.list("a", x), b = args.list("b", y);
-  const View d = args.one("dots", dots);
+  const View d = args.one("out", out);
   without_gil([&] { adasum_dots(cpu_context(), a, b, d); });
 }
 
@@ -122,7 +125,7 @@ void py_dim_reduce_apply(const Object& momentum, const Object& grads, const Obje
     without_gil([&] { dim_reduce_apply(cpu_context(), m, g, p, d, c, o); });
     return;
   }
-  const Views w = a.list("weights", out), s = a.list("saved", saved);
+  const Views w = a.list("out", out), s = a.list("saved", saved);
   const View rate = a.one("lr", lr);
   without_gil([&] { dim_reduce_apply(cpu_context(), m, g, p, d, c, w, s, rate); });
 }
@@ -157,7 +160,7 @@ PYBIND11_MODULE(_core, m) {
   m.def("pca_project", &py_pca_project, py::arg("P"), py::arg("grads"), py::arg("out"));
   m.def("pca_back_project", &py_pca_back_project, py::arg("P"), py::arg("vectors"), py::arg("out"));
   m.def("bfgs_update", &py_bfgs_update, py::arg("B"), py::arg("s"), py::arg("y"), py::arg("eps"));
-  m.def("adasum_dots", &py_adasum_dots, py::arg("a"), py::arg("b"), py::arg("dots"));
+  m.def("adasum_dots", &py_adasum_dots, py::arg("a"), py::arg("b"), py::arg("out"));
   m.def("adasum_combine", &py_adasum_combine, py::arg("a"), py::arg("b"), py::arg("dots"), py::arg("out"));
   m.def("adasum_pair", &py_adasum_pair, py::arg("a"), py::arg("b"), py::arg("out"));
   m.def("unscale_and_check", &py_unscale_and_check, py::arg("grads"), py::arg("inv_scale"), py::arg("report"));

@@ -22,32 +22,32 @@ void require_out(const char* op, const Views& a, const Views& b, const Views& ou
   overlap.writes({"out", out}, true);
 }
 
-void require_dots(const char* op, const Views& a, const View& dots) {
-  require_dtype(op, "dots", dots, DType::f64);
-  require_size(op, "dots", dots, 3 * static_cast<std::int64_t>(a.size()));
+void require_dots(const char* op, const char* arg, const Views& a, const View& dots) {
+  require_dtype(op, arg, dots, DType::f64);
+  require_size(op, arg, dots, 3 * static_cast<std::int64_t>(a.size()));
 }
 
 }  // namespace
 
-void adasum_dots(const Context& context, const Views& a, const Views& b, const View& dots) {
+void adasum_dots(const Context& context, const Views& a, const Views& b, const View& out) {
   const char* op = "adasum_dots";
-  require_backend(op, {&a, &b}, {dots});
+  require_backend(op, {&a, &b}, {out});
   require_pair(op, a, b);
-  require_dots(op, a, dots);
-  require_writable(op, "dots", dots);
+  require_dots(op, "out", a, out);
+  require_writable(op, "out", out);
   Overlap overlap(op);
   overlap.reads({"a", a});
   overlap.reads({"b", b});
-  overlap.writes("dots", dots);
+  overlap.writes("out", out);
   overlap.check();
-  BOOST_EXT_CPU(adasum_dots)(context, a, b, static_cast<double*>(dots.data));
+  BOOST_EXT_CPU(adasum_dots)(context, a, b, static_cast<double*>(out.data));
 }
 
 void adasum_combine(const Context& context, const Views& a, const Views& b, const View& dots, const Views& out) {
   const char* op = "adasum_combine";
   require_backend(op, {&a, &b, &out}, {dots});
   require_pair(op, a, b);
-  require_dots(op, a, dots);
+  require_dots(op, "dots", a, dots);
   Overlap overlap(op);
   require_out(op, a, b, out, overlap);
   overlap.reads("dots", dots);

@@ -7,6 +7,7 @@
 // a, b   lists of tensors of the same sizes and dtypes; float32, float16 or bfloat16
 // dots   (T, 3) float64: <a,b>, |a|^2, |b|^2 of each tensor
 // out    tensors like a; may be a or b themselves, tensor by tensor
+// The coefficients are float32: tensors whose norms differ by a factor of 1e19 may overflow.
 // A vector of norm zero has coefficient 1, so that the sum is the other vector. inf and nan propagate.
 // Sums: float64 lanes, blocks of 4096 in order. The two halves are what a run over ranks needs: dots of parts, summed
 // over the ranks that hold the parts, then combine.
@@ -16,7 +17,7 @@
 
 namespace boost_ext {
 
-void adasum_dots(const Context& context, const Views& a, const Views& b, const View& dots);
+void adasum_dots(const Context& context, const Views& a, const Views& b, const View& out);
 void adasum_combine(const Context& context, const Views& a, const Views& b, const View& dots, const Views& out);
 void adasum_pair(const Context& context, const Views& a, const Views& b, const Views& out);
 

@@ -1,5 +1,7 @@
 #include "ops/bfgs_update.h"
 
+#include <cmath>
+
 namespace boost_ext {
 
 void require_square(const char* op, const char* arg, const View& B) {
@@ -12,7 +14,7 @@ bool bfgs_update(const Context&, const View& B, const View& s, const View& y, do
   const char* op = "bfgs_update";
   require_backend(op, {}, {B, s, y});
   if (B.dtype != DType::f32 && B.dtype != DType::f64) {
-    throw TypeError(text(op, ": B must be float32 or float64, got ", name(B.dtype)));
+    throw TypeError(text(op, ": B must be float32 or float64, got ", dtype_name(B)));
   }
   require_square(op, "B", B);
   require_dtype(op, "s", s, B.dtype);
@@ -20,7 +22,7 @@ bool bfgs_update(const Context&, const View& B, const View& s, const View& y, do
   require_size(op, "s", s, B.rows);
   require_size(op, "y", y, B.rows);
   require_writable(op, "B", B);
-  require_finite(op, "eps", eps);
+  require(std::isfinite(eps) && eps >= 0, op, ": eps must be finite and >= 0, got ", eps);
   Overlap overlap(op);
   overlap.writes("B", B);
   overlap.reads("s", s);

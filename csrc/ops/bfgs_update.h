@@ -5,7 +5,8 @@
 // Nocedal & Wright, Numerical Optimization, eq. 6.17; the update of dimension-reduced training.
 // B     (k, k) float32 or float64, symmetric (only B y is formed, from the rows as stored); written
 // s, y  (k,) of B's dtype; step and difference of gradients
-// Returns whether it updated: not when y^T s <= eps or is nan (B is then untouched).
+// Returns whether it updated: not when y^T s <= eps, or when s, y or B y hold inf or nan (B is then untouched).
+// eps   finite, >= 0
 // Arithmetic in float64 for both dtypes: B - rho (s u^T + u s^T) + rho (1 + rho y^T u) s s^T with u = B y, each element
 // computed once and mirrored, so that B stays symmetric to the last bit. O(k^2).
 #pragma once

@@ -11,8 +11,14 @@ void centralize(const Context& context, const Views& grads) {
   Views matrices;
   Overlap overlap(op);
   for (std::size_t i = 0; i < grads.size(); ++i) {
-    if (first[i] != i) continue;
-    overlap.writes({"grads", static_cast<std::int64_t>(i)}, grads[i]);
+    const Name name("grads", static_cast<std::int64_t>(i));
+    if (first[i] != i) {
+      const View& twin = grads[first[i]];
+      require(twin.ndim == grads[i].ndim && twin.rows == grads[i].rows, op, ": ", name, " is the same memory as grads[",
+              first[i], "] and must have the same shape, got another one");
+      continue;
+    }
+    overlap.writes(name, grads[i]);
     if (grads[i].ndim >= 2 && grads[i].size > 0) matrices.push_back(grads[i]);
   }
   overlap.check();

@@ -1,5 +1,7 @@
 #include "ops/dim_reduce.h"
 
+#include <cmath>
+
 #include "ops/bfgs_update.h"
 
 namespace boost_ext {
@@ -73,7 +75,7 @@ double dim_reduce_direction(const Context&, const View& B, const View& s, const 
   require_writable(op, "B_next", B_next);
   require_writable(op, "dk", dk);
   require_finite(op, "inv_scale", inv_scale);
-  require_finite(op, "eps", eps);
+  require(std::isfinite(eps) && eps >= 0, op, ": eps must be finite and >= 0, got ", eps);
   overlap.check();
   const auto at = [](const View& v) { return static_cast<float*>(v.data); };
   return BOOST_EXT_CPU(dim_reduce_direction)(at(B), at(s), at(gk_last), started, at(gk), static_cast<float>(inv_scale),
@@ -87,6 +89,7 @@ void dim_reduce_trial(const Context& context, const Views& weights, const Views&
   const List w{"weights", weights};
   require_floats(op, w);
   require_same_sizes(op, {"saved", saved}, w);
+  require_floats(op, {"saved", saved});
   require_same_dtypes(op, {"saved", saved}, w);
   require_float32s(op, {"dn", dn}, w);
   require_writables(op, w);
@@ -122,10 +125,11 @@ void dim_reduce_apply(const Context& context, const Views& momentum, const Views
   const char* op = "dim_reduce_apply";
   Overlap overlap = require_apply(op, momentum, grads, grad_proj, dn, c, false);
   require_backend(op, {&grads, &weights, &saved}, {lr});
-  const List w{"weights", weights};
+  const List w{"out", weights};
   require_same_sizes(op, w, {"grads", grads});
   require_floats(op, w);
   require_same_sizes(op, {"saved", saved}, w);
+  require_floats(op, {"saved", saved});
   require_same_dtypes(op, {"saved", saved}, w);
   require_writables(op, w);
   const std::int64_t stride = require_factors(op, "lr", lr, weights.size());

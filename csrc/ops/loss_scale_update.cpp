@@ -25,6 +25,7 @@ void loss_scale_update(const View& scale, const View& counters, bool overflow, c
 
   // A handful of scalars: no kernel of its own on a CPU.
   float& value = *static_cast<float*>(scale.data);
+  require(std::isfinite(value) && value >= 1, op, ": scale must be finite and >= 1, got ", value);
   auto* const counter = static_cast<std::int32_t*>(counters.data);
   std::int32_t& iteration = counter[0];
   std::int32_t& last = counter[1];

@@ -7,7 +7,7 @@
 //
 // The rule of mindspore's DynamicLossScaleManager, with a bound above. Micikevicius et al., "Mixed precision training",
 // ICLR 2018, section 3.2.
-// scale     one float32, written
+// scale     one float32, finite and >= 1, written
 // counters  (3,) int32, written: iteration (from 1), last overflow or growth, consecutive overflows
 // More than 1000 overflows in a row: std::runtime_error, since such a training does not train.
 #pragma once

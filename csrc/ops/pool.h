@@ -10,9 +10,9 @@ namespace boost_ext {
 
 using ChunkFunction = void (*)(void* body, std::int64_t begin, std::int64_t end);
 
-// body is called for disjoint ranges that cover 0..items, at most `chunk` items each, from up to `threads` threads
-// (the caller included), in no particular order. It must not throw. If the pool is at work for another caller, this one
-// does all of its work itself.
+// body is called for disjoint ranges that cover 0..items, from up to `threads` threads (the caller included), in no
+// particular order; ranges of `chunk` items, or all items in one call where only the caller works: with one thread, in
+// a forked process, or when the pool is at work for somebody else. It must not throw.
 void run_chunks(int threads, std::int64_t items, std::int64_t chunk, ChunkFunction function, void* body);
 
 // True in a process that was forked: the workers stayed behind in the parent.

@@ -20,9 +20,13 @@ const char* name(DType t) {
       return "int32";
     case DType::b8:
       return "bool";
+    case DType::other:
+      break;
   }
-  return "unknown";
+  return "another dtype";
 }
+
+const char* dtype_name(const View& v) { return v.other_dtype != nullptr ? v.other_dtype : name(v.dtype); }
 
 std::ostream& operator<<(std::ostream& s, const Name& n) {
   s << n.arg;
@@ -32,11 +36,11 @@ std::ostream& operator<<(std::ostream& s, const Name& n) {
 
 void require_float(const char* op, Name arg, const View& v) {
   const bool ok = v.dtype == DType::f32 || v.dtype == DType::f16 || v.dtype == DType::bf16;
-  if (!ok) throw TypeError(text(op, ": ", arg, " must be float32, float16 or bfloat16, got ", name(v.dtype)));
+  if (!ok) throw TypeError(text(op, ": ", arg, " must be float32, float16 or bfloat16, got ", dtype_name(v)));
 }
 
 void require_dtype(const char* op, Name arg, const View& v, DType expected) {
-  if (v.dtype != expected) throw TypeError(text(op, ": ", arg, " must be ", name(expected), ", got ", name(v.dtype)));
+  if (v.dtype != expected) throw TypeError(text(op, ": ", arg, " must be ", name(expected), ", got ", dtype_name(v)));
 }
 
 void require_size(const char* op, Name arg, const View& v, std::int64_t expected) {

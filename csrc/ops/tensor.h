@@ -12,7 +12,7 @@
 
 namespace boost_ext {
 
-enum class DType : std::uint8_t { f32, f16, bf16, f64, i32, b8 };
+enum class DType : std::uint8_t { f32, f16, bf16, f64, i32, b8, other };
 enum class Device : std::uint8_t { cpu, cuda, ascend };
 
 constexpr std::int64_t item_size(DType t) {
@@ -30,10 +30,13 @@ struct View {
   DType dtype = DType::f32;
   Device device = Device::cpu;
   bool writable = true;
+  const char* other_dtype = nullptr;  // how DType::other is called, for the message of the op that refuses it
 
   std::int64_t bytes() const { return size * item_size(dtype); }
 };
 using Views = std::vector<View>;
+
+const char* dtype_name(const View& v);
 
 // A list of views as a kernel sees it.
 struct Tensors {

@@ -2,7 +2,7 @@
 //
 //   g <- g * inv_scale   for every element of every tensor;   found = some element is inf or nan
 //
-// grads      float32, float16 or bfloat16, any shapes; the product is rounded once to the tensor's dtype
+// grads      float32, float16 or bfloat16, any shapes; a float32 product, rounded to the tensor's dtype
 // inv_scale  finite and > 0. With inv_scale = 1 nothing is written, and read-only tensors are accepted
 // Returns per tensor: how many inf, how many nan, the first index (row-major) of either or -1, and the largest finite
 // magnitude, all of the values after the multiplication (so an overflow of the product itself is found, too).

@@ -6,8 +6,8 @@ Every op works in place on memory that you own, without a copy, on
 * MindSpore tensors and parameters on the CPU, by pointer,
 * anything with ``__dlpack__`` (PyTorch, JAX, CuPy, ...),
 
-of dtype float32, float16 or bfloat16 unless said otherwise. Where an op takes *tensors*, it takes one array or a list or
-tuple of arrays and handles all of them in one native call. Arrays must be C-contiguous; those that are written must be
+of dtype float32, float16 or bfloat16 unless said otherwise. Where an op takes *tensors*, it takes one array or a list
+or tuple of arrays and handles all of them in one native call. Arrays must be C-contiguous; those that are written must be
 writable and must not overlap other arguments, except where a docstring says so. The GIL is released. Results have the
 same bits for any number of threads (:func:`boost_ext.set_num_threads`) and on any CPU.
 
@@ -18,15 +18,14 @@ the argument, what was expected and what it got. A refused call has written noth
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from boost_ext import _core
+from boost_ext._arguments import empty_like, factors, integer, number
+from boost_ext.finiteness import FiniteReport, TensorReport
 
 __all__ = [
     "FiniteReport",
@@ -66,16 +65,10 @@ def pca_project(P: Array, grads: Arrays, out: Array | None = None) -> Array:
     Returns:
         ``out``. Sums run in float32 lanes over blocks of 4096 elements, and over the blocks in float64.
     """
-    if out is None:
-        rows = P.shape[0] if len(getattr(P, "shape", ())) == 2 else 1  # a P of another shape is refused below
-        out = np.empty(rows, np.float32)
-    _core.pca_project(P, grads, out)
-    return out
+    return _core.pca_project(P, grads, out)
 
 
-def pca_back_project(
-    P: Array, vectors: Sequence[Array], out: Sequence[Arrays]
-) -> Sequence[Arrays]:
+def pca_back_project(P: Array, vectors: Sequence[Array], out: Sequence[Arrays]) -> Sequence[Arrays]:
     """Map coordinates back to tensors, for several vectors in one pass over ``P``.
 
     ``out[j] = P.T @ vectors[j]``, split over the tensors of ``out[j]`` in order.
@@ -106,7 +99,7 @@ def bfgs_update(B: Array, s: Array, y: Array, eps: float = 1e-20) -> bool:
     Returns:
         Whether B was updated.
     """
-    return _core.bfgs_update(B, s, y, eps)
+    return _core.bfgs_update(B, s, y, number("bfgs_update", "eps", eps))
 
 
 def adasum_dots(a: Arrays, b: Arrays, out: Array | None = None) -> Array:
@@ -131,7 +124,7 @@ def adasum_combine(a: Arrays, b: Arrays, dots: Array, out: Arrays | None = None)
     ``out = (1 - <a,b> / (2 |a|^2)) a + (1 - <a,b> / (2 |b|^2)) b``; see :func:`adasum_pair`.
     """
     if out is None:
-        out = _empty_like("adasum_combine", a)
+        out = empty_like("adasum_combine", a)
     _core.adasum_combine(a, b, dots, out)
     return out
 
@@ -139,8 +132,8 @@ def adasum_combine(a: Arrays, b: Arrays, dots: Array, out: Arrays | None = None)
 def adasum_pair(a: Arrays, b: Arrays, out: Arrays | None = None) -> Arrays:
     """The adaptive sum of two gradients, tensor by tensor (Maleki et al., MLSys 2021, eq. 3).
 
-    ``out = (1 - <a,b> / (2 |a|^2)) a + (1 - <a,b> / (2 |b|^2)) b``. Orthogonal gradients add, parallel ones average, and
-    a zero tensor leaves the other one as it is. Dot products in float64.
+    ``out = (1 - <a,b> / (2 |a|^2)) a + (1 - <a,b> / (2 |b|^2)) b``. Orthogonal gradients add, parallel ones average,
+    and a zero tensor leaves the other one as it is. Dot products in float64.
 
     Args:
         a: tensors.
@@ -151,50 +144,12 @@ def adasum_pair(a: Arrays, b: Arrays, out: Arrays | None = None) -> Arrays:
         ``out``.
     """
     if out is None:
-        out = _empty_like("adasum_pair", a)
+        out = empty_like("adasum_pair", a)
     _core.adasum_pair(a, b, out)
     return out
 
 
-@dataclass(frozen=True)
-class TensorReport:
-    """What :func:`unscale_and_check` saw in one tensor, after the multiplication."""
-
-    inf: int
-    """Number of infinite elements."""
-    nan: int
-    """Number of elements that are not a number."""
-    first: int | None
-    """Row-major index of the first of either, or None."""
-    max_abs: float
-    """Largest finite magnitude."""
-
-    @property
-    def found(self) -> bool:
-        return self.first is not None
-
-
-@dataclass(frozen=True)
-class FiniteReport:
-    """What :func:`unscale_and_check` saw in all tensors. True when some element was inf or nan."""
-
-    tensors: tuple[TensorReport, ...]
-
-    def __bool__(self) -> bool:
-        return any(t.found for t in self.tensors)
-
-    def __str__(self) -> str:
-        bad = [
-            f"tensor {i}: {t.inf} inf, {t.nan} nan, first at {t.first}"
-            for i, t in enumerate(self.tensors)
-            if t.found
-        ]
-        return "; ".join(bad) if bad else f"all {len(self.tensors)} tensors are finite"
-
-
-def unscale_and_check(
-    grads: Arrays, inv_scale: float, report: bool = False
-) -> bool | FiniteReport:
+def unscale_and_check(grads: Arrays, inv_scale: float, report: bool = False) -> bool | FiniteReport:
     """Multiply all gradients by ``inv_scale`` in place and see whether any element is inf or nan, in one pass.
 
     With ``inv_scale=1`` nothing is written and read-only arrays are accepted. A tensor that is listed twice (tied
@@ -209,14 +164,11 @@ def unscale_and_check(
     Returns:
         Whether something was found, or a :class:`FiniteReport` that is true when something was found.
     """
-    found = _core.unscale_and_check(grads, inv_scale, report)
+    found = _core.unscale_and_check(grads, number("unscale_and_check", "inv_scale", inv_scale), bool(report))
     if isinstance(found, bool):
         return found
     return FiniteReport(
-        tuple(
-            TensorReport(inf, nan, first if first >= 0 else None, max_abs)
-            for inf, nan, first, max_abs in found
-        )
+        tuple(TensorReport(inf, nan, first if first >= 0 else None, max_abs) for inf, nan, first, max_abs in found)
     )
 
 
@@ -271,26 +223,26 @@ def dim_reduce_direction(
     Returns:
         The slope ``gk @ dk``, negative for a direction of descent.
     """
-    return _core.dim_reduce_direction(B, s, gk_last, started, gk, inv_scale, B_next, dk, eps)
+    op = "dim_reduce_direction"
+    scale, curvature = number(op, "inv_scale", inv_scale), number(op, "eps", eps)
+    return _core.dim_reduce_direction(B, s, gk_last, bool(started), gk, scale, B_next, dk, curvature)
 
 
-def dim_reduce_trial(
-    weights: Arrays, saved: Arrays, dn: Arrays, step: float | Array, *, save: bool = False
-) -> Arrays:
+def dim_reduce_trial(weights: Arrays, saved: Arrays, dn: Arrays, step: float | Array, *, save: bool = False) -> Arrays:
     """Move the weights to a point of the line search: ``weights = saved + step * dn``.
 
     Args:
         weights: tensors, written.
         saved: tensors like ``weights``. With ``save`` they first receive the weights.
         dn: float32 tensors of the same sizes, the direction ``P.T @ dk``.
-        step: learning rate times rho^m: a number, or a float32 array with one element or one for each tensor. 0 restores
-            the bits of ``saved``.
+        step: learning rate times rho^m: a number, or a float32 array with one element or one for each tensor. 0
+            restores the bits of ``saved``.
         save: store the weights first.
 
     Returns:
         ``weights``.
     """
-    _core.dim_reduce_trial(weights, saved, dn, _factors(step), save)
+    _core.dim_reduce_trial(weights, saved, dn, factors("dim_reduce_trial", "step", step), bool(save))
     return weights
 
 
@@ -306,7 +258,7 @@ def dim_reduce_apply(
     rho: float,
     inv_scale: float = 1.0,
     saved: Arrays | None = None,
-    lr: float | Array = 1.0,
+    lr: float | Array | None = None,
 ) -> Arrays:
     """Residual momentum and the step of dimension-reduced training, in one pass.
 
@@ -325,15 +277,21 @@ def dim_reduce_apply(
         rho: accepted step length of the line search, 0 if none was.
         inv_scale: the reciprocal of the loss scale.
         saved: the weights before the line search, like ``out``; may be ``out``.
-        lr: learning rate: a number, or a float32 array with one element or one for each tensor.
+        lr: learning rate, with ``saved`` only: a number, or a float32 array with one element or one for each tensor.
+            1 if None.
 
     Returns:
         ``out``.
     """
-    rate = _factors(lr) if saved is not None else None
-    _core.dim_reduce_apply(
-        momentum, grads, grad_proj, dn, out, gamma, alpha, rho, inv_scale, saved, rate
+    op = "dim_reduce_apply"
+    if saved is None and lr is not None:
+        raise ValueError(f"{op}: lr must come with saved, the weights that it moves, got lr alone")
+    rate = factors(op, "lr", 1.0 if lr is None else lr) if saved is not None else None
+    coefficients = (
+        number(op, name, value)
+        for name, value in (("gamma", gamma), ("alpha", alpha), ("rho", rho), ("inv_scale", inv_scale))
     )
+    _core.dim_reduce_apply(momentum, grads, grad_proj, dn, out, *coefficients, saved, rate)
     return out
 
 
@@ -362,20 +320,6 @@ def loss_scale_update(
     Raises:
         RuntimeError: at the 1001st overflow in a row.
     """
-    _core.loss_scale_update(scale, counters, overflow, factor, window, max_scale)
-
-
-def _empty_like(op: str, tensors: Arrays) -> list[npt.NDArray[Any]] | npt.NDArray[Any]:
-    if isinstance(tensors, np.ndarray):
-        return np.empty_like(tensors, order="C")
-    if isinstance(tensors, (list, tuple)) and all(isinstance(t, np.ndarray) for t in tensors):
-        return [np.empty_like(t, order="C") for t in tensors]
-    raise ValueError(f"{op}: out must be given unless a holds NumPy arrays, got {type(tensors).__name__}")
-
-
-def _factors(value: float | Array) -> Array:
-    if isinstance(value, (int, float)) and not isinstance(value, bool):
-        if not math.isfinite(value):
-            raise ValueError(f"a step or learning rate must be finite, got {value}")
-        return np.array([value], np.float32)
-    return value
+    op = "loss_scale_update"
+    growth, bound = number(op, "factor", factor), number(op, "max_scale", max_scale)
+    _core.loss_scale_update(scale, counters, bool(overflow), growth, integer(op, "window", window), bound)

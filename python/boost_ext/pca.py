@@ -103,9 +103,7 @@ def pca_matrix(
     layout = parameter_layout(op, parameters)
     sources = checkpoint_list(op, checkpoints)
     if len(sources) < k:
-        raise ValueError(
-            f"{op}: checkpoints must be at least n_components = {k} in number, got {len(sources)}"
-        )
+        raise ValueError(f"{op}: checkpoints must be at least n_components = {k} in number, got {len(sources)}")
     n = sum(parameter.size for parameter in layout)
     if k > n:
         raise ValueError(f"{op}: n_components must be at most the {n} elements, got {k}")

@@ -36,9 +36,7 @@ class Parameter(NamedTuple):
     size: int
 
 
-def find_checkpoints(
-    directory: str | os.PathLike[str], suffixes: Sequence[str] = _SUFFIXES
-) -> list[Path]:
+def find_checkpoints(directory: str | os.PathLike[str], suffixes: Sequence[str] = _SUFFIXES) -> list[Path]:
     """List the checkpoints in `directory` (not below it) with one of `suffixes`, oldest first.
 
     Digits compare as numbers, so `net-3_120.ckpt` (epoch 3, step 120) comes before
@@ -49,14 +47,10 @@ def find_checkpoints(
     """
     folder = Path(directory)
     if not folder.is_dir():
-        raise ValueError(
-            f"find_checkpoints: directory must be an existing directory, got {str(folder)!r}"
-        )
+        raise ValueError(f"find_checkpoints: directory must be an existing directory, got {str(folder)!r}")
     found = [path for path in folder.iterdir() if path.suffix in suffixes and path.is_file()]
     if not found:
-        raise ValueError(
-            f"find_checkpoints: {folder} must hold files ending in {', '.join(suffixes)}, got none"
-        )
+        raise ValueError(f"find_checkpoints: {folder} must hold files ending in {', '.join(suffixes)}, got none")
     return sorted(found, key=_natural_key)
 
 
@@ -74,8 +68,7 @@ def parameter_layout(op: str, parameters: Parameters) -> list[Parameter]:
         dims = tuple(operator.index(size) for size in shape)
         if not isinstance(name, str) or any(size < 0 for size in dims):
             raise ValueError(
-                f"{op}: parameters must be (name, shape) pairs of a str and sizes >= 0, "
-                f"got ({name!r}, {shape!r})"
+                f"{op}: parameters must be (name, shape) pairs of a str and sizes >= 0, got ({name!r}, {shape!r})"
             )
         layout.append(Parameter(name, dims, math.prod(dims)))
     counts = Counter(parameter.name for parameter in layout)
@@ -105,9 +98,7 @@ def checkpoint_list(op: str, checkpoints: Sequence[Checkpoint]) -> list[Path | C
         source = checkpoint if isinstance(checkpoint, Mapping) else Path(checkpoint)
         key = source.resolve() if isinstance(source, Path) else id(source)
         if key in seen:
-            raise ValueError(
-                f"{op}: checkpoints must be distinct, got {_label(source, index)} twice"
-            )
+            raise ValueError(f"{op}: checkpoints must be distinct, got {_label(source, index)} twice")
         seen.add(key)
         sources.append(source)
     if not sources:
@@ -171,28 +162,20 @@ def weight_pieces(
                 yield piece
 
 
-def _weights(
-    op: str, values: CheckpointValues, name: str, shape: tuple[int, ...], label: str
-) -> Array:
+def _weights(op: str, values: CheckpointValues, name: str, shape: tuple[int, ...], label: str) -> Array:
     try:
         array = np.asarray(values[name])
     except Exception as error:  # any exception of a lazy reader means the same: a damaged file
         raise _unreadable(op, f"{label}: parameter {name!r}", error) from error
     if array.dtype.kind != "f" and array.dtype.name != "bfloat16":
-        raise ValueError(
-            f"{op}: {label}: parameter {name!r} must be floating point, got {array.dtype}"
-        )
+        raise ValueError(f"{op}: {label}: parameter {name!r} must be floating point, got {array.dtype}")
     if array.shape != shape:
-        raise ValueError(
-            f"{op}: {label}: parameter {name!r} must have shape {shape}, got {array.shape}"
-        )
+        raise ValueError(f"{op}: {label}: parameter {name!r} must have shape {shape}, got {array.shape}")
     return array.reshape(-1)
 
 
 @contextmanager
-def _open(
-    op: str, source: Path | CheckpointValues, label: str, reader: Reader | None
-) -> Iterator[CheckpointValues]:
+def _open(op: str, source: Path | CheckpointValues, label: str, reader: Reader | None) -> Iterator[CheckpointValues]:
     if (
         isinstance(source, Path)
         and reader is None
@@ -203,8 +186,7 @@ def _open(
         )
     ):
         raise ValueError(
-            f"{op}: reader must be given for {label}, since only .npz and .safetensors are read "
-            f"without one; got None"
+            f"{op}: reader must be given for {label}, since only .npz and .safetensors are read without one; got None"
         )
     with ExitStack() as stack:
         try:
@@ -230,9 +212,7 @@ def _open_safetensors(op: str, path: Path) -> Iterator[CheckpointValues]:
     try:
         safetensors = importlib.import_module("safetensors")
     except ImportError as error:
-        raise ImportError(
-            f"{op}: reading {path} needs the package safetensors: pip install safetensors"
-        ) from error
+        raise ImportError(f"{op}: reading {path} needs the package safetensors: pip install safetensors") from error
     with safetensors.safe_open(str(path), framework="np") as file:
         yield _Lazy(file.keys(), file.get_tensor)
 
@@ -257,9 +237,7 @@ class _Lazy(Mapping[str, Any]):
 
 
 def _unreadable(op: str, label: str, error: Exception) -> ValueError:
-    return ValueError(
-        f"{op}: {label} must be a readable checkpoint, got {type(error).__name__}: {error}"
-    )
+    return ValueError(f"{op}: {label} must be a readable checkpoint, got {type(error).__name__}: {error}")
 
 
 def _label(source: Path | CheckpointValues, index: int) -> str:

@@ -76,9 +76,7 @@ def load_matrix(
         time.sleep(min(pause, left))
         pause = min(2 * pause, _POLL[1])
     if timeout > 0:
-        raise TimeoutError(
-            f"load_matrix: {file} must appear within {timeout:g} s, got {problem or 'no file'}"
-        )
+        raise TimeoutError(f"load_matrix: {file} must appear within {timeout:g} s, got {problem or 'no file'}")
     if problem is not None:
         raise ValueError(f"load_matrix: {problem}")
     raise FileNotFoundError(f"load_matrix: path must be an existing .npy file, got {file}")
@@ -140,17 +138,13 @@ def _mismatch(path: Path, sidecar: dict[str, Any] | None, source: dict[str, Any]
     return None
 
 
-def _checked(
-    path: Path, sidecar: dict[str, Any] | None, n_components: int, n_elements: int
-) -> Array:
+def _checked(path: Path, sidecar: dict[str, Any] | None, n_components: int, n_elements: int) -> Array:
     try:
         matrix = open_matrix(path)
     except FileNotFoundError:
         raise
     except (ValueError, EOFError, OSError) as error:
-        raise ValueError(
-            f"load_matrix: {path} must be a complete .npy array, got: {error}"
-        ) from error
+        raise ValueError(f"load_matrix: {path} must be a complete .npy array, got: {error}") from error
     dtype = matrix.dtype
     if sidecar is not None:
         if sidecar["dtype"] == "bfloat16":  # a .npy header knows bfloat16 only as two raw bytes
@@ -161,10 +155,7 @@ def _checked(
     elif dtype.name not in ("float16", "float32", "float64"):
         raise ValueError(f"load_matrix: {path} must hold float16, float32 or float64, got {dtype}")
     if matrix.ndim != 2 or matrix.shape[0] < n_components or matrix.shape[1] != n_elements:
-        raise ValueError(
-            f"load_matrix: {path} must have shape ({n_components}, {n_elements}), "
-            f"got {matrix.shape}"
-        )
+        raise ValueError(f"load_matrix: {path} must have shape ({n_components}, {n_elements}), got {matrix.shape}")
     if sidecar is not None:
         _check_rows(path, matrix, sidecar["checksum"]["rows"])
         return matrix[:n_components]

@@ -64,8 +64,7 @@ def save_matrix(
     layout = None if parameters is None else parameter_layout("save_matrix", parameters)
     if layout is not None and sum(p.size for p in layout) != matrix.shape[1]:
         raise ValueError(
-            f"save_matrix: parameters must add up to {matrix.shape[1]} elements, "
-            f"got {sum(p.size for p in layout)}"
+            f"save_matrix: parameters must add up to {matrix.shape[1]} elements, got {sum(p.size for p in layout)}"
         )
     source = source_record("save_matrix", layout, checkpoints)
     with MatrixWriter.open(Path(path), matrix.shape, matrix.dtype, source) as writer:
@@ -83,9 +82,7 @@ def storage_dtype(op: str, dtype: object) -> np.dtype[Any]:
         try:
             half: np.dtype[Any] = np.dtype(importlib.import_module("ml_dtypes").bfloat16)
         except ImportError as error:
-            raise ValueError(
-                f"{op}: dtype bfloat16 needs the package ml_dtypes: pip install ml_dtypes"
-            ) from error
+            raise ValueError(f"{op}: dtype bfloat16 needs the package ml_dtypes: pip install ml_dtypes") from error
         return half
     if str(dtype) not in ("float32", "float16"):
         raise ValueError(f"{op}: dtype must be float32, float16 or bfloat16, got {dtype}")

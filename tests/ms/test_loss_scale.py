@@ -204,12 +204,13 @@ def test_the_1001st_overflow_in_a_row_raises(mode: int) -> None:
         assert manager.state_dict()["overflows_in_a_row"] == 0
 
 
-def test_the_1001st_overflow_in_a_row_raises_in_the_manager() -> None:
+def test_the_1001st_overflow_in_a_row_raises_in_the_manager(mode: int) -> None:
     manager = DynamicLossScaleManager()
     manager.load_state_dict(manager.state_dict() | {"iteration": 1000, "reported": 1000, "overflows_in_a_row": 999})
     manager.update_loss_scale(True)
     with pytest.raises(RuntimeError, match="1001 overflows in a row at loss scale"):
         manager.update_loss_scale(True)
+    assert manager.state_dict()["overflows_in_a_row"] == 1001
 
 
 class TestFixed:

@@ -4,9 +4,9 @@ import mindspore as ms
 import numpy as np
 import pytest
 from mindspore import Parameter, ParameterTuple, Tensor, nn, ops
+from tests import oracle
 
 from boost_ext.ms import native
-from tests import oracle
 
 SIZES = [(3, 4), (5,), (), (64, 33)]
 
@@ -17,9 +17,7 @@ def arrays(seed: int, sizes=SIZES, scale=1.0) -> list[np.ndarray]:
 
 
 def parameters(prefix: str, values: list[np.ndarray]) -> ParameterTuple:
-    return ParameterTuple(
-        [Parameter(Tensor(v), name=f"{prefix}{i}") for i, v in enumerate(values)]
-    )
+    return ParameterTuple([Parameter(Tensor(v), name=f"{prefix}{i}") for i, v in enumerate(values)])
 
 
 def numpy_of(tensors) -> list[np.ndarray]:
@@ -83,9 +81,7 @@ class Writer(nn.Cell):
         ("loop", 0, 0),
     ],
 )
-def test_a_write_is_neither_dropped_nor_merged_nor_moved(
-    mode: int, what: str, flag: int, divisions: int
-) -> None:
+def test_a_write_is_neither_dropped_nor_merged_nor_moved(mode: int, what: str, flag: int, divisions: int) -> None:
     values = arrays(0)
     weights = parameters("w", values)
     difference = Writer(weights, what)(Tensor(flag, ms.int32))
@@ -218,9 +214,7 @@ def test_an_error_in_a_graph_is_an_exception_and_says_why(capfd: pytest.CaptureF
 @pytest.mark.parametrize("dtype", [ms.float16, ms.bfloat16])
 def test_half_precision(mode: int, dtype: ms.dtype) -> None:
     values = arrays(10)
-    tensors = ParameterTuple(
-        [Parameter(Tensor(v).astype(dtype), name=f"h{i}") for i, v in enumerate(values)]
-    )
+    tensors = ParameterTuple([Parameter(Tensor(v).astype(dtype), name=f"h{i}") for i, v in enumerate(values)])
     stored = [t.astype(ms.float32).asnumpy() for t in tensors]
     Call(native.UnscaleAndCheck(), Parameter(Tensor(4.0, ms.float32), name="s"), tensors)()
     assert_same([t.astype(ms.float32).asnumpy() for t in tensors], [s / 4 for s in stored])

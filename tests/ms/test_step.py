@@ -102,9 +102,7 @@ def test_a_loss_scale_changes_nothing(mode: int, scale: float, shape: tuple[int,
 def test_gradients_that_share_memory_with_the_scale(mode: int, compile: str) -> None:
     net = Sum()
     sense = Tensor(8.0, ms.float32)
-    cell = boost.BoostTrainOneStepWithLossScaleCell(
-        net, nn.SGD(net.trainable_params(), 0.25), sense, compile=compile
-    )
+    cell = boost.BoostTrainOneStepWithLossScaleCell(net, nn.SGD(net.trainable_params(), 0.25), sense, compile=compile)
     for i in range(1, 3):
         _, _, used = cell(Tensor([0.0]))
         assert used.asnumpy() == cell.scale_sense.asnumpy() == 8.0
@@ -116,9 +114,7 @@ def test_gradients_that_share_memory_with_the_scale(mode: int, compile: str) -> 
 def test_overflow_moves_nothing_but_the_scale(mode: int, compile: str) -> None:
     net = Net()
     update = nn.DynamicLossScaleUpdateCell(2.0**10, 2, 2)
-    cell = boost.BoostTrainOneStepWithLossScaleCell(
-        with_loss(net), momentum(net), update, compile=compile
-    )
+    cell = boost.BoostTrainOneStepWithLossScaleCell(with_loss(net), momentum(net), update, compile=compile)
     cell(*batch())
     before = snapshot(cell)
     x, y = batch()
@@ -183,9 +179,7 @@ def test_train_and_eval_flags_are_seen_by_the_compiled_step(mode: int) -> None:
 def test_parameters_set_from_outside_are_seen(mode: int, compile: str) -> None:
     """A graph made by ms.jit would go on with the storage that the parameters had at its first call."""
     net = Net()
-    cell = boost.BoostTrainOneStepCell(
-        with_loss(net), nn.SGD(net.trainable_params(), 1e-30), compile=compile
-    )
+    cell = boost.BoostTrainOneStepCell(with_loss(net), nn.SGD(net.trainable_params(), 1e-30), compile=compile)
     first = cell(*batch())[0].asnumpy()
     saved = {p.name: Parameter(Tensor(p.asnumpy()), name=p.name) for p in net.get_parameters()}
     net.head.weight.set_data(ops.zeros_like(net.head.weight))
@@ -199,12 +193,8 @@ def test_parameters_set_from_outside_are_seen(mode: int, compile: str) -> None:
 def test_a_learning_rate_schedule_advances_once_a_step(mode: int) -> None:
     ours, theirs = Net(), Net()
     rates = [0.1, 0.05, 0.01, 0.001]
-    cell = boost.BoostTrainOneStepCell(
-        with_loss(ours), nn.Momentum(ours.trainable_params(), rates, 0.9)
-    )
-    reference = nn.TrainOneStepCell(
-        with_loss(theirs), nn.Momentum(theirs.trainable_params(), rates, 0.9)
-    )
+    cell = boost.BoostTrainOneStepCell(with_loss(ours), nn.Momentum(ours.trainable_params(), rates, 0.9))
+    reference = nn.TrainOneStepCell(with_loss(theirs), nn.Momentum(theirs.trainable_params(), rates, 0.9))
     for i in range(3):
         cell(*batch(i))
         reference(*batch(i))

@@ -130,7 +130,7 @@ def test_B_must_be_square(shape):
 
 
 def test_eps_must_be_finite():
-    with pytest.raises(ValueError, match=r"^bfgs_update: eps must be finite, got nan$"):
+    with pytest.raises(ValueError, match=r"^bfgs_update: eps must be finite and >= 0, got nan$"):
         ops.bfgs_update(np.eye(2), np.ones(2), np.ones(2), eps=float("nan"))
 
 
@@ -139,3 +139,18 @@ def test_storage_types_must_agree():
         ops.bfgs_update(np.eye(2, dtype=np.float32), np.ones(2), np.ones(2))
     with pytest.raises(TypeError, match=r"^bfgs_update: B must be float32 or float64, got float16$"):
         ops.bfgs_update(np.eye(2, dtype=np.float16), np.ones(2), np.ones(2))
+
+
+@pytest.mark.parametrize("bad", [np.inf, -np.inf, np.nan])
+@pytest.mark.parametrize("where", ["B", "s", "y"])
+def test_nothing_is_updated_with_inf_or_nan(where: str, bad: float):
+    arrays = {"B": np.eye(3), "s": np.ones(3), "y": np.array([1.0, 2.0, 3.0])}
+    arrays[where].flat[-1] = bad
+    before = arrays["B"].copy()
+    assert not ops.bfgs_update(**arrays)
+    np.testing.assert_array_equal(arrays["B"], before)
+
+
+def test_eps_must_not_be_negative():
+    with pytest.raises(ValueError, match=r"^bfgs_update: eps must be finite and >= 0, got -1$"):
+        ops.bfgs_update(np.eye(2), np.ones(2), np.ones(2), eps=-1)

@@ -197,12 +197,12 @@ def residual(rng: np.random.Generator, shapes: list, dtypes: list[np.dtype]) -> 
     return {**x, "grads": [normal(rng, s, d) for s, d in zip(shapes, dtypes, strict=True)]}
 
 
-def check_apply(x: dict, out: list[np.ndarray], inv_scale: float = 1.0, lr=1.0, saved=None) -> None:
+def check_apply(x: dict, out: list[np.ndarray], inv_scale: float = 1.0, lr=None, saved=None) -> None:
     before = {n: [exact(t) for t in tensors] for n, tensors in x.items()}
     kept = None if saved is None else [exact(t) for t in saved]
     assert ops.dim_reduce_apply(**x, out=out, **RATES, inv_scale=inv_scale, saved=saved, lr=lr) is out
     gamma, alpha, rho = RATES.values()
-    rates = np.broadcast_to(np.asarray(lr, np.float64), len(out))
+    rates = np.broadcast_to(np.asarray(1.0 if lr is None else lr, np.float64), len(out))
     for i, actual in enumerate(out):
         m, g, proj, dn = (before[n][i] for n in ("momentum", "grads", "grad_proj", "dn"))
         momentum = oracle.dim_reduce_momentum(m, g, proj, gamma, inv_scale)

@@ -1,7 +1,7 @@
 """Cells that are compiled when Python calls them in PYNATIVE_MODE.
 
 By ``Cell.compile_and_run``, not by ``ms.jit``: a jit-compiled graph keeps the storage that a Parameter had at its first
-call, and later ``set_data``, ``load_param_into_net`` or ``assign`` from outside pass it by without a word.
+call, and a later ``set_data`` or ``load_param_into_net`` passes it by without a word.
 """
 
 from __future__ import annotations
@@ -52,11 +52,9 @@ class _ScaledLoss(nn.Cell):
 
 
 class Gradients(_Compiled):
-    """``cell(scale, *inputs)``: the loss, and the gradients of ``scale * loss``. One forward pass, one backward pass."""
+    """``cell(scale, *inputs)``: the loss, and the gradients of ``scale * loss``. One forward and one backward pass."""
 
-    def __init__(
-        self, network: nn.Cell, weights: Sequence[Parameter], reducer: nn.Cell | None, compile: bool
-    ) -> None:
+    def __init__(self, network: nn.Cell, weights: Sequence[Parameter], reducer: nn.Cell | None, compile: bool) -> None:
         super().__init__(compile)
         scaled = _ScaledLoss(network)
         self.value_and_grad = ms.value_and_grad(scaled, None, ParameterTuple(weights), has_aux=True)

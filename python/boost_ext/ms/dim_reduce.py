@@ -31,9 +31,7 @@ def _state(name: str, value: npt.NDArray[Any] | Tensor) -> Parameter:
 
 
 def _float32_like(prefix: str, weights: Sequence[Parameter]) -> ParameterTuple:
-    return ParameterTuple(
-        _state(f"{prefix}.{w.name}", np.zeros(w.shape, np.float32)) for w in weights
-    )
+    return ParameterTuple(_state(f"{prefix}.{w.name}", np.zeros(w.shape, np.float32)) for w in weights)
 
 
 def read_checkpoint(path: Path) -> dict[str, npt.NDArray[Any]]:
@@ -72,15 +70,14 @@ def projection_matrix(
             timeout=config.timeout,
         )
     raise ValueError(
-        "dim_reduce: set weight_load_dir (checkpoints to build the matrix from) or pca_mat_path (the matrix), got neither"
+        "dim_reduce: set weight_load_dir (checkpoints to build the matrix from) or pca_mat_path (the matrix), "
+        "got neither"
     )
 
 
 def _check(rank: int, rank_size: int, matrix: Any, n_components: int, weights: Any) -> None:
     if rank_size != 1 or rank != 0:
-        raise ValueError(
-            f"DimReduce: rank_size must be 1 in this release, got rank {rank} of {rank_size}"
-        )
+        raise ValueError(f"DimReduce: rank_size must be 1 in this release, got rank {rank} of {rank_size}")
     elements = int(sum(w.size for w in weights))
     shape = tuple(np.shape(matrix))
     if shape != (n_components, elements):
@@ -103,13 +100,16 @@ class DimReduce(nn.Cell):
         r \leftarrow \gamma r + g - P^T g_k, \quad \delta = \alpha r - P^T s_k
 
     and the optimizer applies :math:`\delta` as its gradient. B starts as the identity and is updated by BFGS
-    (:func:`boost_ext.ops.bfgs_update`) between accepted steps. The trial points are ``weight + lr * rho^m * P^T d_k``,
-    that is, what a plain gradient step would do, and the decrease asked for is that of this step: the documented
-    :math:`\sigma g_k^T s_k` at learning rate 1, where mindspore.boost leaves lr out and accepts nothing when it is below
-    sigma. (With a learning rate for each group, the smallest counts.) The optimizer itself is called once a step, so
-    that its momentum and its step count see one step. What the trial passes write besides the weights (moving statistics of batch norms)
-    is restored. In a compiled forward pass (GRAPH_MODE, or ``compile``) they have random streams of their own, so
-    that dropout masks of the training pass do not depend on them; an eager nn.Dropout shares its stream with them.
+    (:func:`boost_ext.ops.bfgs_update`) between accepted steps.
+
+    The trial points are ``weight + lr * rho^m * P^T d_k``, that is, what a plain gradient step would do, and the
+    decrease asked for is that of this step: the documented :math:`\sigma g_k^T s_k` at learning rate 1, where
+    mindspore.boost leaves lr out and accepts nothing when it is below sigma. (With a learning rate for each group, the
+    smallest counts.) The optimizer itself is called once a step, so that its momentum and its step count see one step.
+
+    What the trial passes write besides the weights (moving statistics of batch norms) is restored. In a compiled
+    forward pass (GRAPH_MODE, or ``compile``) they have random streams of their own, so that dropout masks of the
+    training pass do not depend on them; an eager nn.Dropout shares its stream with them.
 
     Nothing is committed before a step is accepted; after a failed search B, g_k and s_k are those of the last accepted
     step. The result does not depend on the loss scale.

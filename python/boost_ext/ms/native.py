@@ -3,8 +3,8 @@
 * ``construct`` holds an ``ops.Custom`` primitive: what the graph compiler sees, in GRAPH_MODE and under ``ms.jit``. It
   calls the C ABI of the same library that the Python functions live in. A primitive that writes its inputs says so
   (``side_effect_mem``), or the graph compiler would drop, merge or reorder it.
-* ``__call__`` hands the tensors' pointers to the same op when Python runs the cell in PYNATIVE_MODE. A pointer is fetched
-  right before the call, which also waits for whatever op was still writing that tensor, and never kept.
+* ``__call__`` hands the tensors' pointers to the same op when Python runs the cell in PYNATIVE_MODE. A pointer is
+  fetched right before the call, which also waits for whatever op was still writing that tensor, and never kept.
 
 Tensors that are written are written in place in both modes. Every cell returns a bool Tensor of shape (1,). Reading a
 Parameter afterwards sees the write. A gradient is a plain value to the graph compiler, which may compute an expression
@@ -22,6 +22,7 @@ import mindspore._c_expression as _ms_core
 from mindspore import Tensor, nn, ops
 
 from boost_ext import _core
+from boost_ext.ops import loss_scale_update as update_loss_scale
 
 __all__ = [
     "AdasumPair",
@@ -36,6 +37,7 @@ __all__ = [
     "PcaProject",
     "UnscaleAndCheck",
     "in_pynative_mode",
+    "update_loss_scale",
 ]
 
 _MODE = _ms_core.ms_ctx_param.mode
@@ -152,9 +154,7 @@ class PcaProject(NativeCell):
         return self.primitive(P, out, *grads)
 
 
-def _pca_back_project(
-    P: Tensor, v: Tensor, w: Tensor, out_v: Sequence[Tensor], out_w: Sequence[Tensor]
-) -> None:
+def _pca_back_project(P: Tensor, v: Tensor, w: Tensor, out_v: Sequence[Tensor], out_w: Sequence[Tensor]) -> None:
     _core.pca_back_project(P, (v, w), (out_v, out_w))
 
 
@@ -167,9 +167,7 @@ class PcaBackProject(NativeCell):
     def __init__(self) -> None:
         super().__init__("pca_back_project", _pca_back_project)
 
-    def construct(
-        self, P: Tensor, v: Tensor, w: Tensor, out_v: Sequence[Tensor], out_w: Sequence[Tensor]
-    ) -> Tensor:
+    def construct(self, P: Tensor, v: Tensor, w: Tensor, out_v: Sequence[Tensor], out_w: Sequence[Tensor]) -> Tensor:
         return self.primitive(P, v, w, *out_v, *out_w)
 
 
@@ -312,7 +310,10 @@ class DimReduceApply(NativeCell):
 
 
 class LossScaleUpdate(NativeCell):
-    """``cell(scale, counters, overflow)``: the next loss scale, in place. See :func:`boost_ext.ops.loss_scale_update`."""
+    """``cell(scale, counters, overflow)``: the next loss scale, in place.
+
+    See :func:`boost_ext.ops.loss_scale_update`.
+    """
 
     def __init__(self, factor: float, window: int, max_scale: float) -> None:
         def by_pointer(scale: Tensor, counters: Tensor, overflow: Tensor) -> None:

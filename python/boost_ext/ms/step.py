@@ -40,14 +40,11 @@ class _ApplyDimReduce(nn.Cell):
 
     unscales = True
 
-    def __init__(
-        self, network: nn.Cell, optimizer: nn.Cell, config: DimReduceConfig, compile: Compile
-    ) -> None:
+    def __init__(self, network: nn.Cell, optimizer: nn.Cell, config: DimReduceConfig, compile: Compile) -> None:
         super().__init__(auto_prefix=False)
         self.weights = ParameterTuple(optimizer.parameters)
         self.weights_clone = ParameterTuple(
-            Parameter(w.value(), name=f"dim_reduce.weights_clone.{w.name}", requires_grad=False)
-            for w in self.weights
+            Parameter(w.value(), name=f"dim_reduce.weights_clone.{w.name}", requires_grad=False) for w in self.weights
         )
         self.dim_reduce = DimReduce(
             network,
@@ -83,8 +80,8 @@ class BoostTrainOneStepCell(nn.TrainOneStepCell):
         optimizer (Cell): updates the weights.
         sens (numbers.Number): what the gradient of the loss is multiplied with; the optimizer's ``loss_scale`` takes it
             out again. Default: 1.0.
-        compile (str, optional): what PYNATIVE_MODE compiles; GRAPH_MODE compiles everything. ``"step"``: the whole step,
-            one graph. ``"network"``: forward and backward; check and optimizer run eagerly, on the native ops by
+        compile (str, optional): what PYNATIVE_MODE compiles; GRAPH_MODE compiles everything. ``"step"``: the whole
+            step, one graph. ``"network"``: forward and backward; check and optimizer run eagerly, on the native ops by
             pointer. ``"off"``: nothing, for debugging or for a network that the graph compiler does not take.
             Default: ``"step"``, which is the fastest by far (docs/step.md has the numbers).
         dim_reduce (DimReduceConfig, optional): train with :class:`DimReduce`. Default: None.
@@ -137,8 +134,8 @@ class BoostTrainOneStepCell(nn.TrainOneStepCell):
         unscale: bool,
     ) -> None:
         self.scale_sense = scale_sense
-        # The guard divides gradients in place. The gradient of a term that is added to the loss is the scale itself, the
-        # same memory; so the scale goes in as a product that no compiler can fold, and comes out as another one.
+        # The guard divides gradients in place. The gradient of a term that is added to the loss is the scale itself,
+        # the same memory; so the scale goes in as a product that no compiler can fold, and comes out as another one.
         self.one, self.unit = _ones("scale_in"), _ones("scale_out")
         reducer = self.grad_reducer if self.reducer_flag else None
         self.source = Gradients(network, self.weights, reducer, compile != "off")

@@ -1,0 +1,26 @@
+"""``from boost_ext import amp`` where ``from mindspore import amp`` stood."""
+
+from mindspore.amp import (
+    auto_mixed_precision,
+    custom_mixed_precision,
+    get_black_list,
+    get_white_list,
+)
+
+from boost_ext.ms.amp import build_train_network
+from boost_ext.ms.loss_scale import (
+    DynamicLossScaleManager,
+    FixedLossScaleManager,
+    LossScaleManager,
+)
+
+__all__ = [
+    "DynamicLossScaleManager",
+    "FixedLossScaleManager",
+    "LossScaleManager",
+    "auto_mixed_precision",
+    "build_train_network",
+    "custom_mixed_precision",
+    "get_black_list",
+    "get_white_list",
+]

@@ -1,0 +1,264 @@
+"""The command ``boost-ext``: info, train, pca.
+
+MindSpore, scikit-learn and matplotlib are imported inside the commands that need them: this module must import fast and
+without them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import json
+import os
+import platform
+import time
+from collections.abc import Iterator, Mapping
+from enum import Enum
+from importlib import metadata
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeRemainingColumn,
+)
+from rich.table import Table
+
+import boost_ext
+
+__all__ = ["app", "main"]
+
+app = typer.Typer(
+    help="boost_ext: native kernels and training cells that make MindSpore training faster.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+
+class Mode(str, Enum):
+    """MindSpore's execution modes."""
+
+    pynative = "pynative"
+    graph = "graph"
+
+
+class Precision(str, Enum):
+    """How a PCA matrix is stored."""
+
+    float32 = "float32"
+    float16 = "float16"
+    bfloat16 = "bfloat16"
+
+
+class RunName(str, Enum):
+    """The runs of ``boost-ext train``; boost_ext.training.runs describes them."""
+
+    plain = "plain"
+    boost = "boost"
+    amp = "amp"
+    dim_reduce = "dim_reduce"
+
+
+def main() -> None:
+    """The entry point of the command."""
+    app()
+
+
+def _version(package: str) -> str | None:
+    with contextlib.suppress(metadata.PackageNotFoundError):
+        return metadata.version(package)
+    return None
+
+
+def _versions() -> dict[str, str | None]:
+    packages = ("numpy", "mindspore", "scikit-learn")
+    return {"python": platform.python_version(), **{name: _version(name) for name in packages}}
+
+
+@contextlib.contextmanager
+def _errors() -> Iterator[None]:
+    """Errors about what the user asked for become a line and exit code 1; anything else keeps its traceback."""
+    try:
+        yield
+    except (ValueError, ImportError, OSError) as error:
+        Console(stderr=True).print(f"[bold red]error:[/] {escape(str(error))}", soft_wrap=True)
+        raise typer.Exit(1) from error
+
+
+def _need(extra: str, *modules: str) -> None:
+    """Import the modules, or say which extra brings them."""
+    # MindSpore reads it when it is imported; its warnings would tear the progress bars apart.
+    os.environ.setdefault("GLOG_v", "3")
+    for name in modules:
+        try:
+            importlib.import_module(name)
+        except ImportError as error:
+            raise ImportError(
+                f"this needs {name}, which could not be imported ({error}); "
+                f"install it with: pip install 'boost_ext[{extra}]'"
+            ) from error
+
+
+@app.command()
+def info(
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
+) -> None:
+    """Show what was built, what this CPU has, and what is used."""
+    build = boost_ext.build_info()
+    versions = _versions()
+    if as_json:
+        typer.echo(json.dumps({**build, "packages": versions}, indent=1))
+        return
+    table = Table(title=f"boost_ext {build['version']}", show_header=False)
+    table.add_column(style="bold")
+    table.add_column()
+    table.add_row("compiler", build["compiler"])
+    table.add_row("backends built", ", ".join(build["backends"]))
+    table.add_row("instruction sets built", ", ".join(build["built_isas"]))
+    table.add_row("this CPU has", ", ".join(build["cpu_isas"]))
+    table.add_row("used", f"{build['isa']}, {build['threads']} threads")
+    for name, version in versions.items():
+        table.add_row(name, version or "[dim]not installed[/]")
+    Console().print(table)
+
+
+@app.command()
+def train(
+    runs: Annotated[
+        list[RunName] | None,
+        typer.Option(help="What to run; repeat the option for several. All, if left out."),
+    ] = None,
+    epochs: Annotated[int | None, typer.Option(min=1, help="12, or 3 with --quick.")] = None,
+    batch_size: Annotated[
+        int, typer.Option(min=1, max=1438, help="Of all runs but dim_reduce, which takes large ones.")
+    ] = 32,
+    output: Annotated[
+        Path | None,
+        typer.Option(help="A new or empty directory; runs/train/<date and time> if left out."),
+    ] = None,
+    mode: Annotated[Mode, typer.Option(help="MindSpore's execution mode.")] = Mode.pynative,
+    seed: Annotated[int, typer.Option(min=0, help="Of the weights and the batches.")] = 0,
+    target: Annotated[
+        float | None, typer.Option(min=0, max=1, help="Test accuracy to time; 0.97, or 0.9 with --quick.")
+    ] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="A short run that shows every part.")] = False,
+) -> None:
+    """Train a small convolutional network on handwritten digits, plainly and with boost_ext, and compare.
+
+    The same network, initial weights, batches and number of epochs each time: plain MindSpore (plain), the step cell
+    (boost), mixed precision with dynamic loss scaling (amp), and DimReduce in the subspace that the checkpoints of a
+    short plain run span (dim_reduce). Ends with a table, plots as PNG, and all numbers as JSON.
+    """
+    with _errors():
+        folder = output or Path("runs", "train", time.strftime("%Y%m%d-%H%M%S"))
+        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+            raise ValueError(f"train: --output must be a new or empty directory, got {folder}")
+        _need("train", "mindspore", "sklearn", "matplotlib")
+        folder.mkdir(parents=True, exist_ok=True)
+    from boost_ext.training.settings import Settings
+
+    given: dict[str, Any] = {"epochs": epochs, "target": target}
+    settings = (Settings.quick if quick else Settings)(
+        batch_size=batch_size,
+        seed=seed,
+        mode=mode.value,
+        **{key: value for key, value in given.items() if value is not None},
+    )
+    _train([run.value for run in runs or list(RunName)], settings, folder)
+
+
+def _train(names: list[str], settings: Any, folder: Path) -> None:
+    from boost_ext.training import digits, report, runs
+
+    data = digits.load()
+    with Progress(
+        TextColumn("{task.description:>10}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+        TextColumn("{task.fields[state]}"),
+        console=Console(stderr=True),
+    ) as bars:
+        start_up = bars.add_task("start-up", total=1, state="")
+        runs.warm_up(data)
+        bars.update(start_up, completed=1)
+        tasks = {name: bars.add_task(name, total=None, state="") for name in names}
+
+        def on_step(name: str, done: int, total: int, loss: float, accuracy: float | None) -> None:
+            state = f"loss {loss:.3f}"
+            if accuracy is not None:
+                state += f", test accuracy {accuracy:.2%}"
+            bars.update(tasks[name], completed=done, total=total, state=state)
+
+        results = runs.train(list(tasks), data, settings, folder, on_step)
+
+    console = Console()
+    console.print(report.table(results, settings))
+    for line in report.explanations(results, settings):
+        console.print(line, highlight=False)
+    versions = {"boost_ext": boost_ext.__version__, **_versions()}
+    report.write_json(folder / "results.json", results, settings, versions)
+    written = [*report.write_plots(folder, results, settings), folder / "results.json"]
+    console.print("Written:")
+    for path in written:
+        console.print(f"  {path}", soft_wrap=True, highlight=False)
+
+
+@app.command()
+def pca(
+    directory: Annotated[Path, typer.Argument(help="With .ckpt, .npz or .safetensors checkpoints.")],
+    output: Annotated[Path, typer.Option(help="The matrix, .npy; a sidecar .json goes beside it.")],
+    n_components: Annotated[int, typer.Option(min=1, help="Rows of the matrix.")] = 32,
+    dtype: Annotated[Precision, typer.Option(help="How it is stored.")] = Precision.float32,
+    reference: Annotated[
+        Path | None,
+        typer.Option(help="The checkpoint whose entries are the columns, in its order; the first one if left out."),
+    ] = None,
+    exclude: Annotated[
+        list[str] | None,
+        typer.Option(help="Pattern of entries that are no weights (repeatable), instead of the usual ones."),
+    ] = None,
+) -> None:
+    """Build the PCA matrix of DimReduce from a directory of checkpoints.
+
+    The columns must be the optimizer's parameters in its order. They are the floating point entries of the reference
+    checkpoint, without batch norm statistics and optimizer state (see --exclude).
+    """
+    with _errors():
+        from boost_ext.pca import find_checkpoints, pca_matrix
+        from boost_ext.pca_reference import NO_WEIGHTS, reference_parameters
+
+        checkpoints = find_checkpoints(directory)
+        first = reference or checkpoints[0]
+        if any(path.suffix == ".ckpt" for path in (first, *checkpoints)):
+            _need("mindspore", "mindspore")
+        shapes, left_out = reference_parameters(first, exclude=exclude or NO_WEIGHTS, reader=_read_ckpt)
+        console = Console()
+        if left_out:
+            console.print(f"Left out as no weights: {', '.join(left_out)}", highlight=False)
+        matrix = pca_matrix(checkpoints, shapes, n_components, path=output, dtype=dtype.value, reader=_read_ckpt)
+        rows, columns = matrix.shape
+        console.print(
+            f"{output}: {rows} components of {columns} elements ({len(shapes)} parameters), {matrix.dtype}, "
+            f"from {len(checkpoints)} checkpoints in {directory}",
+            soft_wrap=True,
+            highlight=False,
+        )
+
+
+def _read_ckpt(path: Path) -> Mapping[str, Any]:
+    import mindspore as ms
+
+    loaded = ms.load_checkpoint(str(path))
+    floats = {ms.float16, ms.bfloat16, ms.float32, ms.float64}
+    # NumPy has no bfloat16; whole numbers stay what they are, so that they are told from weights.
+    return {
+        name: (value.astype(ms.float32) if value.dtype in floats else value).asnumpy() for name, value in loaded.items()
+    }
