@@ -7,9 +7,9 @@ Every op works in place on memory that you own, without a copy, on
 * anything with ``__dlpack__`` (PyTorch, JAX, CuPy, ...),
 
 of dtype float32, float16 or bfloat16 unless said otherwise. Where an op takes *tensors*, it takes one array or a list
-or tuple of arrays and handles all of them in one native call. Arrays must be C-contiguous; those that are written must be
-writable and must not overlap other arguments, except where a docstring says so. The GIL is released. Results have the
-same bits for any number of threads (:func:`boost_ext.set_num_threads`) and on any CPU.
+or tuple of arrays and handles all of them in one native call. Arrays must be C-contiguous; those that are written must
+be writable and must not overlap other arguments, except where a docstring says so. The GIL is released. Results have
+the same bits for any number of threads (:func:`boost_ext.set_num_threads`) and on any CPU.
 
 Errors: ``TypeError`` for objects that are no arrays and for dtypes, ``ValueError`` for everything else that is wrong
 with an argument, ``RuntimeError`` for arrays on a device that this build has no kernels for. The message names the op,
@@ -287,11 +287,9 @@ def dim_reduce_apply(
     if saved is None and lr is not None:
         raise ValueError(f"{op}: lr must come with saved, the weights that it moves, got lr alone")
     rate = factors(op, "lr", 1.0 if lr is None else lr) if saved is not None else None
-    coefficients = (
-        number(op, name, value)
-        for name, value in (("gamma", gamma), ("alpha", alpha), ("rho", rho), ("inv_scale", inv_scale))
-    )
-    _core.dim_reduce_apply(momentum, grads, grad_proj, dn, out, *coefficients, saved, rate)
+    scale = number(op, "inv_scale", inv_scale)
+    decay, share, step = number(op, "gamma", gamma), number(op, "alpha", alpha), number(op, "rho", rho)
+    _core.dim_reduce_apply(momentum, grads, grad_proj, dn, out, decay, share, step, scale, saved, rate)
     return out
 
 
