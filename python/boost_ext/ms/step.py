@@ -65,6 +65,10 @@ class _ApplyDimReduce(nn.Cell):
         return self.dim_reduce(loss, grads, scale, self.weights, self.weights_clone, *inputs)
 
 
+def _scale_parameter(value: float | Tensor) -> Parameter:
+    return Parameter(Tensor(value, ms.float32), name="scale_sense", requires_grad=False)
+
+
 def _ones(name: str) -> Parameter:
     return Parameter(Tensor(1.0, ms.float32), name=name, requires_grad=False)
 
@@ -115,24 +119,22 @@ class BoostTrainOneStepCell(nn.TrainOneStepCell):
             raise TypeError(f"{name}: sens must be a number, got {type(sens).__name__}")
         if not 0 < float(sens) <= np.finfo(np.float32).max:
             raise ValueError(f"{name}: sens must be finite and > 0, got {sens}")
-        if compile not in ("step", "network", "off"):
-            raise ValueError(f"{name}: compile must be 'step', 'network' or 'off', got {compile!r}")
-        super().__init__(network, optimizer, float(sens))
-        self._build(network, optimizer, compile, dim_reduce, self._own_scale(float(sens)), unscale=False)
+        self._assemble(network, optimizer, _scale_parameter(float(sens)), compile, dim_reduce, unscale=False)
 
-    def _own_scale(self, value: float | Tensor) -> Parameter:
-        return Parameter(Tensor(value, ms.float32), name="scale_sense", requires_grad=False)
-
-    def _build(
+    def _assemble(
         self,
         network: nn.Cell,
         optimizer: nn.Cell,
+        scale_sense: Parameter,
         compile: Compile,
         dim_reduce: DimReduceConfig | None,
-        scale_sense: Parameter,
         *,
         unscale: bool,
     ) -> None:
+        """Put the slots together. ``unscale``: the optimizer gets gradients without the loss scale."""
+        if compile not in ("step", "network", "off"):
+            raise ValueError(f"{type(self).__name__}: compile must be 'step', 'network' or 'off', got {compile!r}")
+        nn.TrainOneStepCell.__init__(self, network, optimizer)
         self.scale_sense = scale_sense
         # The guard divides gradients in place. The gradient of a term that is added to the loss is the scale itself,
         # the same memory; so the scale goes in as a product that no compiler can fold, and comes out as another one.
@@ -203,32 +205,25 @@ class BoostTrainOneStepWithLossScaleCell(BoostTrainOneStepCell):
         compile: Compile = "step",
         dim_reduce: DimReduceConfig | None = None,
     ) -> None:
-        super().__init__(network, optimizer, 1.0, compile=compile, dim_reduce=dim_reduce)
-        if float(getattr(optimizer, "loss_scale", 1.0)) != 1.0:
-            raise ValueError(
-                f"BoostTrainOneStepWithLossScaleCell: optimizer.loss_scale must be 1, got {optimizer.loss_scale}; "
-                "the cell unscales the gradients, and the optimizer would do it again"
-            )
-        self.loss_scaling_manager = None
+        name = type(self).__name__
+        manager = None
         if isinstance(scale_sense, nn.Cell):
-            self.loss_scaling_manager = scale_sense
-            shared = getattr(scale_sense, "scale_sense", None)
-            self.scale_sense = (
-                shared if isinstance(shared, Parameter) else self._own_scale(scale_sense.get_loss_scale())
-            )
+            manager = scale_sense
+            shared = getattr(manager, "scale_sense", None)  # ours hold the scale: one state for manager and cell
+            scale = shared if isinstance(shared, Parameter) else _scale_parameter(manager.get_loss_scale())
         elif isinstance(scale_sense, Tensor):
             if tuple(scale_sense.shape) not in {(), (1,)}:
-                raise ValueError(
-                    "BoostTrainOneStepWithLossScaleCell: scale_sense must have shape () or (1,), got "
-                    f"{tuple(scale_sense.shape)}"
-                )
-            self.scale_sense = self._own_scale(scale_sense)
+                raise ValueError(f"{name}: scale_sense must have shape () or (1,), got {tuple(scale_sense.shape)}")
+            scale = _scale_parameter(scale_sense)
         else:
-            raise TypeError(
-                "BoostTrainOneStepWithLossScaleCell: scale_sense must be a Cell or a Tensor, got "
-                f"{type(scale_sense).__name__}"
+            raise TypeError(f"{name}: scale_sense must be a Cell or a Tensor, got {type(scale_sense).__name__}")
+        if float(getattr(optimizer, "loss_scale", 1.0)) != 1.0:
+            raise ValueError(
+                f"{name}: optimizer.loss_scale must be 1, got {optimizer.loss_scale}; the cell unscales the gradients, "
+                "and the optimizer would do it again"
             )
-        self.unscales_in_guard = not self.apply_slot.unscales
+        self._assemble(network, optimizer, scale, compile, dim_reduce, unscale=True)
+        self.loss_scaling_manager = manager
 
     def update_scale(self, overflow: Tensor) -> Tensor:
         if self.loss_scaling_manager is None:
@@ -243,7 +238,7 @@ class BoostTrainOneStepWithLossScaleCell(BoostTrainOneStepCell):
 
         Raises:
             TypeError: if it is not a Tensor.
-            ValueError: if the shape differs, or if the scale belongs to an update cell.
+            ValueError: if the shape differs.
         """
         if not isinstance(sens, Tensor):
             raise TypeError(f"set_sense_scale: sens must be a Tensor, got {type(sens).__name__}")
@@ -251,4 +246,4 @@ class BoostTrainOneStepWithLossScaleCell(BoostTrainOneStepCell):
             raise ValueError(
                 f"set_sense_scale: sens must have shape {tuple(self.scale_sense.shape)}, got {tuple(sens.shape)}"
             )
-        self.scale_sense.set_data(sens.astype(ms.float32))
+        ops.assign(self.scale_sense, sens.astype(ms.float32))
