@@ -12,21 +12,11 @@ from pathlib import Path
 
 
 def arguments(names: Sequence[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks", description="boost_ext beside its peers"
-    )
-    parser.add_argument(
-        "--quick", action="store_true", help="small sizes and no goals: only whether it all runs"
-    )
-    parser.add_argument(
-        "--only", metavar="NAME", action="append", default=[], help=f"of: {', '.join(names)}"
-    )
-    parser.add_argument(
-        "--threads", type=int, default=len(os.sched_getaffinity(0)), help="ours and the peers'"
-    )
-    parser.add_argument(
-        "--out", type=Path, help="default: runs/bench, with --quick runs/bench/quick"
-    )
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description="boost_ext beside its peers")
+    parser.add_argument("--quick", action="store_true", help="small sizes and no goals: only whether it all runs")
+    parser.add_argument("--only", metavar="NAME", action="append", default=[], help=f"of: {', '.join(names)}")
+    parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)), help="ours and the peers'")
+    parser.add_argument("--out", type=Path, help="default: runs/bench, with --quick runs/bench/quick")
     options = parser.parse_args()
     for name in options.only:
         if name not in names:

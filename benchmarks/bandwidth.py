@@ -61,21 +61,15 @@ class Bandwidth:
             Probe("read", "global_norm", size, partial(ops.global_norm, a)),
             Probe("read", "NumPy max", size, spread(lambda s: a[s].max())),
             Probe("copy", "NumPy copyto", 2 * size, spread(lambda s: np.copyto(b[s], a[s]))),
-            Probe(
-                "copy", "dim_reduce_trial", 2 * size, partial(ops.dim_reduce_trial, c, a, b, 0.0)
-            ),
-            Probe(
-                "update", "unscale_and_check", 2 * size, partial(ops.unscale_and_check, a, _FACTOR)
-            ),
+            Probe("copy", "dim_reduce_trial", 2 * size, partial(ops.dim_reduce_trial, c, a, b, 0.0)),
+            Probe("update", "unscale_and_check", 2 * size, partial(ops.unscale_and_check, a, _FACTOR)),
             Probe(
                 "update",
                 "NumPy multiply",
                 2 * size,
                 spread(lambda s: np.multiply(a[s], factor, a[s])),
             ),
-            Probe(
-                "triad", "dim_reduce_trial", 3 * size, partial(ops.dim_reduce_trial, c, a, b, 0.5)
-            ),
+            Probe("triad", "dim_reduce_trial", 3 * size, partial(ops.dim_reduce_trial, c, a, b, 0.5)),
             Probe("triad", "NumPy add", 3 * size, spread(lambda s: np.add(a[s], b[s], c[s]))),
         ]
         if torch := torch_or_none():

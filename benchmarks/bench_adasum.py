@@ -36,9 +36,7 @@ def cases(quick: bool) -> Iterator[Case]:
             xy, xx, yy = torch.dot(x, y), torch.dot(x, x) + 1e-12, torch.dot(y, y) + 1e-12
             return (1 - xy / (2 * xx)) * x + (1 - xy / (2 * yy)) * y
 
-        peers.append(
-            Peer("PyTorch", lambda: [torch_pair(x, y) for x, y in zip(ta, tb, strict=True)])
-        )
+        peers.append(Peer("PyTorch", lambda: [torch_pair(x, y) for x, y in zip(ta, tb, strict=True)]))
     if mindspore_or_none():
         peers += _mindspore(a, b)
     yield Case(

@@ -57,9 +57,7 @@ def cases(quick: bool) -> Iterator[Case]:
         yield Case(
             f"bfgs_update k={k}",
             ours=ours,
-            reference=lambda k=k, s=s, y=y: formula(
-                np.eye(k), s.astype(np.float64), y.astype(np.float64)
-            ),
+            reference=lambda k=k, s=s, y=y: formula(np.eye(k), s.astype(np.float64), y.astype(np.float64)),
             peers=tuple(peers),
             tolerance=1e-4,
             reset=reset,

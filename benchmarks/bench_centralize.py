@@ -17,10 +17,7 @@ from .peers import mindspore_or_none, mindspore_peers, torch_or_none
 def layers(quick: bool) -> list[Any]:
     shapes = [(512, 512, 3, 3), (1000, 2048), (2048, 512), (4096, 1024), (64, 3, 7, 7)]
     repeats = 1 if quick else 2
-    return [
-        uniform(int(np.prod(shape)), seed).reshape(shape)
-        for seed, shape in enumerate(shapes * repeats)
-    ]
+    return [uniform(int(np.prod(shape)), seed).reshape(shape) for seed, shape in enumerate(shapes * repeats)]
 
 
 def centered(g: Any) -> Any:

@@ -1,4 +1,4 @@
-"""What it costs to get from MindSpore into a native op and back, over many small tensors: the work itself is nothing."""
+"""What it costs to get from MindSpore into a native op and back, over small tensors: the work is nothing."""
 
 from __future__ import annotations
 

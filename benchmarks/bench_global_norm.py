@@ -25,9 +25,7 @@ def cases(quick: bool) -> Iterator[Case]:
     peers = [Peer("NumPy dot", lambda: norm(grads))]
     if torch := torch_or_none():
         tensors = [torch.from_numpy(g) for g in grads]
-        peers.append(
-            Peer("PyTorch foreach", lambda: torch.nn.utils.get_total_norm(tensors, foreach=True))
-        )
+        peers.append(Peer("PyTorch foreach", lambda: torch.nn.utils.get_total_norm(tensors, foreach=True)))
     if ms := mindspore_or_none():
         square = ms.ops.MultitypeFuncGraph("square_sum")
         hyper_map = ms.ops.HyperMap()

@@ -53,9 +53,7 @@ def cases(quick: bool) -> Iterator[Case]:
     if ms := mindspore_or_none():
         matmul, transpose = ms.ops.MatMul(), ms.ops.Transpose()
 
-        def two(
-            P: Any, a: Any, b: Any
-        ) -> Any:  # as mindspore.boost's DimReduce: one vector after the other
+        def two(P: Any, a: Any, b: Any) -> Any:  # as mindspore.boost's DimReduce: one vector after the other
             return matmul(transpose(P, (1, 0)), a), matmul(transpose(P, (1, 0)), b)
 
         columns = V.reshape(2, K, 1)
@@ -66,16 +64,12 @@ def cases(quick: bool) -> Iterator[Case]:
             peers=mindspore_peers("MatMul", two, P, columns[0], columns[1], graph_goal=10),
             view=np.ravel,
         )
-    numpy32 = Peer(
-        "NumPy, one GEMM, fp32 P", lambda: np.matmul(V, P, product), goal=3.5, tolerance=1e-2
-    )
+    numpy32 = Peer("NumPy, one GEMM, fp32 P", lambda: np.matmul(V, P, product), goal=3.5, tolerance=1e-2)
     narrow = bfloat16(P)
     if narrow is not None:
         bf16_peers = [numpy32]
         if torch := torch_or_none():
             tN, tW = torch_bfloat16(narrow), torch.from_numpy(V).bfloat16()
-            bf16_peers.append(
-                Peer("PyTorch mm, all bf16", lambda: torch.mm(tW, tN), tolerance=5e-2)
-            )
+            bf16_peers.append(Peer("PyTorch mm, all bf16", lambda: torch.mm(tW, tN), tolerance=5e-2))
         yield case("bf16 P", narrow, *bf16_peers)
     yield case("fp16 P", P.astype(np.float16), numpy32)

@@ -28,9 +28,7 @@ def trajectory(n: int) -> Any:
     mix *= 0.85 ** np.arange(CHECKPOINTS)
     width = n // CHECKPOINTS
     for start in range(0, n, _CHUNK):
-        at = (
-            np.arange(start, min(start + _CHUNK, n)) + width * np.arange(CHECKPOINTS)[:, None]
-        ) % n
+        at = (np.arange(start, min(start + _CHUNK, n)) + width * np.arange(CHECKPOINTS)[:, None]) % n
         X[:, start : start + _CHUNK] = mix @ row[at]
     return X
 

@@ -57,8 +57,6 @@ def cases(quick: bool) -> Iterator[Case]:
         bf16_peers = [numpy32]
         if torch := torch_or_none():
             tN, tG = torch_bfloat16(narrow), torch.from_numpy(g).bfloat16()
-            bf16_peers.append(
-                Peer("PyTorch mv, all bf16", lambda: torch.mv(tN, tG), tolerance=5e-2)
-            )
+            bf16_peers.append(Peer("PyTorch mv, all bf16", lambda: torch.mv(tN, tG), tolerance=5e-2))
         yield case("bf16 P", narrow, *bf16_peers)
     yield case("fp16 P", P.astype(np.float16), numpy32)

@@ -36,9 +36,7 @@ def network(ms: Any) -> Any:
     ms.load_param_into_net(
         net,
         {
-            p.name: ms.Parameter(
-                ms.Tensor(np.linspace(-0.1, 0.1, p.size, dtype=np.float32).reshape(p.shape))
-            )
+            p.name: ms.Parameter(ms.Tensor(np.linspace(-0.1, 0.1, p.size, dtype=np.float32).reshape(p.shape)))
             for p in net.trainable_params()
         },
     )
@@ -94,15 +92,15 @@ def small_network(quick: bool) -> Iterator[Case]:
     for label, mode in modes.items():
         run, around = theirs(mode)
         peer = Peer(f"MS TrainOneStepCell {label}", run, goal=1.0, around=around)
-        variants = {"step": {"compile": "step"}} if label == "graph" else {
-            c: {"compile": c} for c in ("step", "network", "off")
-        }
+        variants = (
+            {"step": {"compile": "step"}}
+            if label == "graph"
+            else {c: {"compile": c} for c in ("step", "network", "off")}
+        )
         for compile, kwargs in variants.items():
             what = label if label == "graph" else f'{label} compile="{compile}"'
             yield Case(f"step {what}", ours(mode, False, **kwargs), lambda: reference, (peer,))
-        yield Case(
-            f"step with dynamic loss scale {label}", ours(mode, True), lambda: reference, (peer,)
-        )
+        yield Case(f"step with dynamic loss scale {label}", ours(mode, True), lambda: reference, (peer,))
 
 
 def dim_reduce(quick: bool) -> Iterator[Case]:
@@ -133,17 +131,13 @@ def dim_reduce(quick: bool) -> Iterator[Case]:
             self.net, self.weights = net, ms.ParameterTuple(net.trainable_params())
             self.clone = self.weights.clone(prefix="clone", init="same")
             self.grad = ms.ops.GradOperation(get_by_list=True)
-            self.dim_reduce = DimReduce(
-                net, optimizer, self.weights, P, k, 0.55, 0.9, 0.001, 0.4, 0, 1
-            )
+            self.dim_reduce = DimReduce(net, optimizer, self.weights, P, k, 0.55, 0.9, 0.001, 0.4, 0, 1)
 
         def construct(self, x: Any) -> Any:
             loss = self.net(x)
             grads = self.grad(self.net, self.weights)(x)
             one = ms.ops.ones_like(loss)
-            return ms.ops.depend(
-                loss, self.dim_reduce(loss, grads, one, self.weights, self.clone, x)
-            )
+            return ms.ops.depend(loss, self.dim_reduce(loss, grads, one, self.weights, self.clone, x))
 
     inputs = (ms.Tensor([2.0], ms.float32),)
     with tempfile.TemporaryDirectory() as directory:
@@ -155,9 +149,7 @@ def dim_reduce(quick: bool) -> Iterator[Case]:
             ("graph", ms.GRAPH_MODE, 8.0),
         ):
             net = Mean()
-            cell = boost.BoostTrainOneStepCell(
-                net, ms.nn.SGD(net.trainable_params(), REST), dim_reduce=config
-            )
+            cell = boost.BoostTrainOneStepCell(net, ms.nn.SGD(net.trainable_params(), REST), dim_reduce=config)
             call, around = caller(ms, cell, mode, inputs)
 
             def ours(call: Any = call, around: Any = around) -> Any:

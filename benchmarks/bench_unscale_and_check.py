@@ -112,9 +112,7 @@ def _mindspore(grads: Any) -> tuple[Peer, ...]:
     hyper_map = ops_.HyperMap()
     scale = ms.Tensor(inverse)
     base = ms.Tensor(1, ms.float32)
-    cell_scale, cell_check = (
-        ops_.MultitypeFuncGraph(name) for name in ("cell_scale", "cell_check")
-    )
+    cell_scale, cell_check = (ops_.MultitypeFuncGraph(name) for name in ("cell_scale", "cell_check"))
     reciprocal, is_finite, reshape = ops_.Reciprocal(), ops_.IsFinite(), ops_.Reshape()
 
     @cell_scale.register("Tensor", "Tensor")
@@ -135,8 +133,6 @@ def _mindspore(grads: Any) -> tuple[Peer, ...]:
         return grads, ops_.logical_not(ms.amp.all_finite(grads))
 
     return (
-        *mindspore_peers(
-            "loss-scale cell's ops", cell, scale, grads, pynative_goal=20, graph_goal=20
-        ),
+        *mindspore_peers("loss-scale cell's ops", cell, scale, grads, pynative_goal=20, graph_goal=20),
         *mindspore_peers("with amp.all_finite", amp, scale, grads, pynative_goal=20, graph_goal=20),
     )

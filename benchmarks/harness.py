@@ -97,9 +97,7 @@ def run(case: Case, bandwidth: Bandwidth) -> Iterator[Row]:
     if case.traffic is not None:
         probe = bandwidth.best(case.access)
         pair = _in_turns(ours, ours_first, Peer(probe.name, probe.run), probe.seconds, case.seconds)
-        yield _row(
-            case, f"{case.access} bandwidth", pair, case.bandwidth_goal, case.traffic / probe.bytes
-        )
+        yield _row(case, f"{case.access} bandwidth", pair, case.bandwidth_goal, case.traffic / probe.bytes)
     for peer in case.peers:
         try:
             first = _checked(case, peer, reference)
@@ -118,9 +116,7 @@ def run(case: Case, bandwidth: Bandwidth) -> Iterator[Row]:
                 reason,
             )
             continue
-        yield _row(
-            case, peer.name, _in_turns(ours, ours_first, peer, first, case.seconds), peer.goal
-        )
+        yield _row(case, peer.name, _in_turns(ours, ours_first, peer, first, case.seconds), peer.goal)
 
 
 def _row(

@@ -76,8 +76,7 @@ def print_heading(about: dict[str, Any], bandwidth: Bandwidth) -> None:
     )
     best = bandwidth.all_best()
     console.print(
-        "bandwidth, GB/s: "
-        + ", ".join(f"{p.access} [bold]{p.gb_per_second:.1f}[/bold] ({p.name})" for p in best)
+        "bandwidth, GB/s: " + ", ".join(f"{p.access} [bold]{p.gb_per_second:.1f}[/bold] ({p.name})" for p in best)
     )
 
 
@@ -95,18 +94,14 @@ def print_rows(title: str, rows: Sequence[Row]) -> None:
         if case and table.rows:
             table.add_section()
         if row.error is not None:
-            table.add_row(
-                case, _ms(row.ours, row.ours_spread), "", row.peer, "[yellow]no answer[/]", "", ""
-            )
+            table.add_row(case, _ms(row.ours, row.ours_spread), "", row.peer, "[yellow]no answer[/]", "", "")
             continue
         ratio, goal = f"{row.ratio:.2f}", "" if row.goal is None else f"≥ {row.goal:g}"
         if row.goal is not None:
             colour = "red" if row.missed else "green"
             ratio, goal = f"[{colour}]{ratio}[/]", f"{goal} {'missed' if row.missed else 'met'}"
         where = (
-            (ratio, row.peer, "", "")
-            if row.bandwidth
-            else ("", row.peer, _ms(row.peer_time, row.peer_spread), ratio)
+            (ratio, row.peer, "", "") if row.bandwidth else ("", row.peer, _ms(row.peer_time, row.peer_spread), ratio)
         )
         table.add_row(case, _ms(row.ours, row.ours_spread), *where, goal)
     console.print(table)
@@ -131,19 +126,11 @@ def print_missed(rows: Sequence[Row]) -> None:
         )
 
 
-def write_json(
-    path: Path, about: dict[str, Any], bandwidth: Bandwidth, rows: Sequence[Row]
-) -> None:
+def write_json(path: Path, about: dict[str, Any], bandwidth: Bandwidth, rows: Sequence[Row]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    probes = [
-        {"access": p.access, "by": p.name, "gb_per_second": round(p.gb_per_second, 2)}
-        for p in bandwidth.probes
-    ]
+    probes = [{"access": p.access, "by": p.name, "gb_per_second": round(p.gb_per_second, 2)} for p in bandwidth.probes]
     listed = [
-        {
-            key: None if isinstance(value, float) and math.isnan(value) else value
-            for key, value in asdict(row).items()
-        }
+        {key: None if isinstance(value, float) and math.isnan(value) else value for key, value in asdict(row).items()}
         | {"missed": row.missed and row.error is None}
         for row in rows
     ]

@@ -6,24 +6,33 @@ namespace boost_ext::cpu::BOOST_EXT_ISA {
 namespace {
 
 constexpr std::int64_t kBlock = 4096;
-constexpr int kRows = 4;  // rows of P that share one visit to the sums
+// Rows of P that share one visit to the sums: many streams at once keep the memory busy.
+constexpr int kRows = 8;
+// Bytes to prefetch ahead: far enough for the memory to answer, near enough for the lines of all rows to stay in the
+// first-level cache.
+constexpr std::int64_t kAhead = 1024;
 
-// sums[j][i] += sum over `rows` rows of v[j][r] * row_r[i]; one addition a row, in order.
+// sums[j][i] += sum over R rows of v[j][r] * row_r[i]; one addition a row, in order.
 template <int J, int R, class T>
-BOOST_EXT_INLINE void accumulate(const T* p, std::int64_t stride, const float* const* v, float* const* sums,
+BOOST_EXT_INLINE void accumulate(const T* rows, std::int64_t stride, const float* const* v, float* const* sums,
                                  std::int64_t count, bool first) {
-  sweep(count, [&](auto io, std::int64_t i, auto) BOOST_EXT_INLINE_LAMBDA {
-    F x[R];
+  float w[J][R];
+  for (int j = 0; j < J; ++j) std::memcpy(w[j], v[j], sizeof w[j]);
+  const auto columns = [&](auto io, std::int64_t i) BOOST_EXT_INLINE_LAMBDA {
+    F acc[J];
+    for (int j = 0; j < J; ++j) acc[j] = first ? F{} : io.load(sums[j] + i);
+#pragma GCC unroll 8
     for (int r = 0; r < R; ++r) {
-      __builtin_prefetch(p + r * stride + i + 1024);
-      x[r] = io.load(p + r * stride + i);
+      const T* p = rows + r * stride + i;
+      if (sizeof(T) == 4 || i % (2 * kLanes) == 0) __builtin_prefetch(p + kAhead / sizeof(T));  // once a cache line
+      const F x = io.load(p);
+      for (int j = 0; j < J; ++j) acc[j] = acc[j] + w[j][r] * x;
     }
-    for (int j = 0; j < J; ++j) {
-      F acc = first ? F{} : io.load(sums[j] + i);
-      for (int r = 0; r < R; ++r) acc = acc + v[j][r] * x[r];
-      io.store(sums[j] + i, acc);
-    }
-  });
+    for (int j = 0; j < J; ++j) io.store(sums[j] + i, acc[j]);
+  };
+  std::int64_t i = 0;
+  for (; i + kLanes <= count; i += kLanes) columns(Full{}, i);
+  if (i < count) columns(Part{count - i}, i);
 }
 
 template <int J, class T>
@@ -50,26 +59,31 @@ void pca_back_project(const Context& context, const View& P, Tensors vectors, Te
   Scratch<std::int64_t> column(tensors);
   for (std::int64_t t = 0, at = 0; t < tensors; at += first[t++].size) column[t] = at;
 
-  blocks.run(context.threads, [&](Block b) {
-    float buffer[2][kBlock];
-    float* const sums[2] = {buffer[0], buffer[1]};
-    typed(P, [&](auto* p) BOOST_EXT_INLINE_LAMBDA {
-      const auto* at = p + column[b.tensor] + b.begin;
-      for (std::int64_t j = 0; j < vectors.count; j += 2) {  // a second pair finds the block of P in the cache
-        const bool pair = j + 1 < vectors.count;
-        const float* const v[2] = {static_cast<const float*>(vectors[j].data),
-                                   static_cast<const float*>(vectors[pair ? j + 1 : j].data)};
-        if (pair) block<2>(at, P.rows, n, v, sums, b.count); else block<1>(at, P.rows, n, v, sums, b.count);
-        for (int i = 0; i < (pair ? 2 : 1); ++i) {
-          typed(out[(j + i) * tensors + b.tensor], [&](auto* target) BOOST_EXT_INLINE_LAMBDA {
-            sweep(b.count, [&](auto io, std::int64_t e, auto) BOOST_EXT_INLINE_LAMBDA {
-              io.store(target + b.begin + e, io.load(sums[i] + e));
-            });
-          });
-        }
-      }
-    });
-  }, P.rows);
+  blocks.run(
+      context.threads,
+      [&](Block b) {
+        alignas(64) float buffer[2][kBlock];
+        float* const sums[2] = {buffer[0], buffer[1]};
+        typed(P, [&](auto* p) BOOST_EXT_INLINE_LAMBDA {
+          const auto* at = p + column[b.tensor] + b.begin;
+          for (std::int64_t j = 0; j < vectors.count; j += 2) {  // a second pair finds the block of P in the cache
+            const bool pair = j + 1 < vectors.count;
+            const float* const v[2] = {static_cast<const float*>(vectors[j].data),
+                                       static_cast<const float*>(vectors[pair ? j + 1 : j].data)};
+            if (pair)
+              block<2>(at, P.rows, n, v, sums, b.count);
+            else
+              block<1>(at, P.rows, n, v, sums, b.count);
+            for (int i = 0; i < (pair ? 2 : 1); ++i) {
+              typed(out[(j + i) * tensors + b.tensor], [&](auto* target) BOOST_EXT_INLINE_LAMBDA {
+                sweep(b.count, [&](auto io, std::int64_t e, auto)
+                                   BOOST_EXT_INLINE_LAMBDA { io.store(target + b.begin + e, io.load(sums[i] + e)); });
+              });
+            }
+          }
+        });
+      },
+      P.rows);
 }
 
 }  // namespace boost_ext::cpu::BOOST_EXT_ISA

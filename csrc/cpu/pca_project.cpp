@@ -6,14 +6,14 @@ namespace boost_ext::cpu::BOOST_EXT_ISA {
 namespace {
 
 constexpr std::int64_t kBlock = 4096;
-// A thread walks along its rows for a strip before it turns to the next ones, so that the hardware prefetcher runs ahead
-// (telling it where to look made it slower); the strip of the gradient stays in the second-level cache meanwhile.
+// A thread walks along its rows for a strip before it turns to the next ones, so that the hardware prefetcher runs
+// ahead; the strip of the gradient stays in the second-level cache meanwhile.
 constexpr std::int64_t kBlocksPerStrip = 8;
 constexpr std::int64_t kStrip = kBlock * kBlocksPerStrip;
 
-// Rows of P in one visit to the gradient: four streams keep more of the memory busy than one, as long as the sums of all
-// four stay in registers.
-constexpr int kRows = kWidth == kLanes ? 4 : 1;
+// Rows of P in one visit to the gradient: four streams keep more of the memory busy than one.
+constexpr int kRows = 4;
+constexpr std::int64_t kAhead = 2048;  // bytes to prefetch ahead
 
 // out[r * out_stride] = <row r of `rows`, g> for R rows.
 template <int R, class T>
@@ -21,10 +21,13 @@ BOOST_EXT_INLINE void dots(const T* rows, std::int64_t stride, const float* g, s
                            std::int64_t out_stride) {
   F sums[R][kAccumulators] = {};
   sweep(count, [&](auto io, std::int64_t i, auto at) BOOST_EXT_INLINE_LAMBDA {
+    constexpr int u = decltype(at)::value;
     const F x = io.load(g + i);
+#pragma GCC unroll 4
     for (int r = 0; r < R; ++r) {
-      F& acc = sums[r][decltype(at)::value];
-      acc = acc + io.load(rows + r * stride + i) * x;
+      const T* p = rows + r * stride + i;
+      if (sizeof(T) == 4 || u % 2 == 0) __builtin_prefetch(p + kAhead / sizeof(T));  // once a cache line
+      sums[r][u] = sums[r][u] + io.load(p) * x;
     }
   });
   for (int r = 0; r < R; ++r) out[r * out_stride] = sum((sums[r][0] + sums[r][1]) + (sums[r][2] + sums[r][3]));
@@ -50,21 +53,24 @@ void pca_project(const Context& context, const View& P, Tensors grads, std::int6
   Scratch<double> partial(k * blocks);
   std::memset(partial.get(), 0, static_cast<std::size_t>(k * blocks) * sizeof(double));
 
-  strips.run(context.threads, [&](Block strip) {
-    float g[kStrip];  // in float32 once, not once a row
-    typed(grads[strip.tensor], [&](auto* source) BOOST_EXT_INLINE_LAMBDA {
-      sweep(strip.count, [&](auto io, std::int64_t i, auto) BOOST_EXT_INLINE_LAMBDA {
-        io.store(g + i, io.load(source + strip.begin + i));
-      });
-    });
-    typed(P, [&](auto* p) BOOST_EXT_INLINE_LAMBDA {
-      const auto* first = p + column[strip.tensor] + strip.begin;
-      double* const sums = &partial[strip.index * kBlocksPerStrip];
-      std::int64_t r = 0;
-      for (; r + kRows <= k; r += kRows) strip_dots<kRows>(first + r * n, n, g, strip.count, sums + r * blocks, blocks);
-      for (; r < k; ++r) strip_dots<1>(first + r * n, n, g, strip.count, sums + r * blocks, blocks);
-    });
-  }, k);
+  strips.run(
+      context.threads,
+      [&](Block strip) {
+        alignas(64) float g[kStrip];  // in float32 once, not once a row
+        typed(grads[strip.tensor], [&](auto* source) BOOST_EXT_INLINE_LAMBDA {
+          sweep(strip.count, [&](auto io, std::int64_t i, auto)
+                                 BOOST_EXT_INLINE_LAMBDA { io.store(g + i, io.load(source + strip.begin + i)); });
+        });
+        typed(P, [&](auto* p) BOOST_EXT_INLINE_LAMBDA {
+          const auto* first = p + column[strip.tensor] + strip.begin;
+          double* const sums = &partial[strip.index * kBlocksPerStrip];
+          std::int64_t r = 0;
+          for (; r + kRows <= k; r += kRows)
+            strip_dots<kRows>(first + r * n, n, g, strip.count, sums + r * blocks, blocks);
+          for (; r < k; ++r) strip_dots<1>(first + r * n, n, g, strip.count, sums + r * blocks, blocks);
+        });
+      },
+      k);
 
   for (std::int64_t r = 0; r < k; ++r) {
     double total = 0;
