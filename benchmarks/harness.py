@@ -2,8 +2,8 @@
 
 Every call's answer is compared with a float64 reference, element by element, before it is timed.
 Ours and the peer are then called in turns, in one process, so that whatever else the machine does
-hits both; times are medians over the rounds. The bandwidth is a peer like the others: the probe
-moves a known number of bytes in turns with the case.
+hits both. Times are medians over the rounds, the ratio is the median of the rounds' ratios. The
+bandwidth is a peer like the others: the probe moves a known number of bytes in turns with the case.
 """
 
 from __future__ import annotations
@@ -11,19 +11,20 @@ from __future__ import annotations
 import math
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from .bandwidth import Access, Bandwidth
+from .bandwidth import Access, Bandwidth, rest
 
 _SAMPLE = 5e-3  # seconds; shorter calls are repeated within a sample
-_REST = 0.03  # OpenBLAS and OpenMP workers spin for some 25 ms after a call, on others' cores
 _ROUNDS = 25
-_SLOW = 4.0  # seconds; such a call is timed once
+_FEWEST_ROUNDS = 5
+_SLOW = 0.5  # seconds; such calls get three rounds
+_ONCE = 4.0  # seconds; such a call is timed once
 
 
 @dataclass(frozen=True)
@@ -96,8 +97,8 @@ def run(case: Case, bandwidth: Bandwidth) -> Iterator[Row]:
     ours_first = _checked(case, ours, reference)
     if case.traffic is not None:
         probe = bandwidth.best(case.access)
-        pair = _in_turns(ours, ours_first, Peer(probe.name, probe.run), probe.seconds, case.seconds)
-        yield _row(case, f"{case.access} bandwidth", pair, case.bandwidth_goal, case.traffic / probe.bytes)
+        rounds = _in_turns(ours, ours_first, Peer(probe.name, probe.run), probe.seconds, case.seconds)
+        yield _row(case, f"{case.access} bandwidth", rounds, case.bandwidth_goal, case.traffic / probe.bytes)
     for peer in case.peers:
         try:
             first = _checked(case, peer, reference)
@@ -122,21 +123,21 @@ def run(case: Case, bandwidth: Bandwidth) -> Iterator[Row]:
 def _row(
     case: Case,
     name: str,
-    pair: tuple[list[float], list[float]],
+    rounds: list[tuple[float, float]],
     goal: float | None,
     work: float | None = None,
 ) -> Row:
-    ours, peer = (statistics.median(times) for times in pair)
+    ours, peer = zip(*rounds, strict=True)
     return Row(
         case.name,
-        1e3 * ours,
-        _spread(pair[0]),
+        1e3 * statistics.median(ours),
+        _spread(ours),
         name,
-        1e3 * peer,
-        _spread(pair[1]),
-        peer / ours * (1 if work is None else work),
+        1e3 * statistics.median(peer),
+        _spread(peer),
+        statistics.median(theirs / mine for mine, theirs in rounds) * (1 if work is None else work),
         goal,
-        len(pair[0]),
+        len(rounds),
         bandwidth=work is not None,
     )
 
@@ -168,32 +169,30 @@ def _difference(answer: list[Any], reference: list[Any], tolerance: float) -> st
     return ""
 
 
-def _in_turns(
-    ours: Peer, ours_first: float, peer: Peer, peer_first: float, budget: float
-) -> tuple[list[float], list[float]]:
-    if peer_first > _SLOW:
-        rest = [_sample(ours, 1) for _ in range(2 if ours_first < _SLOW else 0)]
-        return [ours_first, *rest], [peer_first]
-    inner = [max(1, math.ceil(_SAMPLE / max(first, 1e-7))) for first in (ours_first, peer_first)]
-    a_round = ours_first * inner[0] + peer_first * inner[1] + 2 * _REST
-    times: tuple[list[float], list[float]] = ([], [])
-    for _ in range(min(_ROUNDS, max(3, int(budget / a_round)))):
-        for who, repeat, into in zip((ours, peer), inner, times, strict=True):
-            into.append(_sample(who, repeat))
-    return times
+def _in_turns(ours: Peer, ours_first: float, peer: Peer, peer_first: float, budget: float) -> list[tuple[float, float]]:
+    """Times of ours and the peer, round by round."""
+    if peer_first > _ONCE:
+        return [(_sample(ours, 1), peer_first)]
+    fewest = 3 if peer_first > _SLOW else _FEWEST_ROUNDS
+    mine, theirs = (math.ceil(_SAMPLE / max(first, 1e-7)) for first in (ours_first, peer_first))
+    rounds: list[tuple[float, float]] = []
+    end = time.perf_counter() + budget
+    while len(rounds) < fewest or (len(rounds) < _ROUNDS and time.perf_counter() < end):
+        rounds.append((_sample(ours, mine), _sample(peer, theirs)))
+    return rounds
 
 
 def _sample(who: Peer, repeat: int) -> float:
     call = who.run
     with who.around():
-        time.sleep(_REST)
+        rest()
         start = time.perf_counter()
         for _ in range(repeat):
             call()
         return (time.perf_counter() - start) / repeat
 
 
-def _spread(times: list[float]) -> float:
+def _spread(times: Sequence[float]) -> float:
     """Half the distance of the quartiles, relative to the median."""
     if len(times) < 3:
         return 0.0
