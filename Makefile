@@ -67,5 +67,5 @@ $(VENVS)/core/installed: $(SOURCES) | $(VENVS)/core/bin/python
 	touch $@
 
 $(VENVS)/lint/installed: pyproject.toml | $(VENVS)/lint/bin/python
-	$(VENVS)/lint/bin/python -m pip install -q ruff 'clang-format>=18' 'cmake>=3.21' ninja
+	$(VENVS)/lint/bin/python -m pip install -q 'ruff>=0.6' 'clang-format>=18' 'cmake>=3.21' ninja
 	touch $@
