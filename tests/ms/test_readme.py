@@ -1,0 +1,33 @@
+"""What the README shows runs."""
+
+import re
+from pathlib import Path
+
+import mindspore as ms
+import numpy as np
+import pytest
+
+README = Path(__file__).parents[2] / "README.md"
+BLOCKS = re.findall(r"```python\n(.*?)```", README.read_text(), re.DOTALL)
+
+
+def test_the_ops() -> None:
+    names: dict = {}
+    exec(BLOCKS[0], names)
+    assert not names["report"]
+    assert [t.shape for t in names["total"]] == [g.shape for g in names["grads"]]
+    again = names["ops"].pca_project(names["P"], names["back"][0])
+    np.testing.assert_allclose(again, names["coordinates"], atol=1e-4)
+
+
+@pytest.mark.usefixtures("mode")
+def test_the_cells() -> None:
+    names: dict = {}
+    exec(BLOCKS[1], names)
+    assert np.isfinite(names["loss"].asnumpy())
+    assert names["loss_scale"].asnumpy() == 2**16
+    assert names["overflow"].dtype == ms.bool_
+
+
+def test_there_are_two_blocks() -> None:
+    assert len(BLOCKS) == 2
