@@ -58,7 +58,7 @@ def main() -> None:
     everything: list[harness.Row] = []
     for name in options.only or names:
         rows: list[harness.Row] = []
-        began = time.perf_counter()
+        watch = report.Watch()
         for case in import_module(f"{__package__}.bench_{name}").cases(options.quick):
             if options.quick:
                 case = replace(
@@ -68,8 +68,9 @@ def main() -> None:
                     peers=tuple(replace(peer, goal=None) for peer in case.peers),
                 )
             rows += harness.run(case, bandwidth)
-        report.print_rows(f"{name}, {time.perf_counter() - began:.0f} s", rows)
-        report.write_json(out / f"{name}.json", about, bandwidth, rows)
+        others = watch.others()
+        report.print_rows(f"{name}, {watch.seconds():.0f} s; other processes took {others:.0%} of the cores", rows)
+        report.write_json(out / f"{name}.json", about | {"others": round(others, 3)}, bandwidth, rows)
         everything += rows
     report.plot(out / "ratios.png", about, everything)
     report.print_missed(everything)

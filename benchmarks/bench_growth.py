@@ -98,5 +98,5 @@ def _case(name: str, n: int, whole: Call, tenths: Call, traffic: int, access: Ac
         access=access,
         tolerance=0,  # the bits do not depend on the threads
         view=lambda answer: answer.ravel()[:: 1 + answer.size // 100_000],
-        seconds=0.5,
+        seconds=0.3,
     )

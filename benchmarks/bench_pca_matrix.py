@@ -73,5 +73,5 @@ def case(n: int, beside_mindspore: bool) -> Case:
         reference=lambda: gram_pca(X),
         peers=tuple(peers),
         tolerance=1e-3,
-        view=np.abs,  # each has its own rule for the sign
+        view=lambda P: np.abs(P[:, ::16]),  # each has its own rule for the sign
     )

@@ -24,7 +24,7 @@ _SAMPLE = 5e-3  # seconds; shorter calls are repeated within a sample
 _ROUNDS = 25
 _FEWEST_ROUNDS = 5
 _SLOW = 0.5  # seconds; such calls get three rounds
-_ONCE = 4.0  # seconds; such a call is timed once
+_ONCE = 1.5  # seconds; such a call is timed once
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ import json
 import math
 import os
 import platform
+import time
 from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import datetime, timezone
@@ -59,6 +60,33 @@ def machine(threads: int) -> dict[str, Any]:
         "versions": {"python": platform.python_version()}
         | {name: _version(name) for name in ("numpy", "mindspore", "torch")},
     }
+
+
+class Watch:
+    """The seconds since it was made, and the share of the cores that other processes took meanwhile.
+
+    Beside a busy neighbour no number is worth much, and the threads' least.
+    """
+
+    def __init__(self) -> None:
+        self._start, self._own, self._all = time.perf_counter(), time.process_time(), _busy_seconds()
+
+    def seconds(self) -> float:
+        return time.perf_counter() - self._start
+
+    def others(self) -> float:
+        """Zero where the system does not tell."""
+        others = _busy_seconds() - self._all - (time.process_time() - self._own)
+        return max(0.0, others / self.seconds() / (os.cpu_count() or 1))
+
+
+def _busy_seconds() -> float:
+    """What all cores together have worked since the start of the system, stolen time included."""
+    stat = Path("/proc/stat")
+    if not stat.exists():
+        return 0.0
+    user, nice, system, _idle, _wait, *rest = map(int, stat.read_text().splitlines()[0].split()[1:9])
+    return (user + nice + system + sum(rest)) / os.sysconf("SC_CLK_TCK")
 
 
 def _version(package: str) -> str | None:
