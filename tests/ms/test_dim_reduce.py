@@ -284,7 +284,8 @@ def test_the_line_search_draws_from_a_stream_of_its_own(mode: int, tmp_path: Pat
 
 def test_parameters_keep_their_names(mode: int, matrix: Path) -> None:
     net = Regression()
-    boost.BoostTrainOneStepCell(net, sgd(net), dim_reduce=config(matrix))
+    cell = boost.BoostTrainOneStepCell(net, sgd(net), dim_reduce=config(matrix))
+    assert (cell.check_dim_reduce_enable(), cell.check_adasum_enable()) == (True, False)
     assert [p.name for p in net.get_parameters()] == ["w", "b"]
 
 

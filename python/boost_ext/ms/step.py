@@ -170,6 +170,10 @@ class BoostTrainOneStepCell(nn.TrainOneStepCell):
         """The last slot; the scale of this cell is constant."""
         return overflow
 
+    def check_adasum_enable(self) -> bool:
+        """Whether this cell trains with AdaSum: it takes more than one rank, which this release does not support."""
+        return False
+
     def check_dim_reduce_enable(self) -> bool:
         """Whether this cell trains with dimension reduction."""
         return isinstance(self.apply_slot, _ApplyDimReduce)
