@@ -50,16 +50,8 @@ $(VENVS)/%/bin/python:
 	$(PYTHON) -m venv $(VENVS)/$*
 	$(VENVS)/$*/bin/python -m pip install -q --upgrade pip
 
-$(VENVS)/train/installed: $(SOURCES) | $(VENVS)/train/bin/python
-	$(VENVS)/train/bin/python -m pip install -q '.[train]'
-	touch $@
-
-$(VENVS)/test/installed: $(SOURCES) | $(VENVS)/test/bin/python
-	$(VENVS)/test/bin/python -m pip install -q '.[test]'
-	touch $@
-
-$(VENVS)/bench/installed: $(SOURCES) | $(VENVS)/bench/bin/python
-	$(VENVS)/bench/bin/python -m pip install -q '.[bench]'
+$(VENVS)/train/installed $(VENVS)/test/installed $(VENVS)/bench/installed: $(VENVS)/%/installed: $(SOURCES) | $(VENVS)/%/bin/python
+	$(VENVS)/$*/bin/python -m pip install -q '.[$*]'
 	touch $@
 
 $(VENVS)/core/installed: $(SOURCES) | $(VENVS)/core/bin/python

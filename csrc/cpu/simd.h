@@ -84,10 +84,6 @@ BOOST_EXT_INLINE D operator+(D a, D b) {
   BOOST_EXT_EACH2(i) a.v[i] += b.v[i];
   return a;
 }
-BOOST_EXT_INLINE D operator-(D a, D b) {
-  BOOST_EXT_EACH2(i) a.v[i] -= b.v[i];
-  return a;
-}
 BOOST_EXT_INLINE D operator*(D a, D b) {
   BOOST_EXT_EACH2(i) a.v[i] *= b.v[i];
   return a;

@@ -254,11 +254,6 @@ def pca(
 
 
 def _read_ckpt(path: Path) -> Mapping[str, Any]:
-    import mindspore as ms
+    from boost_ext.ms.checkpoint import read_checkpoint  # only when there is such a file: MindSpore is slow to import
 
-    loaded = ms.load_checkpoint(str(path))
-    floats = {ms.float16, ms.bfloat16, ms.float32, ms.float64}
-    # NumPy has no bfloat16; whole numbers stay what they are, so that they are told from weights.
-    return {
-        name: (value.astype(ms.float32) if value.dtype in floats else value).asnumpy() for name, value in loaded.items()
-    }
+    return read_checkpoint(path)

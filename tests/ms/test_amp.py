@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import mindspore as ms
 import numpy as np
 import pytest
-from mindspore import Parameter, Tensor, nn
+from mindspore import Tensor, nn
+from tests.ms.networks import Weight
 
 from boost_ext import amp
 from boost_ext.ms.step import BoostTrainOneStepCell, BoostTrainOneStepWithLossScaleCell
-
-
-@pytest.fixture(autouse=True)
-def own_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Level O1 writes the source of the networks that it rewrites into the working directory."""
-    monkeypatch.chdir(tmp_path)
 
 
 class ConvNet(nn.Cell):  # type: ignore[misc]
@@ -31,17 +25,6 @@ class ConvNet(nn.Cell):  # type: ignore[misc]
 
     def construct(self, x: Tensor) -> Tensor:
         return self.dense(self.flatten(self.relu(self.norm(self.conv(x)))))
-
-
-class Weight(nn.Cell):  # type: ignore[misc]
-    """loss = sum(w * x): the gradient is x."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.w = Parameter(Tensor([1.0, 2.0], ms.float32), name="w")
-
-    def construct(self, x: Tensor) -> Tensor:
-        return (self.w * x).sum()
 
 
 def momentum(network: nn.Cell, rate: float = 0.05, **kwargs: Any) -> nn.Optimizer:

@@ -14,12 +14,6 @@ from mindspore import Parameter, Tensor, nn
 from boost_ext import amp
 
 
-@pytest.fixture(autouse=True)
-def own_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Level O1 writes the source of the networks that it rewrites into the working directory."""
-    monkeypatch.chdir(tmp_path)
-
-
 class Net(nn.Cell):  # type: ignore[misc]
     def __init__(self) -> None:
         super().__init__()

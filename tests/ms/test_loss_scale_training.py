@@ -8,21 +8,11 @@ from typing import Any
 import mindspore as ms
 import numpy as np
 import pytest
-from mindspore import Parameter, Tensor, nn, ops
+from mindspore import Tensor, nn, ops
+from tests.ms.networks import Weight
 
 from boost_ext.ms.loss_scale import DynamicLossScaleManager, LossScaleManager
 from boost_ext.ms.step import BoostTrainOneStepWithLossScaleCell
-
-
-class Weight(nn.Cell):  # type: ignore[misc]
-    """loss = sum(w * x): the gradient is x."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.w = Parameter(Tensor([1.0, 2.0], ms.float32), name="w")
-
-    def construct(self, x: Tensor) -> Tensor:
-        return (self.w * x).sum()
 
 
 class MindSporeCell(nn.TrainOneStepWithLossScaleCell):  # type: ignore[misc]

@@ -12,7 +12,7 @@ from typing import Any
 import mindspore as ms
 from mindspore import Parameter, ParameterTuple, Tensor, nn, ops
 
-from boost_ext.ms.native import in_pynative_mode
+from boost_ext.ms.native import contiguous, in_pynative_mode
 
 __all__ = ["Forward", "Gradients"]
 
@@ -68,6 +68,6 @@ class Gradients(_Compiled):
 
     def __call__(self, *args: Any) -> Any:
         loss, grads = super().__call__(*args)
-        if in_pynative_mode():  # what follows works in place, and an eager gradient may be a view
-            grads = tuple(g if g.is_contiguous() else g.contiguous() for g in grads)
+        if in_pynative_mode():  # what follows works in place
+            grads = contiguous(grads)
         return loss, grads

@@ -7,7 +7,6 @@ hypothesis is true: DNNs can be trained in tiny subspaces", 2021, for the idea a
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import mindspore as ms
@@ -18,6 +17,7 @@ from mindspore import Parameter, ParameterTuple, Tensor, nn, ops
 from boost_ext import pca
 from boost_ext.config import DimReduceConfig
 from boost_ext.ms import native
+from boost_ext.ms.checkpoint import read_checkpoint
 from boost_ext.ms.compiled import Forward
 
 __all__ = ["DimReduce", "projection_matrix"]
@@ -32,12 +32,6 @@ def _state(name: str, value: npt.NDArray[Any] | Tensor) -> Parameter:
 
 def _float32_like(prefix: str, weights: Sequence[Parameter]) -> ParameterTuple:
     return ParameterTuple(_state(f"{prefix}.{w.name}", np.zeros(w.shape, np.float32)) for w in weights)
-
-
-def read_checkpoint(path: Path) -> dict[str, npt.NDArray[Any]]:
-    """A MindSpore checkpoint as float32 arrays by parameter name."""
-    loaded = ms.load_checkpoint(str(path))
-    return {name: value.astype(ms.float32).asnumpy() for name, value in loaded.items()}
 
 
 def projection_matrix(

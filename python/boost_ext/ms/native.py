@@ -36,6 +36,7 @@ __all__ = [
     "PcaBackProject",
     "PcaProject",
     "UnscaleAndCheck",
+    "contiguous",
     "in_pynative_mode",
     "update_loss_scale",
 ]
@@ -54,8 +55,8 @@ def _primitive(name: str) -> ops.Custom:
     return primitive
 
 
-def _contiguous(tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
-    """For tensors that are only read: a gradient may arrive as a view."""
+def contiguous(tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    """The tensors, with a copy for those that are views: an eager gradient may be one."""
     return tuple(t if t.is_contiguous() else t.contiguous() for t in tensors)
 
 
@@ -99,7 +100,7 @@ class UnscaleAndCheck(NativeCell):
 
 
 def _global_norm(norm: Tensor, tensors: Sequence[Tensor]) -> None:
-    ops_norm = _core.global_norm(_contiguous(tensors))
+    ops_norm = _core.global_norm(contiguous(tensors))
     norm.assign_value(Tensor([ops_norm], ms.float32))
 
 
@@ -127,7 +128,7 @@ class Centralize(NativeCell):
 
 
 def _adasum_pair(a: Sequence[Tensor], b: Sequence[Tensor], out: Sequence[Tensor]) -> None:
-    _core.adasum_pair(_contiguous(a), _contiguous(b), out)
+    _core.adasum_pair(contiguous(a), contiguous(b), out)
 
 
 class AdasumPair(NativeCell):
@@ -141,7 +142,7 @@ class AdasumPair(NativeCell):
 
 
 def _pca_project(P: Tensor, out: Tensor, grads: Sequence[Tensor]) -> None:
-    _core.pca_project(P, _contiguous(grads), out)
+    _core.pca_project(P, contiguous(grads), out)
 
 
 class PcaProject(NativeCell):
@@ -273,7 +274,7 @@ def _dim_reduce_apply(
 ) -> None:
     _core.dim_reduce_apply(
         momentum,
-        _contiguous(grads),
+        contiguous(grads),
         grad_proj,
         dn,
         grad_proj,
