@@ -70,6 +70,10 @@ def check(stored: Array) -> Finiteness:
     )
 
 
+def accumulate(accumulator: Array, grad: Array, factor: float, first: bool) -> Array:
+    return factor * grad if first else accumulator + factor * grad
+
+
 def global_norm(tensors: Sequence[Array]) -> float:
     return float(np.sqrt(np.sum(flat(tensors) ** 2)))
 
@@ -106,6 +110,12 @@ def dim_reduce_momentum(m: Array, g: Array, proj: Array, gamma: float, inv_scale
 
 def dim_reduce_delta(m: Array, dn: Array, alpha: float, rho: float) -> Array:
     return alpha * m - rho * dn
+
+
+def group_loss_scale_update(scale: float, found: int, max_scale: float) -> float:
+    if found == 1:
+        return max(scale / np.sqrt(2), 1.0)
+    return min(scale * 2 ** (1 / 1000), max_scale) if found == 0 else scale
 
 
 class LossScale(NamedTuple):

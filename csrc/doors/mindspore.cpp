@@ -6,14 +6,17 @@
 #include <cstring>
 #include <exception>
 
+#include "ops/accumulate.h"
 #include "ops/adasum.h"
 #include "ops/bfgs_update.h"
 #include "ops/centralize.h"
 #include "ops/dim_reduce.h"
 #include "ops/global_norm.h"
+#include "ops/group_loss_scale.h"
 #include "ops/loss_scale_update.h"
 #include "ops/pca_back_project.h"
 #include "ops/pca_project.h"
+#include "ops/timestamp.h"
 #include "ops/unscale_and_check.h"
 
 #define BOOST_EXT_GRAPH_OP(name)                                                                    \
@@ -63,6 +66,11 @@ class Params {
     require(v.dtype == DType::f32 && v.size == 1, op_, ": input ", next_ - 1, " must be one float32");
     return *static_cast<const float*>(v.data);
   }
+  std::int32_t integer() {
+    const View v = take();
+    require(v.dtype == DType::i32 && v.size == 1, op_, ": input ", next_ - 1, " must be one int32");
+    return *static_cast<const std::int32_t*>(v.data);
+  }
   bool flag() {
     const View v = take();
     require(v.dtype == DType::b8 && v.size == 1, op_, ": input ", next_ - 1, " must be one bool");
@@ -90,18 +98,24 @@ class Params {
   int next_ = 0;
 };
 
-int call(const char* op, void (*fn)(Params&), int count, void** data, int* ndims, int64_t** shapes,
-         const char** dtypes) {
+template <class Fn> int guarded(Fn fn) {
   try {
-    require(count >= 1 && std::strcmp(dtypes[count - 1], "bool") == 0, op, ": must have one output, a bool");
-    Params p(op, count, data, ndims, shapes, dtypes);
-    p.result(true);
-    fn(p);
+    fn();
     return 0;
   } catch (const std::exception& e) {
     std::fprintf(stderr, "boost_ext: %s\n", e.what());
     return 1;
   }
+}
+
+int call(const char* op, void (*fn)(Params&), int count, void** data, int* ndims, int64_t** shapes,
+         const char** dtypes) {
+  return guarded([&] {
+    require(count >= 1 && std::strcmp(dtypes[count - 1], "bool") == 0, op, ": must have one output, a bool");
+    Params p(op, count, data, ndims, shapes, dtypes);
+    p.result(true);
+    fn(p);
+  });
 }
 
 // The scale is what the loss was multiplied with; powers of two have an exact reciprocal.
@@ -147,6 +161,29 @@ BOOST_EXT_GRAPH_OP(unscale_and_check) {
   p.result(found);
 }
 
+// scale, report, grads...; the output says whether something was inf or nan
+BOOST_EXT_GRAPH_OP(unscale_and_check_report) {
+  const double inv_scale = reciprocal(p.scalar());
+  const View report = p.take();
+  p.result(unscale_and_check(cpu_context(), p.list(p.left()), inv_scale, report));
+}
+
+// scale, steps, count, accumulators..., grads...: adds grads / (scale * steps); a count of 0 overwrites
+BOOST_EXT_GRAPH_OP(accumulate) {
+  const double scale = static_cast<double>(p.scalar());
+  const double factor = 1.0 / (scale * static_cast<double>(p.scalar()));
+  const bool first = p.integer() == 0;
+  const int n = p.split(2);
+  const Views accumulators = p.list(n);
+  accumulate(cpu_context(), accumulators, p.list(n), factor, first);
+}
+
+// stamps, slot, dependencies...: they are not read, and may have any dtype
+BOOST_EXT_GRAPH_OP(timestamp) {
+  const View stamps = p.take();
+  timestamp(stamps, p.integer());
+}
+
 // norm (1,), tensors...
 BOOST_EXT_GRAPH_OP(global_norm) {
   const View norm = p.take();
@@ -158,6 +195,18 @@ BOOST_EXT_GRAPH_OP(global_norm) {
 // grads...
 BOOST_EXT_GRAPH_OP(centralize) { centralize(cpu_context(), p.list(p.left())); }
 
+// The same without a write: n tensors in, n tensors out, which MindSpore allocates; so there is no bool at the end.
+extern "C" __attribute__((visibility("default"))) int boost_ext_centralized(int nparam, void** params, int* ndims,
+                                                                            int64_t** shapes, const char** dtypes,
+                                                                            void*, void*) {
+  return guarded([&] {
+    Params p("centralize", nparam + 1, params, ndims, shapes, dtypes);
+    const int n = p.split(2);
+    const Views grads = p.list(n), out = p.list(n);
+    centralize(cpu_context(), grads, out);
+  });
+}
+
 // scale, counters, overflow, rule (3,): factor, window, max_scale
 BOOST_EXT_GRAPH_OP(loss_scale_update) {
   const View scale = p.take(), counters = p.take();
@@ -168,6 +217,20 @@ BOOST_EXT_GRAPH_OP(loss_scale_update) {
   const auto* r = static_cast<const float*>(rule.data);
   require(r[1] >= 1 && r[1] <= 16777216, "loss_scale_update", ": window must be from 1 to 2^24, got ", r[1]);
   loss_scale_update(scale, counters, overflow, {r[0], static_cast<std::int64_t>(r[1]), r[2]});
+}
+
+// groups, found (one for each scale), report, scales..., grads...; the output says whether some group overflowed
+BOOST_EXT_GRAPH_OP(group_unscale_and_check) {
+  const View groups = p.take(), found = p.take(), report = p.take();
+  const Views scales = p.list(static_cast<int>(found.size));
+  p.result(group_unscale_and_check(cpu_context(), p.list(p.left()), groups, scales, found, report));
+}
+
+// max_scale, overflows, found, scales...
+BOOST_EXT_GRAPH_OP(group_loss_scale_update) {
+  const double max_scale = static_cast<double>(p.scalar());
+  const View overflows = p.take(), found = p.take();
+  group_loss_scale_update(p.list(p.left()), found, overflows, max_scale);
 }
 
 // B, s, gk_last, started, gk, scale, B_next, dk, slope (1,), eps

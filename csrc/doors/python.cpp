@@ -4,15 +4,18 @@
 #include <pybind11/stl.h>
 
 #include "doors/arrays.h"
+#include "ops/accumulate.h"
 #include "ops/adasum.h"
 #include "ops/bfgs_update.h"
 #include "ops/centralize.h"
 #include "ops/dim_reduce.h"
 #include "ops/global_norm.h"
+#include "ops/group_loss_scale.h"
 #include "ops/loss_scale_update.h"
 #include "ops/pca_back_project.h"
 #include "ops/pca_project.h"
 #include "ops/runtime.h"
+#include "ops/timestamp.h"
 #include "ops/unscale_and_check.h"
 
 namespace py = pybind11;
@@ -85,16 +88,36 @@ py::object py_unscale_and_check(const Object& grads, double inv_scale, bool repo
   return rows;
 }
 
+bool py_unscale_and_check_report(const Object& grads, double inv_scale, const Object& report) {
+  Arrays a("unscale_and_check");
+  const Views g = a.list("grads", grads);
+  const View r = a.one("report", report);
+  return without_gil([&] { return unscale_and_check(cpu_context(), g, inv_scale, r); });
+}
+
 double py_global_norm(const Object& tensors) {
   Arrays a("global_norm");
   const Views t = a.list("tensors", tensors);
   return without_gil([&] { return global_norm(cpu_context(), t); });
 }
 
-void py_centralize(const Object& grads) {
+void py_centralize(const Object& grads, const Object& out) {
   Arrays a("centralize");
   const Views g = a.list("grads", grads);
-  without_gil([&] { centralize(cpu_context(), g); });
+  if (out.is_none()) return without_gil([&] { centralize(cpu_context(), g); });
+  const Views o = a.list("out", out);
+  without_gil([&] { centralize(cpu_context(), g, o); });
+}
+
+void py_accumulate(const Object& accumulators, const Object& grads, double factor, bool first) {
+  Arrays args("accumulate");
+  const Views a = args.list("accumulators", accumulators), g = args.list("grads", grads);
+  without_gil([&] { accumulate(cpu_context(), a, g, factor, first); });
+}
+
+void py_timestamp(const Object& stamps, std::int64_t slot) {
+  Arrays a("timestamp");
+  timestamp(a.one("stamps", stamps), slot);
 }
 
 double py_dim_reduce_direction(const Object& B, const Object& s, const Object& gk_last, bool started, const Object& gk,
@@ -136,6 +159,19 @@ void py_loss_scale_update(const Object& scale, const Object& counters, bool over
   loss_scale_update(a.one("scale", scale), a.one("counters", counters), overflow, {factor, window, max_scale});
 }
 
+bool py_group_unscale_and_check(const Object& grads, const Object& groups, const Object& scales, const Object& found,
+                                const Object& report) {
+  Arrays a("group_unscale_and_check");
+  const Views g = a.list("grads", grads), s = a.list("scales", scales);
+  const View k = a.one("groups", groups), f = a.one("found", found), r = a.one("report", report);
+  return without_gil([&] { return group_unscale_and_check(cpu_context(), g, k, s, f, r); });
+}
+
+void py_group_loss_scale_update(const Object& scales, const Object& found, const Object& overflows, double max_scale) {
+  Arrays a("group_loss_scale_update");
+  group_loss_scale_update(a.list("scales", scales), a.one("found", found), a.one("overflows", overflows), max_scale);
+}
+
 py::dict build_info() {
   py::dict info;
   info["version"] = BOOST_EXT_VERSION;
@@ -164,8 +200,12 @@ PYBIND11_MODULE(_core, m) {
   m.def("adasum_combine", &py_adasum_combine, py::arg("a"), py::arg("b"), py::arg("dots"), py::arg("out"));
   m.def("adasum_pair", &py_adasum_pair, py::arg("a"), py::arg("b"), py::arg("out"));
   m.def("unscale_and_check", &py_unscale_and_check, py::arg("grads"), py::arg("inv_scale"), py::arg("report"));
+  m.def("unscale_and_check_report", &py_unscale_and_check_report, py::arg("grads"), py::arg("inv_scale"),
+        py::arg("report"));
   m.def("global_norm", &py_global_norm, py::arg("tensors"));
-  m.def("centralize", &py_centralize, py::arg("grads"));
+  m.def("centralize", &py_centralize, py::arg("grads"), py::arg("out") = py::none());
+  m.def("accumulate", &py_accumulate, py::arg("accumulators"), py::arg("grads"), py::arg("factor"), py::arg("first"));
+  m.def("timestamp", &py_timestamp, py::arg("stamps"), py::arg("slot"));
   m.def("dim_reduce_direction", &py_dim_reduce_direction, py::arg("B"), py::arg("s"), py::arg("gk_last"),
         py::arg("started"), py::arg("gk"), py::arg("inv_scale"), py::arg("B_next"), py::arg("dk"), py::arg("eps"));
   m.def("dim_reduce_trial", &py_dim_reduce_trial, py::arg("weights"), py::arg("saved"), py::arg("dn"), py::arg("step"),
@@ -175,6 +215,10 @@ PYBIND11_MODULE(_core, m) {
         py::arg("saved"), py::arg("lr"));
   m.def("loss_scale_update", &py_loss_scale_update, py::arg("scale"), py::arg("counters"), py::arg("overflow"),
         py::arg("factor"), py::arg("window"), py::arg("max_scale"));
+  m.def("group_unscale_and_check", &py_group_unscale_and_check, py::arg("grads"), py::arg("groups"), py::arg("scales"),
+        py::arg("found"), py::arg("report"));
+  m.def("group_loss_scale_update", &py_group_loss_scale_update, py::arg("scales"), py::arg("found"),
+        py::arg("overflows"), py::arg("max_scale"));
   m.def("build_info", &build_info);
   m.def("num_threads", &num_threads);
   m.def("set_num_threads", &set_num_threads, py::arg("threads"));

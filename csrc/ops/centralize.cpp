@@ -22,7 +22,30 @@ void centralize(const Context& context, const Views& grads) {
     if (grads[i].ndim >= 2 && grads[i].size > 0) matrices.push_back(grads[i]);
   }
   overlap.check();
-  if (!matrices.empty()) BOOST_EXT_CPU(centralize)(context, matrices);
+  if (!matrices.empty()) BOOST_EXT_CPU(centralize)(context, matrices, matrices);
+}
+
+void centralize(const Context& context, const Views& grads, const Views& out) {
+  const char* op = "centralize";
+  const List from{"grads", grads};
+  const List to{"out", out};
+  require_backend(op, {&grads, &out});
+  require_floats(op, from);
+  require_same_count(op, to, from);
+  require_same_sizes(op, to, from);
+  require_same_dtypes(op, to, from);
+  require_writables(op, to);
+  Overlap overlap(op);
+  overlap.reads(from, true);
+  overlap.writes(to, true);
+  overlap.check();
+  Views read, written;
+  for (std::size_t i = 0; i < grads.size(); ++i) {
+    if (grads[i].size == 0) continue;
+    read.push_back(grads[i]);
+    written.push_back(out[i]);
+  }
+  if (!read.empty()) BOOST_EXT_CPU(centralize)(context, read, written);
 }
 
 }  // namespace boost_ext

@@ -1,11 +1,12 @@
-// centralize: gradient centralization, in place.
+// centralize: gradient centralization, in place or into other tensors.
 //
-//   g[o, ...] <- g[o, ...] - mean over all axes but the first of g[o, ...]
+//   out[o, ...] <- g[o, ...] - mean over all axes but the first of g[o, ...]
 //
 // Yong et al., "Gradient centralization: a new optimization technique for deep neural networks", ECCV 2020, eq. 1, for
 // weights stored with the output channel first (Dense and Conv2d).
-// grads  float32, float16 or bfloat16, written; tensors with fewer than two axes (biases, scales) are left as they are;
-//        a tensor listed more than once is one tensor
+// grads  float32, float16 or bfloat16. Tensors with fewer than two axes (biases, scales) stay what they are.
+// out    of the sizes and dtypes of grads, written; out[i] may be grads[i], and nothing else may overlap it. Grads may
+//        share memory with each other then. Without out the grads are written; one listed more than once is one tensor.
 // The mean is a float64 sum in a fixed order. inf and nan make their own row nan and no other.
 #pragma once
 
@@ -14,7 +15,8 @@
 namespace boost_ext {
 
 void centralize(const Context& context, const Views& grads);
+void centralize(const Context& context, const Views& grads, const Views& out);
 
-BOOST_EXT_CPU_KERNEL(void, centralize, const Context&, Tensors grads)
+BOOST_EXT_CPU_KERNEL(void, centralize, const Context&, Tensors grads, Tensors out)
 
 }  // namespace boost_ext

@@ -35,4 +35,31 @@ std::vector<Finiteness> unscale_and_check(const Context& context, const Views& g
   return result;
 }
 
+void write_row(double* row, const Finiteness& f) {
+  row[0] = static_cast<double>(f.inf);
+  row[1] = static_cast<double>(f.nan);
+  row[2] = static_cast<double>(f.first);
+  row[3] = static_cast<double>(f.max_abs);
+}
+
+bool unscale_and_check(const Context& context, const Views& grads, double inv_scale, const View& report) {
+  const char* op = "unscale_and_check";
+  require_backend(op, {&grads}, {report});
+  require_dtype(op, "report", report, DType::f64);
+  require_size(op, "report", report, 4 * static_cast<std::int64_t>(grads.size()));
+  require_writable(op, "report", report);
+  Overlap overlap(op);
+  overlap.writes("report", report);
+  overlap.reads({"grads", grads});
+  overlap.check();
+  bool found = false;
+  auto* row = static_cast<double*>(report.data);
+  for (const Finiteness& f : unscale_and_check(context, grads, inv_scale)) {
+    found |= f.found();
+    write_row(row, f);
+    row += 4;
+  }
+  return found;
+}
+
 }  // namespace boost_ext

@@ -1,6 +1,26 @@
 """``from boost_ext import boost`` where ``from mindspore import boost`` stood."""
 
+from boost_ext.ms.auto import AutoBoost
 from boost_ext.ms.dim_reduce import DimReduce
+from boost_ext.ms.freeze_optimizer import FreezeOpt
+from boost_ext.ms.grad_accumulation import GradientAccumulation
+from boost_ext.ms.grad_freeze import GradientFreeze, freeze_cell
+from boost_ext.ms.group_loss_scale import GroupLossScaleManager
+from boost_ext.ms.less_bn import LessBN
+from boost_ext.ms.process import OptimizerProcess, ParameterProcess
 from boost_ext.ms.step import BoostTrainOneStepCell, BoostTrainOneStepWithLossScaleCell
 
-__all__ = ["BoostTrainOneStepCell", "BoostTrainOneStepWithLossScaleCell", "DimReduce"]
+__all__ = [
+    "AutoBoost",
+    "BoostTrainOneStepCell",
+    "BoostTrainOneStepWithLossScaleCell",
+    "DimReduce",
+    "FreezeOpt",
+    "GradientAccumulation",
+    "GradientFreeze",
+    "GroupLossScaleManager",
+    "LessBN",
+    "OptimizerProcess",
+    "ParameterProcess",
+    "freeze_cell",
+]

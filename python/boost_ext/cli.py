@@ -1,4 +1,4 @@
-"""The command ``boost-ext``: info, train, pca.
+"""The command ``boost-ext``: info, train, pca, doctor, report.
 
 MindSpore, scikit-learn and matplotlib are imported inside the commands that need them: this module must import fast and
 without them.
@@ -14,6 +14,7 @@ import platform
 import time
 from collections.abc import Iterator, Mapping
 from enum import Enum
+from functools import partial
 from importlib import metadata
 from pathlib import Path
 from typing import Annotated, Any
@@ -25,6 +26,7 @@ from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
     Progress,
+    TaskID,
     TextColumn,
     TimeRemainingColumn,
 )
@@ -257,3 +259,71 @@ def _read_ckpt(path: Path) -> Mapping[str, Any]:
     from boost_ext.ms.checkpoint import read_checkpoint  # only when there is such a file: MindSpore is slow to import
 
     return read_checkpoint(path)
+
+
+@app.command(context_settings={"ignore_unknown_options": True})
+def doctor(
+    target: Annotated[Path, typer.Argument(help="A boost configuration (.json), or a training script (.py).")],
+    arguments: Annotated[
+        list[str] | None, typer.Argument(help="Of the script; those that doctor has too after --.")
+    ] = None,
+    level: Annotated[str | None, typer.Option(help="Boost level of a configuration; O0 if left out.")] = None,
+    mode: Annotated[str | None, typer.Option(help="boost.mode, instead of the configuration's.")] = None,
+    ranks: Annotated[int | None, typer.Option(min=1, help="Processes that train; 1 if left out.")] = None,
+) -> None:
+    """Say which boost algorithms a configuration or a script really uses, and why the others not.
+
+    A configuration is checked, and its plan printed. A script runs up to its first training step, and the plan of each
+    training cell that it has built is printed; nothing is trained. Exit code 1: something is wrong with the
+    configuration, or the script does not train with boost_ext.
+    """
+    with _errors():
+        from boost_ext.doctor import plan_of_file, print_report
+
+        if not target.is_file():
+            raise ValueError(f"doctor: target must be an existing .json or .py file, got {target}")
+        if target.suffix == ".py":
+            if (level, mode, ranks) != (None, None, None):
+                raise ValueError("doctor: --level, --mode and --ranks are for a configuration; a script has its own")
+            _need("mindspore", "mindspore")
+            from boost_ext.ms.doctor import run_script
+
+            report = run_script(target, arguments or [])
+            print_report(report, Console())
+            if not report.healthy:
+                raise typer.Exit(1)
+        elif arguments:
+            raise ValueError(f"doctor: a configuration takes no arguments, got {arguments}")
+        else:
+            try:
+                decided = plan_of_file(target, level or "O0", mode, rank_size=ranks or 1)
+            except TypeError as error:
+                raise ValueError(str(error)) from error
+            Console().print(decided)
+
+
+@app.command()
+def report(
+    logs: Annotated[list[Path], typer.Argument(help="Run logs (.jsonl) that BoostMonitor wrote; several to compare.")],
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="The page, .html; beside the first log if left out.")
+    ] = None,
+) -> None:
+    """Draw training runs: one HTML page with curves, overflowing tensors, times, plan and versions.
+
+    The page needs no other file and no network.
+    """
+    from boost_ext import run_report
+
+    with _errors(), Progress(console=Console(stderr=True), transient=True) as bars:
+        _need("train", "matplotlib")
+        runs = []
+        for path in logs:
+            bar = bars.add_task(f"reading {escape(path.name)}")
+            runs.append(run_report.read(path, partial(_advance, bars, bar)))
+        page = run_report.write(runs, output or logs[0].with_suffix(".html"))
+    Console().print(f"Written: {page}", soft_wrap=True, highlight=False, markup=False)
+
+
+def _advance(bars: Progress, bar: TaskID, done: int, total: int) -> None:
+    bars.update(bar, completed=done, total=total)

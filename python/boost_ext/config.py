@@ -1,20 +1,141 @@
-"""The configuration of the algorithms: frozen, validated data, passed in and never shared. Imports nothing of ours."""
+"""The configuration of the algorithms: frozen, validated data, passed in and never shared. Imports nothing of ours.
+
+Sections, keys and defaults are those of ``boost_config_dict`` of mindspore.boost. What a level switches on, and which
+algorithm excludes which, is data too: :data:`LEVELS`, :data:`EXCLUDES`.
+"""
 
 from __future__ import annotations
 
-from pydantic import BaseModel, ConfigDict, Field
+import difflib
+import itertools
+import json
+import os
+import types
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Literal, get_args
 
-__all__ = ["DimReduceConfig"]
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic.fields import FieldInfo
+from pydantic_core import ErrorDetails, PydanticCustomError
+
+__all__ = [
+    "EXCLUDES",
+    "FEATURES",
+    "LEVELS",
+    "MODES",
+    "BoostConfig",
+    "CommonConfig",
+    "DimReduceConfig",
+    "GradAccumulationConfig",
+    "GradFreezeConfig",
+    "LessBNConfig",
+    "Switches",
+    "allowed",
+    "nearest",
+]
+
+Mode = Literal["auto", "manual", "enable_all", "disable_all"]
+MODES: tuple[str, ...] = get_args(Mode)
+
+FEATURES = ("less_bn", "grad_freeze", "adasum", "grad_accumulation", "dim_reduce", "loss_scale_group")
+"""What section ``boost`` switches."""
+
+LEVELS: Mapping[str, frozenset[str]] = types.MappingProxyType(
+    {
+        "O0": frozenset(),
+        "O1": frozenset({"less_bn", "grad_freeze"}),
+        "O2": frozenset({"less_bn", "grad_freeze", "adasum"}),
+    }
+)
+"""What each level switches on."""
+
+EXCLUDES: Mapping[str, tuple[str, ...]] = types.MappingProxyType(
+    {
+        "dim_reduce": tuple(f for f in FEATURES if f != "dim_reduce"),
+        "grad_freeze": ("adasum",),
+    }
+)
+"""What is off when the key is on; an earlier row wins."""
 
 
-class DimReduceConfig(BaseModel):
+class _Section(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+
+class Switches(_Section):
+    """Section ``boost``: which algorithms to use. Only ``mode="manual"`` reads the booleans."""
+
+    mode: Mode = "auto"
+    """Who decides: the level; the booleans given, over the level; everything on; everything off."""
+    less_bn: bool = False
+    """Fewer batch norms; brings the FN head and gradient centralization along, see section ``less_bn``."""
+    grad_freeze: bool = False
+    """Gradient freezing."""
+    adasum: bool = False
+    """Adaptive summation between ranks."""
+    grad_accumulation: bool = False
+    """Gradient accumulation."""
+    dim_reduce: bool = False
+    """Dimension-reduced training."""
+    loss_scale_group: bool = False
+    """A loss scale for each group of layers, by a ``GroupLossScaleManager``."""
+
+
+class CommonConfig(_Section):
+    """Section ``common``."""
+
+    gradient_split_groups: int | tuple[int, ...] = (50, 100)
+    """Where the parameters are split into groups: one index, or a list of rising ones, each >= 1."""
+    device_number: int = Field(default=8, ge=1)
+    """Devices of one server; AdaSum sums them up first."""
+
+    @field_validator("gradient_split_groups", mode="before")
+    @classmethod
+    def _rising(cls, value: Any) -> int | tuple[int, ...]:
+        points = value if isinstance(value, (list, tuple)) else [value]
+        if not all(isinstance(point, int) and not isinstance(point, bool) for point in points):
+            raise PydanticCustomError("wrong_type", "must be an int or a list of ints")
+        if not points or points[0] < 1 or any(a >= b for a, b in itertools.pairwise(points)):
+            raise PydanticCustomError("out_of_range", "must be >= 1, and a list of them rising and not empty")
+        return tuple(points) if isinstance(value, (list, tuple)) else int(value)
+
+
+class LessBNConfig(_Section):
+    """Section ``less_bn``: what is done together with less_bn."""
+
+    fn_flag: bool = True
+    """Whether the last Dense becomes a normalized one (the FN head)."""
+    gc_flag: bool = True
+    """Whether the gradients of convolutions and Dense are centralized."""
+
+
+class GradFreezeConfig(_Section):
+    """Section ``grad_freeze``."""
+
+    param_groups: int = Field(default=10, ge=1)
+    """Groups of layers; one of them is the first that is trained in a step."""
+    freeze_type: int = Field(default=1, ge=0, le=1)
+    """0: the groups in turns, each freezing more layers; 1: drawn at random."""
+    freeze_p: float = Field(default=0.7, ge=0, le=1)
+    """The share of steps that freeze nothing, whatever the name says."""
+    total_steps: int = Field(default=65536, ge=1)
+    """Steps that the sequence is made for."""
+
+
+class GradAccumulationConfig(_Section):
+    """Section ``grad_accumulation``."""
+
+    grad_accumulation_step: int = Field(default=1, ge=1)
+    """Steps whose mean gradient makes one update; 1 accumulates nothing."""
+
+
+class DimReduceConfig(_Section):
     """Dimension-reduced training. Names and defaults are those of mindspore.boost's ``dim_reduce`` section.
 
     An unknown key, a wrong type or a value out of range raises ``pydantic.ValidationError`` (a ``ValueError``) that
     names the key.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
     rho: float = Field(default=0.55, gt=0, lt=1)
     """Factor between the step lengths that the line search tries."""
@@ -32,3 +153,144 @@ class DimReduceConfig(BaseModel):
     """Directory of checkpoints to build the matrix from."""
     timeout: int = Field(default=1800, ge=0)
     """Seconds that a rank waits for the matrix of another one."""
+
+
+class BoostConfig(_Section):
+    """All sections of ``boost_config_dict``. ``model_fields_set`` of a section says which keys were given."""
+
+    boost: Switches = Switches()
+    common: CommonConfig = CommonConfig()
+    less_bn: LessBNConfig = LessBNConfig()
+    grad_freeze: GradFreezeConfig = GradFreezeConfig()
+    grad_accumulation: GradAccumulationConfig = GradAccumulationConfig()
+    dim_reduce: DimReduceConfig = DimReduceConfig()
+
+    @classmethod
+    def load(cls, source: BoostConfig | Mapping[str, Any] | str | os.PathLike[str] | None = "") -> BoostConfig:
+        """The configuration that ``boost_config_dict`` describes.
+
+        Args:
+            source (Union[dict, str, None]): the sections; or the path of a JSON file with them; empty or None for the
+                defaults. Keys that are left out take their defaults. Default: "".
+
+        Raises:
+            TypeError: if `source`, or values in it and nothing else, have a wrong type.
+            ValueError: for unknown keys, values out of range, and files that hold no JSON object. One error lists all
+                problems, each with the path of its key.
+            OSError: if the file cannot be read.
+        """
+        if isinstance(source, BoostConfig):
+            return source
+        owner = "boost_config_dict"
+        if source is None or source == "":
+            source = {}
+        elif isinstance(source, (str, os.PathLike)):
+            owner = f"boost_config_dict {os.fspath(source)}"
+            source = _read(owner, Path(source))
+        if not isinstance(source, Mapping):
+            raise TypeError(f"{owner}: must be a dict or the path of a JSON file, got {type(source).__name__}")
+        try:
+            return cls.model_validate({k: dict(v) if isinstance(v, Mapping) else v for k, v in source.items()})
+        except ValidationError as error:
+            raise _readable(owner, list(_problems(error))) from None
+
+
+def nearest(name: object, known: Mapping[str, Any] | tuple[str, ...]) -> str:
+    """The known name that a wrong one was probably meant to be."""
+    return difflib.get_close_matches(str(name), list(known), n=1, cutoff=0.0)[0]
+
+
+def allowed(field: FieldInfo) -> str:
+    """The values that a key may take, in words: ``from 0 to 1``, ``>= 1``, ``a bool``."""
+    if get_args(field.annotation) == MODES:
+        return f"one of {list(MODES)}"
+    bounds = {name: getattr(m, name) for m in field.metadata for name in ("gt", "ge", "lt", "le") if hasattr(m, name)}
+    if field.annotation is int and {"ge", "le"} <= set(bounds) and bounds["le"] == bounds["ge"] + 1:
+        return f"{bounds['ge']} or {bounds['le']}"
+    if {"ge", "le"} <= set(bounds):
+        return f"from {bounds['ge']} to {bounds['le']}"
+    signs = {"gt": ">", "ge": ">=", "lt": "<", "le": "<="}
+    finite = any(getattr(m, "allow_inf_nan", True) is False for m in field.metadata)
+    words = ["finite"] * finite + [f"{signs[name]} {value}" for name, value in bounds.items()]
+    return " and ".join(words) or _type_name(field)
+
+
+def _type_name(field: FieldInfo) -> str:
+    names: dict[Any, str] = {bool: "a bool", int: "an int", float: "a number", str | None: "a str or None"}
+    return names.get(field.annotation, "a dict")
+
+
+_OUT_OF_RANGE = {"greater_than", "greater_than_equal", "less_than", "less_than_equal", "finite_number"}
+
+
+def _problems(error: ValidationError) -> Iterator[tuple[bool, str]]:
+    """Each problem: whether it is a wrong type only, and a line that says what is wrong where."""
+    for detail in error.errors(include_url=False):
+        path = ".".join(map(str, detail["loc"]))
+        kind, got = detail["type"], detail["input"]
+        if kind == "extra_forbidden":
+            yield False, _unknown(detail)
+            continue
+        if kind == "invalid_key":  # the location ends with a mark of pydantic's own
+            where = f"{detail['loc'][0]}: keys" if len(detail["loc"]) > 1 else "sections"
+            yield True, f"{where} must be str, got {type(got).__name__} {got!r}"
+            continue
+        field = _field(detail["loc"])
+        if kind in ("wrong_type", "out_of_range"):
+            yield kind == "wrong_type", f"{path}: {detail['msg']}, got {got!r}"
+        elif kind in _OUT_OF_RANGE or (kind == "literal_error" and isinstance(got, str)):
+            yield False, f"{path}: must be {allowed(field)}, got {got!r}"
+        else:
+            expected = "a str" if kind == "literal_error" else _type_name(field)
+            yield True, f"{path}: must be {expected}, got {type(got).__name__} {got!r}"
+
+
+def _field(loc: tuple[int | str, ...]) -> FieldInfo:
+    field = BoostConfig.model_fields[str(loc[0])]
+    if len(loc) > 1:
+        field = _keys(str(loc[0]))[str(loc[1])]
+    return field
+
+
+def _keys(section: str) -> dict[str, FieldInfo]:
+    fields: dict[str, FieldInfo] = type(BoostConfig.model_fields[section].default).model_fields
+    return fields
+
+
+def _unknown(detail: ErrorDetails) -> str:
+    *section, key = map(str, detail["loc"])
+    known = _keys(section[0]) if section else BoostConfig.model_fields
+    what = f"{section[0]}: unknown key" if section else "unknown section"
+    return f"{what} {key!r}, did you mean {nearest(key, known)!r}? Known: {list(known)}"
+
+
+def _readable(owner: str, problems: list[tuple[bool, str]]) -> ValueError | TypeError:
+    lines = [line for _, line in problems]
+    message = f"{owner}: {lines[0]}"
+    if len(lines) > 1:
+        message = f"{owner}: {len(lines)} problems\n" + "\n".join(f"  {line}" for line in lines)
+    return TypeError(message) if all(is_type for is_type, _ in problems) else ValueError(message)
+
+
+def _read(owner: str, path: Path) -> Any:
+    """The JSON object in a file."""
+
+    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        content = dict(pairs)
+        if len(content) < len(pairs):
+            keys = [key for key, _ in pairs]
+            twice = next(key for key in keys if keys.count(key) > 1)
+            raise ValueError(f"{owner}: key {twice!r} must be given once, got it twice")
+        return content
+
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except OSError as error:
+        raise type(error)(f"{owner}: must be a readable JSON file, got: {error.strerror or error}") from None
+    try:
+        content = json.loads(text, object_pairs_hook=unique)
+    except json.JSONDecodeError as error:
+        raise ValueError(f"{owner}: must hold JSON, got: {error}") from None
+    if not isinstance(content, dict):
+        raise ValueError(f"{owner}: must hold a JSON object, got {type(content).__name__}")
+    return content

@@ -30,6 +30,7 @@ from boost_ext.finiteness import FiniteReport, TensorReport
 __all__ = [
     "FiniteReport",
     "TensorReport",
+    "accumulate",
     "adasum_combine",
     "adasum_dots",
     "adasum_pair",
@@ -180,16 +181,37 @@ def global_norm(tensors: Arrays) -> float:
     return _core.global_norm(tensors)
 
 
-def centralize(grads: Arrays) -> Arrays:
-    """Gradient centralization in place: subtract from each output channel its mean (Yong et al., ECCV 2020, eq. 1).
+def centralize(grads: Arrays, out: Arrays | None = None) -> Arrays:
+    """Gradient centralization: subtract from each output channel its mean (Yong et al., ECCV 2020, eq. 1).
 
-    The first axis is the output channel, as in Dense and Conv2d. Tensors with fewer than two axes are left as they are.
+    The first axis is the output channel, as in Dense and Conv2d. Tensors with fewer than two axes stay what they are.
+    ``out``, like the gradients in number, sizes and dtypes, is written instead of them; then gradients may share memory.
 
     Returns:
-        ``grads``.
+        ``out``; without it ``grads``, which are written in place.
     """
-    _core.centralize(grads)
-    return grads
+    _core.centralize(grads, out)
+    return grads if out is None else out
+
+
+def accumulate(accumulators: Arrays, grads: Arrays, factor: float, first: bool = False) -> Arrays:
+    """Add scaled gradients to accumulators: ``accumulators = (0 if first else accumulators) + factor * grads``.
+
+    Gradient accumulation over N micro-batches: with ``factor = 1 / (loss scale * N)`` and ``first`` in the first of N
+    calls, the accumulators hold the mean of the unscaled gradients after the last. One pass over both lists.
+
+    Args:
+        accumulators: float32 tensors, written. With ``first`` their old values are not read: nan and inf vanish, and
+            nobody needs to clear them. They overlap neither each other nor ``grads``.
+        grads: tensors of the same sizes. The same tensor may be listed more than once.
+        factor: finite in float32.
+        first: overwrite instead of add.
+
+    Returns:
+        ``accumulators``.
+    """
+    _core.accumulate(accumulators, grads, number("accumulate", "factor", factor), bool(first))
+    return accumulators
 
 
 def dim_reduce_direction(

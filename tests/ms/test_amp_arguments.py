@@ -10,6 +10,8 @@ import mindspore as ms
 import numpy as np
 import pytest
 from mindspore import Parameter, Tensor, nn
+from tests.ms.networks import Weight
+from tests.ms.residual_networks import Basic, ResNet, batch, fill
 
 from boost_ext import amp
 
@@ -39,8 +41,6 @@ class HalfManager(ms.amp.LossScaleManager):  # type: ignore[misc]
     [
         ({"level": "O4"}, ValueError, r"level must be one of \['O0', .*'auto'\], got 'O4'"),
         ({"level": 2}, TypeError, "level must be a str, got int"),
-        ({"boost_level": "auto"}, ValueError, r"boost_level must be one of \['O0', 'O1', 'O2'\], got 'auto'"),
-        ({"boost_level": "O1"}, ValueError, "boost_level 'O1' is not supported by this release"),
         ({"loss_scale_manger": None}, ValueError, "'loss_scale_manger', did you mean 'loss_scale_manager'"),
         ({"keep_bn": True}, ValueError, "unknown argument 'keep_bn', did you mean 'keep_batchnorm_fp32'"),
         ({"keep_batchnorm_fp32": 1}, TypeError, "keep_batchnorm_fp32 must be a bool, got int"),
@@ -131,35 +131,87 @@ class TestBoost:
         "off",
         [
             "",
+            None,
             {},
-            {"boost": {"mode": "auto"}},
+            {"boost": {"mode": "auto", "dim_reduce": True}},
             {"boost": {"mode": "manual", "dim_reduce": False, "less_bn": False}, "dim_reduce": {"rho": 0.5}},
             {"boost": {"mode": "disable_all", "less_bn": True}, "less_bn": {"fn_flag": True}},
         ],
     )
     def test_off(self, off: Any) -> None:
-        assert not build(boost_config_dict=off).check_dim_reduce_enable()
+        cell = build(boost_config_dict=off)
+        assert not cell.check_dim_reduce_enable()
+        assert not [name for name in cell.plan.features if cell.plan.applies(name)]
 
     @pytest.mark.parametrize(
         ("asked", "error", "message"),
         [
-            ({"boost": {"mode": "manual", "less_bn": True}}, ValueError, r"dim_reduce only in this release.*less_bn"),
-            ({"boost": {"mode": "enable_all"}}, ValueError, "dim_reduce only in this release, got mode 'enable_all'"),
-            (config(grad_freeze={"freeze_p": 0.5}), ValueError, "dim_reduce only in this release.*grad_freeze"),
-            (config(boost={"dim_reduce": True}), ValueError, "takes effect with boost.mode 'manual' only"),
-            (config(boost={"mode": "manuel"}), ValueError, "boost.mode must be one of .* got 'manuel'"),
+            ({"boost": {"mode": "enable_all"}}, ValueError, "enable_all needs a subspace.*dim_reduce.pca_mat_path"),
+            (config(boost={"mode": "manuel"}), ValueError, "boost.mode: must be one of .* got 'manuel'"),
             (config(boost={"mode": "manual", "dim_reduced": True}), ValueError, "did you mean 'dim_reduce'"),
-            (config(boost={"mode": "manual", "dim_reduce": 1}), TypeError, "boost.dim_reduce must be a bool, got int"),
-            (config(dim_reduce={"roh": 0.5}), ValueError, "unknown key of dim_reduce 'roh', did you mean 'rho'"),
-            (config(dim_reduce=3), TypeError, "dim_reduce must be a dict, got int"),
-            (config(dimreduce={}), ValueError, "unknown section .* 'dimreduce', did you mean 'dim_reduce'"),
-            ([1], TypeError, "boost_config_dict must be a dict or a path, got list"),
+            (config(boost={"mode": "manual", "dim_reduce": 1}), TypeError, "boost.dim_reduce: must be a bool, got int"),
+            (config(dim_reduce={"roh": 0.5}), ValueError, "dim_reduce: unknown key 'roh', did you mean 'rho'"),
+            (config(dim_reduce={"rho": 2.0}), ValueError, "dim_reduce.rho: must be > 0 and < 1, got 2.0"),
+            (config(dim_reduce=3), TypeError, "dim_reduce: must be a dict, got int"),
+            (config(dimreduce={}), ValueError, "unknown section 'dimreduce', did you mean 'dim_reduce'"),
+            ([1], TypeError, "must be a dict or the path of a JSON file, got list"),
+            ("no.json", OSError, "no.json: must be a readable JSON file"),
         ],
     )
     def test_refused(self, asked: Any, error: type[Exception], message: str) -> None:
-        with pytest.raises(error, match=f"^build_train_network: .*{message}"):
-            build(boost_config_dict=asked)
+        network = Net()
+        with pytest.raises(error, match=message):
+            build(network, boost_config_dict=asked, level="O3")
+        assert not network.get_flags().get("fp16")
 
-    def test_values_are_checked_by_the_configuration(self) -> None:
-        with pytest.raises(ValueError, match="rho"):
-            build(boost_config_dict=config(dim_reduce={"rho": 2.0}))
+    @pytest.mark.parametrize("level", ["O3", "auto", ""])
+    def test_unknown_level(self, level: str) -> None:
+        with pytest.raises(ValueError, match=r"level must be one of \['O0', 'O1', 'O2'\], got"):
+            build(boost_level=level)
+
+
+class TestBoostLevels:
+    """boost_level applies the algorithms, not only the cell."""
+
+    @pytest.mark.parametrize(
+        ("level", "boost_level"),
+        [("O0", "O0"), ("O0", "O1"), ("O0", "O2"), ("O1", "O1"), ("O2", "O1"), ("O3", "O1")],
+    )
+    def test_plan_and_training(self, mode: int, level: str, boost_level: str) -> None:
+        network = fill(ResNet(Basic, width=2))
+        loss_fn = nn.SoftmaxCrossEntropyWithLogits(sparse=True, reduction="mean")
+        optimizer = nn.Momentum(network.trainable_params(), 0.05, 0.9)
+        manager = amp.DynamicLossScaleManager(1024)
+        groups = {"grad_freeze": {"param_groups": 2}}  # each is a graph to compile
+        cell = amp.build_train_network(
+            network, optimizer, loss_fn, level, boost_level, loss_scale_manager=manager, boost_config_dict=groups
+        )
+        boosted = boost_level != "O0"
+        assert cell.plan.level == boost_level
+        for feature in ("less_bn", "fn_head", "grad_centralization", "grad_freeze"):
+            assert cell.plan.applies(feature) is boosted
+        assert (len(cell.plan["less_bn"].details.get("removed", ())) == 4) is boosted
+        names = {p.name for p in cell.network.get_parameters()}
+        assert ("fc.multiplier" in names) is boosted
+        x, y = batch()
+        losses = [float(cell(x, y)[0].asnumpy()) for _ in range(6)]
+        assert np.isfinite(losses).all()
+        assert min(losses[-2:]) < losses[0]
+
+    def test_a_network_that_was_converted_before_keeps_its_batch_norms_and_the_plan_says_so(self) -> None:
+        network = amp.auto_mixed_precision(fill(ResNet(Basic, width=2)), "O2")
+        optimizer = nn.SGD(network.trainable_params(), 0.1)
+        plan = amp.build_train_network(network, optimizer, nn.MSELoss(), boost_level="O1").plan
+        assert plan["less_bn"].details["removed"] or plan["less_bn"].status == "skipped"
+
+    def test_accumulation(self, mode: int) -> None:
+        network = Weight()
+        optimizer = nn.SGD([network.w], 0.5)
+        asked = {"boost": {"mode": "manual", "grad_accumulation": True}} | {
+            "grad_accumulation": {"grad_accumulation_step": 2}
+        }
+        cell = amp.build_train_network(network, optimizer, boost_config_dict=asked)
+        cell(Tensor([1.0, 1.0]))
+        np.testing.assert_array_equal(network.w.asnumpy(), [1.0, 2.0])
+        cell(Tensor([3.0, 1.0]))
+        np.testing.assert_array_equal(network.w.asnumpy(), [0.0, 1.5])

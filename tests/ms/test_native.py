@@ -1,5 +1,7 @@
 """The ops as MindSpore primitives: what a graph compiler must not do to an op that writes, in both modes."""
 
+import time
+
 import mindspore as ms
 import numpy as np
 import pytest
@@ -218,3 +220,128 @@ def test_half_precision(mode: int, dtype: ms.dtype) -> None:
     stored = [t.astype(ms.float32).asnumpy() for t in tensors]
     Call(native.UnscaleAndCheck(), Parameter(Tensor(4.0, ms.float32), name="s"), tensors)()
     assert_same([t.astype(ms.float32).asnumpy() for t in tensors], [s / 4 for s in stored])
+
+
+@pytest.mark.parametrize("bad", [np.inf, -np.inf, np.nan])
+def test_unscale_and_check_report(mode: int, bad: float) -> None:
+    values = arrays(11)
+    values[3][2, 5] = bad
+    values[3][63, 32] = np.nan
+    weights = parameters("w", values)
+    report = Parameter(Tensor(np.full((4, 4), -7.0)), name="report")
+    cell = Call(native.UnscaleAndCheckReport(), Parameter(Tensor(8.0, ms.float32), name="s"), report, weights)
+    assert cell().asnumpy().tolist() == [True]
+    for scale in (8, 64):
+        with np.errstate(invalid="ignore"):
+            divided = [(v / np.float32(scale)).astype(np.float64) for v in values]
+        seen = [oracle.check(v) for v in divided]
+        rows = [(s.inf, s.nan, -1 if s.first is None else s.first, s.max_abs) for s in seen]
+        np.testing.assert_array_equal(report.asnumpy(), rows)
+        assert rows[3][2] == 2 * 33 + 5
+        assert cell().asnumpy().tolist() == [True]
+
+    clean = parameters("c", arrays(12))
+    cell = Call(native.UnscaleAndCheckReport(), Parameter(Tensor(8.0, ms.float32), name="s"), report, clean)
+    assert cell().asnumpy().tolist() == [False]
+    assert report.asnumpy()[:, :3].tolist() == [[0, 0, -1]] * 4
+
+
+def test_the_report_must_have_a_row_for_each_gradient(capfd: pytest.CaptureFixture[str]) -> None:
+    weights = parameters("w", arrays(13))
+    scale, report = Tensor([2.0], ms.float32), Parameter(Tensor(np.zeros((3, 4))), name="report")
+    expected = "unscale_and_check: report must have 16 elements, got 12"
+    ms.set_context(mode=ms.GRAPH_MODE)
+    with pytest.raises(RuntimeError):
+        Call(native.UnscaleAndCheckReport(), scale, report, weights)()
+    assert f"boost_ext: {expected}" in capfd.readouterr().err
+    ms.set_context(mode=ms.PYNATIVE_MODE)
+    with pytest.raises(ValueError, match=f"^{expected}$"):
+        native.UnscaleAndCheckReport()(scale, report, weights)
+    assert_same(numpy_of(weights), arrays(13), rtol=0, atol=0)
+
+
+class Accumulation(nn.Cell):
+    def __init__(self, scale: float, steps: int, old: list[np.ndarray]) -> None:
+        super().__init__(auto_prefix=False)
+        self.scale = Parameter(Tensor(scale, ms.float32), name="scale")
+        self.steps = Tensor([steps], ms.float32)
+        self.accumulators = parameters("a", old)
+        self.accumulate = native.Accumulate()
+
+    def construct(self, count: Tensor, grads: tuple) -> Tensor:
+        return self.accumulate(self.scale, self.steps, count, self.accumulators, grads)
+
+
+def accumulated(mode: int, dtype: ms.dtype, scale: float = 24.0, steps: int = 3) -> list[np.ndarray]:
+    ms.set_context(mode=mode)
+    cell = Accumulation(scale, steps, [np.full(s, np.nan, np.float32) for s in SIZES])
+    for i in range(steps):
+        cell(Tensor([i], ms.int32), tuple(Tensor(v).astype(dtype) for v in arrays(20 + i, scale=scale)))
+    return numpy_of(cell.accumulators)
+
+
+@pytest.mark.parametrize("dtype", [ms.float32, ms.float16, ms.bfloat16])
+def test_accumulate(dtype: ms.dtype) -> None:
+    """The mean over micro-batches, over whatever the accumulators held; the same bits in both modes."""
+    graph, eager = accumulated(ms.GRAPH_MODE, dtype), accumulated(ms.PYNATIVE_MODE, dtype)
+    for one, other in zip(graph, eager, strict=True):
+        np.testing.assert_array_equal(one, other)
+    batches = [
+        [Tensor(v).astype(dtype).astype(ms.float32).asnumpy() for v in arrays(20 + i, scale=24)] for i in (0, 1, 2)
+    ]
+    assert_same(graph, [np.mean(b, axis=0) / 24 for b in zip(*batches, strict=True)], rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(("scale", "steps"), [(3.0, 7), (65536.0, 10), (1e-3, 3), (1234567.0, 16777215)])
+def test_accumulate_divides_alike_in_both_modes(scale: float, steps: int) -> None:
+    results = []
+    for mode in (ms.GRAPH_MODE, ms.PYNATIVE_MODE):
+        ms.set_context(mode=mode)
+        cell = Accumulation(scale, steps, arrays(30))
+        cell(Tensor([1], ms.int32), tuple(Tensor(v) for v in arrays(31, scale=scale * steps)))
+        results.append(numpy_of(cell.accumulators))
+    for one, other, before, added in zip(*results, arrays(30), arrays(31), strict=True):
+        np.testing.assert_array_equal(one, other)
+        np.testing.assert_allclose(one, before + added, rtol=1e-5, atol=1e-5)
+
+
+def test_accumulate_refuses_a_scale_of_zero(mode: int, capfd: pytest.CaptureFixture[str]) -> None:
+    cell = Accumulation(0.0, 1, arrays(32))
+    with pytest.raises((ValueError, RuntimeError)) as caught:
+        cell(Tensor([0], ms.int32), tuple(Tensor(v) for v in arrays(33)))
+    said = str(caught.value) + capfd.readouterr().err
+    assert "accumulate: factor must be finite, got inf" in said
+    assert_same(numpy_of(cell.accumulators), arrays(32), rtol=0, atol=0)
+
+
+class Timed(nn.Cell):
+    """A clock before and one after a product of matrices, in one graph."""
+
+    def __init__(self) -> None:
+        super().__init__(auto_prefix=False)
+        self.stamps = Parameter(Tensor(np.zeros(3)), name="stamps", requires_grad=False)
+        self.before, self.after = Tensor([0], ms.int32), Tensor([2], ms.int32)
+        self.stamp = native.Timestamp()
+
+    def construct(self, x: Tensor) -> Tensor:
+        x = ops.depend(x, self.stamp(self.stamps, self.before, ()))
+        y = x
+        for _ in range(4):
+            y = ops.matmul(y, x)
+        return ops.depend(y, self.stamp(self.stamps, self.after, (y, ops.cast(y[0], ms.int64))))
+
+
+def test_timestamps_of_a_graph(mode: int) -> None:
+    cell, x = Timed(), Tensor(np.full((1200, 1200), 1 / 1200, np.float32))
+    inside, around = [], []
+    for _ in range(5):
+        start = time.perf_counter()
+        cell(x).asnumpy()
+        end = time.perf_counter()
+        first, untouched, last = cell.stamps.asnumpy().tolist()
+        assert start <= first <= last <= end
+        assert untouched == 0
+        inside.append(last - first)
+        around.append(end - start)
+    # Nearly all that the cell does lies between the stamps; the first call compiles.
+    assert max(i / a for i, a in zip(inside[1:], around[1:], strict=True)) > 0.3

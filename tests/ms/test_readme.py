@@ -29,5 +29,14 @@ def test_the_cells() -> None:
     assert names["overflow"].dtype == ms.bool_
 
 
-def test_there_are_two_blocks() -> None:
-    assert len(BLOCKS) == 2
+@pytest.mark.usefixtures("mode")
+def test_the_levels() -> None:
+    names: dict = {}
+    exec(BLOCKS[1], names)
+    exec(BLOCKS[2], names)
+    assert names["model"].plan.applies("grad_freeze")
+    assert Path("run.jsonl").stat().st_size > 0
+
+
+def test_there_are_three_blocks() -> None:
+    assert len(BLOCKS) == 3

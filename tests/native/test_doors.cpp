@@ -11,6 +11,11 @@ DOOR(pca_back_project);
 DOOR(bfgs_update);
 DOOR(adasum_pair);
 DOOR(unscale_and_check);
+DOOR(unscale_and_check_report);
+DOOR(accumulate);
+DOOR(timestamp);
+DOOR(group_unscale_and_check);
+DOOR(group_loss_scale_update);
 DOOR(global_norm);
 DOOR(centralize);
 DOOR(loss_scale_update);
@@ -117,6 +122,42 @@ void test_gradients() {
   CHECK(call(boost_ext_adasum_pair, {&b, &c}).status == kRefused);
 }
 
+void test_report() {
+  const Array scale = numbers({4}), g = numbers({4, -8, 0}), bad = numbers({2, NAN, -INFINITY, INFINITY}, DType::f16);
+  const Array report(DType::f64, 8, 2);
+  Answer a = call(boost_ext_unscale_and_check_report, {&scale, &report, &g, &bad});
+  CHECK(a.status == 0 && a.result && equal(g, {1, -2, 0}) && equal(report, {0, 0, -1, 2, 2, 1, 1, 0.5}));
+  CHECK(call(boost_ext_unscale_and_check_report, {&scale, &report, &g}).status == kRefused);
+  CHECK(call(boost_ext_unscale_and_check_report, {&scale, &scale, &g}).status == kRefused);
+  CHECK(equal(g, {1, -2, 0}));
+}
+
+void test_accumulate() {
+  const Array scale = numbers({4}), steps = numbers({2}), none = numbers({0}, DType::i32),
+              one = numbers({1}, DType::i32);
+  const Array a = numbers({NAN, INFINITY}), b = numbers({NAN}), g = numbers({8, -16}), h = numbers({4}, DType::bf16);
+  CHECK(call(boost_ext_accumulate, {&scale, &steps, &none, &a, &b, &g, &h}).status == 0);
+  CHECK(equal(a, {1, -2}) && equal(b, {0.5}));
+  CHECK(call(boost_ext_accumulate, {&scale, &steps, &one, &a, &b, &g, &h}).status == 0);
+  CHECK(equal(a, {2, -4}) && equal(b, {1}));
+  CHECK(call(boost_ext_accumulate, {&scale, &steps, &one, &a, &b, &g}).status == kRefused);
+  CHECK(call(boost_ext_accumulate, {&scale, &steps, &scale, &a, &g}).status == kRefused);
+  CHECK(call(boost_ext_accumulate, {&scale, &steps, &one, &a, &a}).status == kRefused);
+  CHECK(call(boost_ext_accumulate, {&scale, &b, &one, &g}).status == kRefused);
+  CHECK(equal(a, {2, -4}) && equal(b, {1}));
+}
+
+void test_timestamp() {
+  const Array stamps = numbers({0, 0}, DType::f64), first = numbers({0}, DType::i32), second = numbers({1}, DType::i32),
+              flag = numbers({1}, DType::b8), third = numbers({2}, DType::i32);
+  CHECK(call(boost_ext_timestamp, {&stamps, &first}).status == 0);
+  CHECK(call(boost_ext_timestamp, {&stamps, &second, &flag, &first}).status == 0);
+  CHECK(stamps.get(0) > 0 && stamps.get(1) >= stamps.get(0));
+  CHECK(call(boost_ext_timestamp, {&stamps, &third}).status == kRefused);
+  CHECK(call(boost_ext_timestamp, {&stamps}).status == kRefused);
+  CHECK(call(boost_ext_timestamp, {&first, &first}).status == kRefused);
+}
+
 void test_loss_scale() {
   const Array scale = numbers({8}), counters = numbers({1, 0, 0}, DType::i32), overflow = numbers({1}, DType::b8),
               rule = numbers({2, 2000, 64});
@@ -124,6 +165,26 @@ void test_loss_scale() {
   CHECK(equal(scale, {4}) && equal(counters, {2, 1, 1}));
   CHECK(call(boost_ext_loss_scale_update, {&scale, &counters, &overflow, &scale}).status == kRefused);
   CHECK(call(boost_ext_loss_scale_update, {&scale, &counters, &scale, &rule}).status == kRefused);
+}
+
+void test_group_loss_scale() {
+  const Array groups = numbers({1, 0, 1}, DType::i32), found = numbers({9, 9, 9}, DType::i32), a = numbers({2}),
+              b = numbers({4}), unused = numbers({8}), g = numbers({4, 8}), h = numbers({2}, DType::f16),
+              bad = numbers({INFINITY});
+  const Array report(DType::f64, 12, 3);
+  const Door guard = boost_ext_group_unscale_and_check, update = boost_ext_group_loss_scale_update;
+  const Answer x = call(guard, {&groups, &found, &report, &a, &b, &unused, &g, &h, &bad});
+  CHECK(x.status == 0 && x.result && equal(g, {1, 2}) && equal(h, {1}) && equal(found, {0, 1, -1}));
+  CHECK(equal(report, {0, 0, -1, 2, 0, 0, -1, 1, 1, 0, 0, 0}));
+  CHECK(call(guard, {&groups, &found, &report, &a, &b, &unused, &g, &h}).status == kRefused);
+  CHECK(call(guard, {&groups, &found, &report, &a, &b}).status == kRefused);
+
+  const Array bound = numbers({8}), overflows = numbers({3}, DType::i32);
+  CHECK(call(update, {&bound, &overflows, &found, &a, &b, &unused}).status == 0);
+  CHECK(std::fabs(a.get(0) - 2 * std::exp2(1e-3)) < 1e-6 && std::fabs(b.get(0) - 4 / std::sqrt(2.0)) < 1e-6);
+  CHECK(equal(unused, {8}) && equal(overflows, {4}));
+  CHECK(call(update, {&bound, &overflows, &found, &a, &b}).status == kRefused);
+  CHECK(call(update, {&bound, &overflows, &found}).status == kRefused);
 }
 
 void test_dim_reduce() {
@@ -165,7 +226,11 @@ void test_results_without_a_place() {
 void test_doors() {
   test_projections();
   test_gradients();
+  test_report();
+  test_accumulate();
+  test_timestamp();
   test_loss_scale();
+  test_group_loss_scale();
   test_dim_reduce();
   test_results_without_a_place();
 }

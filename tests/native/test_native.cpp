@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "harness.h"
+#include "ops/accumulate.h"
 #include "ops/adasum.h"
 #include "ops/bfgs_update.h"
 #include "ops/centralize.h"
@@ -125,6 +126,17 @@ void test_gradients(const Context& context, DType dtype, std::int64_t n, std::mt
   CHECK(right);
 }
 
+void test_accumulate(const Context& context, DType dtype, std::int64_t n, std::mt19937& random) {
+  Array a(DType::f32, n), g(dtype, n), none(DType::f32, 0), empty(dtype, 0);
+  g.fill(random);
+  accumulate(context, {a.view(), none.view()}, {g.view(), empty.view()}, 0.5, true);  // over nan
+  bool right = true;
+  for (std::int64_t i = 0; i < n; ++i) right = right && a.get(i) == 0.5 * g.get(i);
+  accumulate(context, {a.view(), none.view()}, {g.view(), empty.view()}, -2, false);
+  for (std::int64_t i = 0; i < n; ++i) right = right && a.get(i) == -1.5 * g.get(i);
+  CHECK(right);
+}
+
 void test_dim_reduce(const Context& context, DType dtype, std::int64_t n, std::mt19937& random) {
   Array w(dtype, n), saved(dtype, n), dn(DType::f32, n), step(DType::f32, 1);
   w.fill(random);
@@ -231,6 +243,7 @@ void test_elements(const Context& context) {
       test_pca(context, dtype, n, random);
       test_adasum(context, dtype, n, random);
       test_gradients(context, dtype, n, random);
+      test_accumulate(context, dtype, n, random);
       test_dim_reduce(context, dtype, n, random);
     }
   }

@@ -97,6 +97,12 @@ CASES = [
     Case("global_norm", lambda r: lists(r, "tensors"), {"tensors": READ}),
     Case("centralize", lambda r: lists(r, "grads"), {"grads": WRITTEN}),
     Case(
+        "accumulate",
+        lambda r: lists(r, "accumulators", "grads"),
+        {"accumulators": WRITTEN32, "grads": READ},
+        {"factor": 0.5},
+    ),
+    Case(
         "dim_reduce_direction",
         lambda r: {
             "B": np.eye(K, dtype=np.float32),

@@ -129,3 +129,58 @@ def test_partial_overlaps_are_refused(rng, rows):
     with pytest.raises(ValueError, match=r"^centralize: grads\[[01]\] is written and must not overlap"):
         ops.centralize([grad, grad[rows]])
     assert_same_bits(grad, before)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_into_other_tensors(rng, dtype):
+    """The same bits as in place, and the gradients are only read; what has fewer than two axes is copied."""
+    shapes = [(8, 4, 3, 3), (), (17,), (0, 2), (5, 0), (3, 4097), (1, 1), (64, 65), (4099,)]
+    grads = [np.asarray(normal(rng, s, dtype) + np.asarray(0.5, dtype)) for s in shapes]
+    before = [g.copy() for g in grads]
+    out = [np.full(s, np.nan, dtype) for s in shapes]
+    assert ops.centralize(grads, out) is out
+    in_place = ops.centralize([g.copy() for g in grads])
+    for g, b, o, p in zip(grads, before, out, in_place, strict=True):
+        assert_same_bits(g, b)
+        assert_same_bits(o, p)
+
+
+def test_into_other_tensors_gradients_may_share_memory(rng):
+    grad = normal(rng, (6, 20))
+    expected = ops.centralize(grad.copy())
+    out = [np.empty_like(grad), np.empty_like(grad), np.empty((3, 20), np.float32), np.empty(120, np.float32)]
+    ops.centralize([grad, grad, grad[1:4], grad.reshape(-1)], out)
+    assert_same_bits(out[0], expected)
+    assert_same_bits(out[1], expected)
+    assert_same_bits(out[2], expected[1:4])
+    assert_same_bits(out[3], grad.reshape(-1))
+
+
+def test_into_some_of_the_gradients(rng):
+    grads = [normal(rng, (6, 20)), normal(rng, (2, 5)), normal(rng, (9,))]
+    expected = ops.centralize([g.copy() for g in grads])
+    kept = grads[1].copy()
+    other = np.empty_like(kept)
+    ops.centralize(grads, [grads[0], other, grads[2]])
+    assert_same_bits(grads[1], kept)
+    for got, e in zip([grads[0], other, grads[2]], expected, strict=True):
+        assert_same_bits(got, e)
+
+
+def test_out_must_fit(rng):
+    a, b = normal(rng, (6, 20)), normal(rng, (6, 20))
+    with pytest.raises(ValueError, match=r"^centralize: out must"):
+        ops.centralize([a], [])
+    with pytest.raises(ValueError, match=r"^centralize: out\[0\] must"):
+        ops.centralize([a], [np.empty((5, 20), np.float32)])
+    with pytest.raises(TypeError, match=r"^centralize: out\[0\] must be float32"):
+        ops.centralize([a], [np.empty((6, 20), np.float16)])
+    readonly = np.empty_like(a)
+    readonly.flags.writeable = False
+    with pytest.raises(ValueError, match=r"^centralize: out\[0\] must be writable"):
+        ops.centralize([a], [readonly])
+    with pytest.raises(ValueError, match=r"is written and must not overlap"):
+        ops.centralize([a, b], [b, np.empty_like(b)])
+    out = np.empty_like(a)
+    with pytest.raises(ValueError, match=r"is written and must not overlap"):
+        ops.centralize([a, b], [out, out])

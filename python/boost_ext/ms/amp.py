@@ -7,31 +7,28 @@ arguments asks for, the loss in float32, and a loss scale that reaches the right
 
 from __future__ import annotations
 
-import difflib
-import json
 import math
 import warnings
 from collections.abc import Iterable, Mapping
-from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import mindspore as ms
 from mindspore import Tensor, amp, nn, ops
 
-from boost_ext.config import DimReduceConfig
+from boost_ext.config import nearest
+from boost_ext.ms.auto import AutoBoost
+from boost_ext.ms.group_loss_scale import GroupLossScaleManager
 from boost_ext.ms.loss_scale import DynamicLossScaleManager
 from boost_ext.ms.loss_scale_update import check_scale
 from boost_ext.ms.step import BoostTrainOneStepCell, BoostTrainOneStepWithLossScaleCell
 
-__all__ = ["build_train_network"]
+__all__ = ["Training", "assemble", "build_train_network"]
 
 _OWNER = "build_train_network"
 _LEVELS = ("O0", "O1", "O2", "O3", "auto")
 # What "auto" is on each device. A CPU computes float16 no faster, so there it is float32.
 _AUTO = {"Ascend": "O3", "GPU": "O2", "CPU": "O0"}
 _KWARGS = ("cast_model_type", "keep_batchnorm_fp32", "loss_scale_manager", "boost_config_dict")
-_ALGORITHMS = ("less_bn", "grad_freeze", "adasum", "grad_accumulation", "dim_reduce")
-_SECTIONS = ("boost", "common", "less_bn", "grad_freeze", "grad_accumulation", "dim_reduce")
 
 
 def build_train_network(
@@ -42,10 +39,11 @@ def build_train_network(
     boost_level: str = "O0",
     **kwargs: Any,
 ) -> nn.Cell:
-    """Build the training cell for a network in mixed precision.
+    """Build the training cell for a network in mixed precision, with the boost algorithms.
 
-    Everything that can be checked is checked before the network is converted. The conversion
-    works in place for O2, O3 and `cast_model_type`, as MindSpore's does; parameters stay float32.
+    Everything that can be checked is checked before the network is changed. What boost rewrites is rewritten in place,
+    and first; the conversion too works in place for O2, O3 and `cast_model_type`, as MindSpore's does. Parameters stay
+    float32.
 
     Args:
         network (Cell): the network; without `loss_fn` its output is the loss.
@@ -60,61 +58,84 @@ def build_train_network(
             - "O3": float16, BatchNorm too; no loss scale.
             - "auto": "O3" on Ascend, "O2" on GPU, "O0" on CPU.
 
-        boost_level (str): "O0", "O1" or "O2"; this release has "O0" only. Default: "O0".
+        boost_level (str): "O0", "O1" or "O2", see :class:`boost_ext.boost.AutoBoost`. Default: "O0".
         cast_model_type (mindspore.dtype): float16 or float32: convert the whole network to it,
             whatever the level says about conversion.
         keep_batchnorm_fp32 (bool): in a float16 network, whether BatchNorm and LayerNorm stay in
             float32, whatever the level says.
-        loss_scale_manager (LossScaleManager, optional): ours or one of ``mindspore.amp``, whatever
-            the level says; None for no loss scale. O2 alone has a default, a new
-            :class:`DynamicLossScaleManager` for each call.
+        loss_scale_manager (LossScaleManager, optional): ours, one of ``mindspore.amp``, or a
+            :class:`boost_ext.boost.GroupLossScaleManager`, whatever the level says; None for no loss scale.
+            O2 alone has a default, a new :class:`DynamicLossScaleManager` for each call.
         boost_config_dict (Union[dict, str]): configuration of the boost algorithms, or the path of
-            a JSON file with it. This release has ``dim_reduce``, with mode ``manual``:
-            ``{"boost": {"mode": "manual", "dim_reduce": True}, "dim_reduce": {...}}``, keys as in
-            :class:`boost_ext.config.DimReduceConfig`.
+            a JSON file with it; docs/autoboost.md has all keys.
 
     Returns:
         A BoostTrainOneStepWithLossScaleCell if the manager has an update cell, otherwise a
-        BoostTrainOneStepCell; in training mode. Both return (loss, overflow, loss scale).
+        BoostTrainOneStepCell; in training mode. Both return (loss, overflow, loss scale), and say in ``plan`` what
+        boost has done.
 
     Raises:
         TypeError: for an argument of another type.
-        ValueError: for an unknown level, keyword or configuration key; for what this release
-            cannot do; for a network that is converted already (use level "O0"); and if the
+        ValueError: for an unknown level, keyword or configuration key; for a boost algorithm that
+            is not possible here; for a network that is converted already (use level "O0"); and if the
             optimizer's ``loss_scale`` is not what the manager makes of the gradients: the manager's
             scale if it is a FixedLossScaleManager without `drop_overflow_update`, else 1.
     """
+    boost = AutoBoost(boost_level, kwargs.get("boost_config_dict", ""))
+    return assemble(network, optimizer, loss_fn, level, boost, kwargs).cell
+
+
+class Training(NamedTuple):
+    """A training cell, and what it was made of: the rewritten network without its loss, and the optimizer."""
+
+    cell: nn.Cell
+    network: nn.Cell
+    optimizer: nn.Cell
+
+
+def assemble(
+    network: nn.Cell,
+    optimizer: nn.Cell,
+    loss_fn: nn.Cell | None,
+    level: str,
+    boost: AutoBoost,
+    options: Mapping[str, Any],
+) -> Training:
+    """:func:`build_train_network`, for a caller that has the AutoBoost; ``options`` are its keywords."""
     _check_cell("network", network)
     if loss_fn is not None:
         _check_cell("loss_fn", loss_fn)
     if not isinstance(optimizer, nn.Cell) or not hasattr(optimizer, "parameters"):
         got = type(optimizer).__name__
         raise TypeError(f"{_OWNER}: optimizer must be a mindspore.nn.Optimizer, got {got}")
-    _check_choice("level", level, _LEVELS)
-    _check_keys("argument", kwargs, _KWARGS)
+    _check_level(level)
+    _check_keys(options)
     if ms.get_auto_parallel_context("pipeline_stages") > 1:
         raise ValueError(f"{_OWNER}: pipeline_stages must be 1, other values are not supported")
-    options = _boost_options(boost_level, kwargs.get("boost_config_dict", "") or {})
     if level == "auto":
         level = _AUTO[ms.get_context("device_target")]
-    conversion = _conversion(level, kwargs)
+    conversion = _conversion(level, options)
     before = _half_precision(network)
     if conversion != "O0" and before == "amp":
         raise ValueError(
             f"{_OWNER}: network must not be converted twice, it has been converted to mixed "
             "precision already; use level 'O0' without cast_model_type"
         )
-    manager = kwargs.get("loss_scale_manager", DynamicLossScaleManager() if level == "O2" else None)
-    update_cell, sens = _loss_scaling(manager, optimizer, own_scale="dim_reduce" in options)
+    manager = options.get("loss_scale_manager", DynamicLossScaleManager() if level == "O2" else None)
+    boost.take_loss_scale(manager)
+    update_cell, sens = _loss_scaling(manager, optimizer, own_scale=boost.plan.applies("dim_reduce"))
 
-    network = _convert(network, conversion)
+    # First: it looks for the types of cells that the conversion wraps.
+    network, optimizer = boost.network_auto_process_train(network, optimizer)
+    with_loss = _convert(network, conversion)
     if loss_fn is not None:
         half = conversion != "O0" or before is not None
-        network = (_WithLossInFloat32 if half else nn.WithLossCell)(network, loss_fn)
+        with_loss = (_WithLossInFloat32 if half else nn.WithLossCell)(with_loss, loss_fn)
     if update_cell is None:
-        return BoostTrainOneStepCell(network, optimizer, sens, **options).set_train()
-    cell = BoostTrainOneStepWithLossScaleCell(network, optimizer, update_cell, **options)
-    return cell.set_train()
+        cell = BoostTrainOneStepCell(with_loss, optimizer, sens, plan=boost.plan)
+    else:
+        cell = BoostTrainOneStepWithLossScaleCell(with_loss, optimizer, update_cell, plan=boost.plan)
+    return Training(cell.set_train(), network, optimizer)
 
 
 def _check_cell(name: str, value: Any) -> None:
@@ -122,18 +143,18 @@ def _check_cell(name: str, value: Any) -> None:
         raise TypeError(f"{_OWNER}: {name} must be a Cell, got {type(value).__name__}")
 
 
-def _check_choice(name: str, value: Any, choices: Iterable[str]) -> None:
-    if not isinstance(value, str):
-        raise TypeError(f"{_OWNER}: {name} must be a str, got {type(value).__name__}")
-    if value not in choices:
-        raise ValueError(f"{_OWNER}: {name} must be one of {list(choices)}, got {value!r}")
+def _check_level(level: Any) -> None:
+    if not isinstance(level, str):
+        raise TypeError(f"{_OWNER}: level must be a str, got {type(level).__name__}")
+    if level not in _LEVELS:
+        raise ValueError(f"{_OWNER}: level must be one of {list(_LEVELS)}, got {level!r}")
 
 
-def _check_keys(what: str, got: Iterable[Any], known: Iterable[str]) -> None:
+def _check_keys(got: Iterable[str]) -> None:
     for key in got:
-        if key not in known:
-            near = difflib.get_close_matches(str(key), known, n=1, cutoff=0.0)[0]
-            raise ValueError(f"{_OWNER}: unknown {what} {key!r}, did you mean {near!r}? Known: {list(known)}")
+        if key not in _KWARGS:
+            near = nearest(key, _KWARGS)
+            raise ValueError(f"{_OWNER}: unknown argument {key!r}, did you mean {near!r}? Known: {list(_KWARGS)}")
 
 
 def _conversion(level: str, kwargs: Mapping[str, Any]) -> str:
@@ -193,7 +214,7 @@ def _loss_scaling(manager: Any, optimizer: nn.Cell, *, own_scale: bool) -> tuple
 
     ``own_scale``: the cell unscales the gradients itself, without an update cell too.
     """
-    if manager is not None and not isinstance(manager, amp.LossScaleManager):
+    if manager is not None and not isinstance(manager, (amp.LossScaleManager, GroupLossScaleManager)):
         got = type(manager).__name__
         raise TypeError(f"{_OWNER}: loss_scale_manager must be a LossScaleManager, got {got}")
     update_cell, scale = None, 1.0
@@ -223,49 +244,3 @@ def _unscales_with(optimizer: nn.Cell) -> float:
     if isinstance(scale, Tensor):  # nn.thor keeps 1 / scale**2 there
         return 1.0 / float(optimizer.reciprocal_scale)
     return float(scale)
-
-
-def _sections(config: Any) -> dict[str, dict[str, Any]]:
-    if isinstance(config, str):
-        config = json.loads(Path(config).read_text(encoding="utf-8"))
-    if not isinstance(config, Mapping):
-        got = type(config).__name__
-        raise TypeError(f"{_OWNER}: boost_config_dict must be a dict or a path, got {got}")
-    _check_keys("section of boost_config_dict", config, _SECTIONS)
-    for name, section in config.items():
-        if not isinstance(section, Mapping):
-            got = type(section).__name__
-            raise TypeError(f"{_OWNER}: {name} must be a dict, got {got}")
-    return {"boost": {}, "dim_reduce": {}} | {k: dict(v) for k, v in config.items()}
-
-
-def _boost_options(boost_level: str, config: Any) -> dict[str, Any]:
-    """What the boost arguments ask of the training cell, as its keywords."""
-    _check_choice("boost_level", boost_level, ("O0", "O1", "O2"))
-    if boost_level != "O0":
-        raise ValueError(
-            f"{_OWNER}: boost_level {boost_level!r} is not supported by this release; 'O0' is, and "
-            "boost_config_dict with dim_reduce"
-        )
-    sections = _sections(config)
-    _check_keys("key of dim_reduce", sections["dim_reduce"], DimReduceConfig.model_fields)
-    dim_reduce = DimReduceConfig(**sections["dim_reduce"])
-
-    switches = sections["boost"]
-    mode = switches.pop("mode", "auto")
-    _check_keys("key of boost", switches, ("mode", *_ALGORITHMS))
-    _check_choice("boost.mode", mode, ("auto", "manual", "enable_all", "disable_all"))
-    for name, on in switches.items():
-        if not isinstance(on, bool):
-            raise TypeError(f"{_OWNER}: boost.{name} must be a bool, got {type(on).__name__}")
-    on = {name for name, value in switches.items() if value}
-    if mode == "disable_all":
-        return {}
-    if mode == "enable_all" or on - {"dim_reduce"} or set(sections) - {"boost", "dim_reduce"}:
-        raise ValueError(
-            f"{_OWNER}: boost_config_dict must ask for dim_reduce only in this release, "
-            f"got mode {mode!r}, {sorted(on)} and the sections {sorted(sections)}"
-        )
-    if mode == "auto" and on:
-        raise ValueError(f"{_OWNER}: boost.dim_reduce takes effect with boost.mode 'manual' only")
-    return {"dim_reduce": dim_reduce} if on else {}

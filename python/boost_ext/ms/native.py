@@ -14,32 +14,42 @@ This is the only module that knows where the library lies.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import mindspore as ms
 import mindspore._c_expression as _ms_core
 from mindspore import Tensor, nn, ops
+from mindspore.common import initializer
 
 from boost_ext import _core
 from boost_ext.ops import loss_scale_update as update_loss_scale
 
 __all__ = [
+    "Accumulate",
     "AdasumPair",
     "BfgsUpdate",
     "Centralize",
+    "Centralized",
     "DimReduceApply",
     "DimReduceDirection",
     "DimReduceTrial",
     "GlobalNorm",
+    "GroupLossScaleUpdate",
+    "GroupUnscaleAndCheck",
     "LossScaleUpdate",
     "PcaBackProject",
     "PcaProject",
+    "Timestamp",
     "UnscaleAndCheck",
+    "UnscaleAndCheckReport",
     "contiguous",
     "in_pynative_mode",
     "update_loss_scale",
 ]
+
+Tensors = Sequence[Tensor]
 
 _MODE = _ms_core.ms_ctx_param.mode
 
@@ -55,22 +65,31 @@ def _primitive(name: str) -> ops.Custom:
     return primitive
 
 
-def contiguous(tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
+def contiguous(tensors: Tensors) -> tuple[Tensor, ...]:
     """The tensors, with a copy for those that are views: an eager gradient may be one."""
     return tuple(t if t.is_contiguous() else t.contiguous() for t in tensors)
 
 
 class NativeCell(nn.Cell):
-    """Base of the ops: which native function, and how Python calls it."""
+    """Base of the ops: which native function, and how Python calls it. Both take the same arguments in the same order;
+    the primitive takes the tensors of lists one by one."""
 
-    def __init__(self, name: str, by_pointer: Callable[..., Any]) -> None:
+    symbol: str
+    by_pointer: Callable[..., Any]
+
+    def __init__(self) -> None:
         super().__init__(auto_prefix=False)
-        self.primitive = _primitive(name)
-        self._by_pointer = by_pointer
+        self.primitive = _primitive(self.symbol)
+
+    def construct(self, *args: Any) -> Tensor:
+        flat = ()
+        for arg in args:
+            flat = flat + tuple(arg) if isinstance(arg, (tuple, list)) else (*flat, arg)
+        return self.primitive(*flat)
 
     def __call__(self, *args: Any) -> Tensor:
         if in_pynative_mode():
-            return Tensor([bool(self._by_pointer(*args))])
+            return Tensor([bool(self.by_pointer(*args))])
         return super().__call__(*args)
 
 
@@ -82,7 +101,7 @@ def _flag(tensor: Tensor) -> bool:
     return bool(tensor.item())
 
 
-def _unscale_and_check(scale: Tensor, grads: Sequence[Tensor]) -> bool:
+def _unscale_and_check(scale: Tensor, grads: Tensors) -> bool:
     return bool(_core.unscale_and_check(grads, 1.0 / _number(scale), False))
 
 
@@ -92,70 +111,105 @@ class UnscaleAndCheck(NativeCell):
     See :func:`boost_ext.ops.unscale_and_check`. ``scale`` is one float32; with scale 1 nothing is written.
     """
 
-    def __init__(self) -> None:
-        super().__init__("unscale_and_check", _unscale_and_check)
-
-    def construct(self, scale: Tensor, grads: Sequence[Tensor]) -> Tensor:
-        return self.primitive(scale, *grads)
+    symbol, by_pointer = "unscale_and_check", staticmethod(_unscale_and_check)
 
 
-def _global_norm(norm: Tensor, tensors: Sequence[Tensor]) -> None:
-    ops_norm = _core.global_norm(contiguous(tensors))
-    norm.assign_value(Tensor([ops_norm], ms.float32))
+def _unscale_and_check_report(scale: Tensor, report: Tensor, grads: Tensors) -> bool:
+    return _core.unscale_and_check_report(grads, 1.0 / _number(scale), report)
+
+
+class UnscaleAndCheckReport(NativeCell):
+    """``cell(scale, report, grads)``: :class:`UnscaleAndCheck` that also says what it saw, at no extra pass.
+
+    ``report`` is a float64 Parameter of shape (len(grads), 4), written on every call: for each gradient the number of
+    inf, the number of nan, the first index of either (-1 if there is none) and the largest finite magnitude, all
+    after the division.
+    """
+
+    symbol, by_pointer = "unscale_and_check_report", staticmethod(_unscale_and_check_report)
+
+
+def _accumulate(scale: Tensor, steps: Tensor, count: Tensor, accumulators: Tensors, grads: Tensors) -> None:
+    divisor = _number(scale) * _number(steps)  # exact in float64, as in the graph
+    factor = 1.0 / divisor if divisor else math.inf  # which the op refuses
+    _core.accumulate(accumulators, contiguous(grads), factor, int(count.item()) == 0)
+
+
+class Accumulate(NativeCell):
+    """``cell(scale, steps, count, accumulators, grads)``: add ``grads / (scale * steps)`` to the accumulators.
+
+    See :func:`boost_ext.ops.accumulate`. ``scale`` and ``steps`` are one float32 each; ``count``, one int32, is how
+    many micro-batches the accumulators hold: with 0 they are overwritten.
+    """
+
+    symbol, by_pointer = "accumulate", staticmethod(_accumulate)
+
+
+def _global_norm(norm: Tensor, tensors: Tensors) -> None:
+    norm.assign_value(Tensor([_core.global_norm(contiguous(tensors))], ms.float32))
 
 
 class GlobalNorm(NativeCell):
-    """``cell(norm, tensors)``: write the Euclidean norm of all tensors into ``norm`` (1,) float32.
+    """``cell(norm, tensors)``: their 2-norm into ``norm`` (1,) float32. See :func:`boost_ext.ops.global_norm`."""
 
-    See :func:`boost_ext.ops.global_norm`.
-    """
-
-    def __init__(self) -> None:
-        super().__init__("global_norm", _global_norm)
-
-    def construct(self, norm: Tensor, tensors: Sequence[Tensor]) -> Tensor:
-        return self.primitive(norm, *tensors)
+    symbol, by_pointer = "global_norm", staticmethod(_global_norm)
 
 
 class Centralize(NativeCell):
     """``cell(grads)``: gradient centralization in place. See :func:`boost_ext.ops.centralize`."""
 
+    symbol, by_pointer = "centralize", staticmethod(_core.centralize)
+
+
+class Centralized(nn.Cell):
+    """``cell(grads)``: the centralized gradients as new tensors; the given ones are only read.
+
+    See :func:`boost_ext.ops.centralize`. A pure function: the graph compiler may drop, merge and reorder it.
+    """
+
     def __init__(self) -> None:
-        super().__init__("centralize", _core.centralize)
+        super().__init__(auto_prefix=False)
+        path = f"{_core.__file__}:boost_ext_centralized"
+        self.primitive = ops.Custom(path, _one_or_all, _one_or_all, "aot")
 
-    def construct(self, grads: Sequence[Tensor]) -> Tensor:
-        return self.primitive(*grads)
+    def construct(self, grads: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        out = self.primitive(*grads)
+        return out if len(grads) > 1 else (out,)
+
+    def __call__(self, grads: Sequence[Tensor]) -> Any:
+        if in_pynative_mode():
+            out = tuple(Tensor(shape=g.shape, dtype=g.dtype, init=initializer.Zero()).init_data() for g in grads)
+            _core.centralize(contiguous(grads), out)
+            return out
+        return super().__call__(grads)
 
 
-def _adasum_pair(a: Sequence[Tensor], b: Sequence[Tensor], out: Sequence[Tensor]) -> None:
+def _one_or_all(*inputs: Any) -> Any:
+    """Shapes or dtypes of the outputs: those of the inputs. MindSpore has no tuple of one output."""
+    return inputs if len(inputs) > 1 else inputs[0]
+
+
+def _adasum_pair(a: Tensors, b: Tensors, out: Tensors) -> None:
     _core.adasum_pair(contiguous(a), contiguous(b), out)
 
 
 class AdasumPair(NativeCell):
     """``cell(a, b, out)``: the adaptive sum of two lists of tensors. See :func:`boost_ext.ops.adasum_pair`."""
 
-    def __init__(self) -> None:
-        super().__init__("adasum_pair", _adasum_pair)
-
-    def construct(self, a: Sequence[Tensor], b: Sequence[Tensor], out: Sequence[Tensor]) -> Tensor:
-        return self.primitive(*a, *b, *out)
+    symbol, by_pointer = "adasum_pair", staticmethod(_adasum_pair)
 
 
-def _pca_project(P: Tensor, out: Tensor, grads: Sequence[Tensor]) -> None:
+def _pca_project(P: Tensor, out: Tensor, grads: Tensors) -> None:
     _core.pca_project(P, contiguous(grads), out)
 
 
 class PcaProject(NativeCell):
     """``cell(P, out, grads)``: ``out = P @ grads``, out (k,) float32. See :func:`boost_ext.ops.pca_project`."""
 
-    def __init__(self) -> None:
-        super().__init__("pca_project", _pca_project)
-
-    def construct(self, P: Tensor, out: Tensor, grads: Sequence[Tensor]) -> Tensor:
-        return self.primitive(P, out, *grads)
+    symbol, by_pointer = "pca_project", staticmethod(_pca_project)
 
 
-def _pca_back_project(P: Tensor, v: Tensor, w: Tensor, out_v: Sequence[Tensor], out_w: Sequence[Tensor]) -> None:
+def _pca_back_project(P: Tensor, v: Tensor, w: Tensor, out_v: Tensors, out_w: Tensors) -> None:
     _core.pca_back_project(P, (v, w), (out_v, out_w))
 
 
@@ -165,11 +219,7 @@ class PcaBackProject(NativeCell):
     See :func:`boost_ext.ops.pca_back_project`.
     """
 
-    def __init__(self) -> None:
-        super().__init__("pca_back_project", _pca_back_project)
-
-    def construct(self, P: Tensor, v: Tensor, w: Tensor, out_v: Sequence[Tensor], out_w: Sequence[Tensor]) -> Tensor:
-        return self.primitive(P, v, w, *out_v, *out_w)
+    symbol, by_pointer = "pca_back_project", staticmethod(_pca_back_project)
 
 
 def _bfgs_update(B: Tensor, s: Tensor, y: Tensor, eps: Tensor) -> bool:
@@ -182,25 +232,11 @@ class BfgsUpdate(NativeCell):
     See :func:`boost_ext.ops.bfgs_update`. ``eps`` is one float32.
     """
 
-    def __init__(self) -> None:
-        super().__init__("bfgs_update", _bfgs_update)
-
-    def construct(self, B: Tensor, s: Tensor, y: Tensor, eps: Tensor) -> Tensor:
-        return self.primitive(B, s, y, eps)
+    symbol, by_pointer = "bfgs_update", staticmethod(_bfgs_update)
 
 
-def _dim_reduce_direction(
-    B: Tensor,
-    s: Tensor,
-    gk_last: Tensor,
-    started: Tensor,
-    gk: Tensor,
-    scale: Tensor,
-    B_next: Tensor,
-    dk: Tensor,
-    slope: Tensor,
-    eps: Tensor,
-) -> None:
+def _dim_reduce_direction(*args: Tensor) -> None:
+    B, s, gk_last, started, gk, scale, B_next, dk, slope, eps = args
     value = _core.dim_reduce_direction(
         B, s, gk_last, _flag(started), gk, 1.0 / _number(scale), B_next, dk, _number(eps)
     )
@@ -213,32 +249,10 @@ class DimReduceDirection(NativeCell):
     See :func:`boost_ext.ops.dim_reduce_direction`.
     """
 
-    def __init__(self) -> None:
-        super().__init__("dim_reduce_direction", _dim_reduce_direction)
-
-    def construct(
-        self,
-        B: Tensor,
-        s: Tensor,
-        gk_last: Tensor,
-        started: Tensor,
-        gk: Tensor,
-        scale: Tensor,
-        B_next: Tensor,
-        dk: Tensor,
-        slope: Tensor,
-        eps: Tensor,
-    ) -> Tensor:
-        return self.primitive(B, s, gk_last, started, gk, scale, B_next, dk, slope, eps)
+    symbol, by_pointer = "dim_reduce_direction", staticmethod(_dim_reduce_direction)
 
 
-def _dim_reduce_trial(
-    step: Tensor,
-    save: Tensor,
-    weights: Sequence[Tensor],
-    saved: Sequence[Tensor],
-    dn: Sequence[Tensor],
-) -> None:
+def _dim_reduce_trial(step: Tensor, save: Tensor, weights: Tensors, saved: Tensors, dn: Tensors) -> None:
     _core.dim_reduce_trial(weights, saved, dn, step, _flag(save))
 
 
@@ -248,43 +262,14 @@ class DimReduceTrial(NativeCell):
     See :func:`boost_ext.ops.dim_reduce_trial`.
     """
 
-    def __init__(self) -> None:
-        super().__init__("dim_reduce_trial", _dim_reduce_trial)
-
-    def construct(
-        self,
-        step: Tensor,
-        save: Tensor,
-        weights: Sequence[Tensor],
-        saved: Sequence[Tensor],
-        dn: Sequence[Tensor],
-    ) -> Tensor:
-        return self.primitive(step, save, *weights, *saved, *dn)
+    symbol, by_pointer = "dim_reduce_trial", staticmethod(_dim_reduce_trial)
 
 
 def _dim_reduce_apply(
-    gamma: Tensor,
-    alpha: Tensor,
-    rho: Tensor,
-    scale: Tensor,
-    momentum: Sequence[Tensor],
-    grads: Sequence[Tensor],
-    grad_proj: Sequence[Tensor],
-    dn: Sequence[Tensor],
+    gamma: Tensor, alpha: Tensor, rho: Tensor, scale: Tensor, m: Tensors, grads: Tensors, proj: Tensors, dn: Tensors
 ) -> None:
-    _core.dim_reduce_apply(
-        momentum,
-        contiguous(grads),
-        grad_proj,
-        dn,
-        grad_proj,
-        _number(gamma),
-        _number(alpha),
-        _number(rho),
-        1.0 / _number(scale),
-        None,
-        None,
-    )
+    rates = (_number(gamma), _number(alpha), _number(rho), 1.0 / _number(scale))
+    _core.dim_reduce_apply(m, contiguous(grads), proj, dn, proj, *rates, None, None)
 
 
 class DimReduceApply(NativeCell):
@@ -293,35 +278,66 @@ class DimReduceApply(NativeCell):
     See :func:`boost_ext.ops.dim_reduce_apply`.
     """
 
-    def __init__(self) -> None:
-        super().__init__("dim_reduce_apply", _dim_reduce_apply)
-
-    def construct(
-        self,
-        gamma: Tensor,
-        alpha: Tensor,
-        rho: Tensor,
-        scale: Tensor,
-        momentum: Sequence[Tensor],
-        grads: Sequence[Tensor],
-        grad_proj: Sequence[Tensor],
-        dn: Sequence[Tensor],
-    ) -> Tensor:
-        return self.primitive(gamma, alpha, rho, scale, *momentum, *grads, *grad_proj, *dn)
+    symbol, by_pointer = "dim_reduce_apply", staticmethod(_dim_reduce_apply)
 
 
 class LossScaleUpdate(NativeCell):
-    """``cell(scale, counters, overflow)``: the next loss scale, in place.
+    """``cell(scale, counters, overflow)``: the next scale, in place. See :func:`boost_ext.ops.loss_scale_update`."""
 
-    See :func:`boost_ext.ops.loss_scale_update`.
-    """
+    symbol = "loss_scale_update"
 
     def __init__(self, factor: float, window: int, max_scale: float) -> None:
-        def by_pointer(scale: Tensor, counters: Tensor, overflow: Tensor) -> None:
-            _core.loss_scale_update(scale, counters, _flag(overflow), factor, window, max_scale)
+        super().__init__()
+        self._rule = (factor, window, max_scale)
+        self.rule = Tensor(self._rule, ms.float32)
 
-        super().__init__("loss_scale_update", by_pointer)
-        self.rule = Tensor([factor, window, max_scale], ms.float32)
+    def by_pointer(self, scale: Tensor, counters: Tensor, overflow: Tensor) -> None:
+        _core.loss_scale_update(scale, counters, _flag(overflow), *self._rule)
 
     def construct(self, scale: Tensor, counters: Tensor, overflow: Tensor) -> Tensor:
         return self.primitive(scale, counters, overflow, self.rule)
+
+
+def _timestamp(stamps: Tensor, slot: Tensor, dependencies: Tensors) -> None:
+    for tensor in dependencies:
+        tensor.data_ptr()  # waits for whatever op still writes it
+    _core.timestamp(stamps, int(slot.item()))
+
+
+class Timestamp(NativeCell):
+    """``cell(stamps, slot, dependencies)``: write the monotonic clock, in seconds, into ``stamps[slot]``.
+
+    For timing the parts of a compiled step. ``stamps`` is a float64 Parameter (k,), ``slot`` one int32. The clock is
+    read when the ``dependencies``, tensors of any dtype, are there; what shall come after it takes its inputs through
+    ``ops.depend(inputs, result)``.
+    """
+
+    symbol, by_pointer = "timestamp", staticmethod(_timestamp)
+
+
+def _group_unscale_and_check(groups: Tensor, found: Tensor, report: Tensor, scales: Tensors, grads: Tensors) -> bool:
+    return _core.group_unscale_and_check(grads, groups, scales, found, report)
+
+
+class GroupUnscaleAndCheck(NativeCell):
+    """``cell(groups, found, report, scales, grads)``: :class:`UnscaleAndCheckReport` with a scale for each group.
+
+    ``groups``, int32 (len(grads),), says which of the ``scales``, one float32 each, belongs to which gradient;
+    ``found``, int32 (len(scales),), is written: 1 if the group overflowed, 0 if not, -1 if it has no gradient.
+    """
+
+    symbol, by_pointer = "group_unscale_and_check", staticmethod(_group_unscale_and_check)
+
+
+def _group_loss_scale_update(max_scale: Tensor, overflows: Tensor, found: Tensor, scales: Tensors) -> None:
+    _core.group_loss_scale_update(scales, found, overflows, _number(max_scale))
+
+
+class GroupLossScaleUpdate(NativeCell):
+    """``cell(max_scale, overflows, found, scales)``: the scales of the next step, in place, by what was found.
+
+    A group that overflowed shrinks by 1 / sqrt(2), not below 1; one that did not grows by 2 ** (1 / 1000), not above
+    ``max_scale``. ``overflows``, one int32, counts the steps in a row with an overflow; the 1001st raises.
+    """
+
+    symbol, by_pointer = "group_loss_scale_update", staticmethod(_group_loss_scale_update)

@@ -1,68 +1,35 @@
-"""The training cells: one pipeline, in which each algorithm is one slot.
+"""The training cells: they own the state and put the slots of the pipeline together.
 
-source (loss and gradients) -> guard (one flag) -> apply (gradients into weights) -> update of the loss scale
+source (loss and gradients) -> guard (one flag) -> hold (accumulation) -> apply (gradients into weights)
+-> update of the loss scale
 """
 
 from __future__ import annotations
 
 import numbers
-from typing import Any, Literal
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Literal
 
 import mindspore as ms
 import numpy as np
-from mindspore import Parameter, ParameterTuple, Tensor, nn, ops
+from mindspore import Parameter, Tensor, nn, ops
 
 from boost_ext.config import DimReduceConfig
-from boost_ext.ms import native
 from boost_ext.ms.compiled import Gradients
-from boost_ext.ms.dim_reduce import DimReduce, projection_matrix
+from boost_ext.ms.freeze_optimizer import FreezeOpt
+from boost_ext.ms.grad_accumulation import GradientAccumulation
+from boost_ext.ms.group_loss_scale import GroupLossScaleManager, GroupLossScaleUpdateCell
+from boost_ext.ms.observation import Observation, observation
+from boost_ext.ms.options import StepOptions, step_options
+from boost_ext.ms.pipeline import ApplyAccumulated, ApplyDimReduce, ApplyOptimizer, Choice, GroupGuard, Guard, Pipeline
+from boost_ext.ms.resume import load_state, state_of
+
+if TYPE_CHECKING:
+    from boost_ext.plan import Plan
 
 __all__ = ["BoostTrainOneStepCell", "BoostTrainOneStepWithLossScaleCell"]
 
 Compile = Literal["step", "network", "off"]
-
-
-class _ApplyOptimizer(nn.Cell):
-    """The apply slot: the optimizer, on gradients that the guard has unscaled."""
-
-    unscales = False
-
-    def __init__(self, optimizer: nn.Cell) -> None:
-        super().__init__(auto_prefix=False)
-        self.optimizer = optimizer
-
-    def construct(self, loss: Tensor, grads: Any, scale: Tensor, *inputs: Tensor) -> Tensor:
-        return ops.depend(loss, self.optimizer(grads))
-
-
-class _ApplyDimReduce(nn.Cell):
-    """The apply slot: a dimension-reduced step, which takes scaled gradients."""
-
-    unscales = True
-
-    def __init__(self, network: nn.Cell, optimizer: nn.Cell, config: DimReduceConfig, compile: Compile) -> None:
-        super().__init__(auto_prefix=False)
-        self.weights = ParameterTuple(optimizer.parameters)
-        self.weights_clone = ParameterTuple(
-            Parameter(w.value(), name=f"dim_reduce.weights_clone.{w.name}", requires_grad=False) for w in self.weights
-        )
-        self.dim_reduce = DimReduce(
-            network,
-            optimizer,
-            self.weights,
-            projection_matrix(self.weights, config),
-            config.n_components,
-            config.rho,
-            config.gamma,
-            config.alpha,
-            config.sigma,
-            0,
-            1,
-            compile=compile != "off",
-        )
-
-    def construct(self, loss: Tensor, grads: Any, scale: Tensor, *inputs: Tensor) -> Tensor:
-        return self.dim_reduce(loss, grads, scale, self.weights, self.weights_clone, *inputs)
 
 
 def _scale_parameter(value: float | Tensor) -> Parameter:
@@ -81,14 +48,18 @@ class BoostTrainOneStepCell(nn.TrainOneStepCell):
 
     Args:
         network (Cell): the network with its loss; a single output.
-        optimizer (Cell): updates the weights.
+        optimizer (Cell): updates the weights: an Optimizer, or a :class:`FreezeOpt` for gradient freezing. One that
+            :class:`AutoBoost` has returned brings what AutoBoost has switched on.
         sens (numbers.Number): what the gradient of the loss is multiplied with; the optimizer's ``loss_scale`` takes it
             out again. Default: 1.0.
         compile (str, optional): what PYNATIVE_MODE compiles; GRAPH_MODE compiles everything. ``"step"``: the whole
             step, one graph. ``"network"``: forward and backward; check and optimizer run eagerly, on the native ops by
             pointer. ``"off"``: nothing, for debugging or for a network that the graph compiler does not take.
             Default: ``"step"``, which is the fastest by far (docs/step.md has the numbers).
-        dim_reduce (DimReduceConfig, optional): train with :class:`DimReduce`. Default: None.
+        dim_reduce (DimReduceConfig, optional): train with :class:`DimReduce`. Default: None, what the optimizer brings.
+        accumulation_steps (int, optional): micro-batches for each update of the weights, see
+            :class:`GradientAccumulation`. Default: None, what the optimizer brings, or 1.
+        plan (Plan, optional): what AutoBoost decided, for :attr:`plan`. Default: None.
 
     Inputs:
         - **\*inputs** (tuple[Tensor]) - the network's inputs.
@@ -101,8 +72,9 @@ class BoostTrainOneStepCell(nn.TrainOneStepCell):
         - **loss scale** - scalar, float32: the one that this step used.
 
     Raises:
-        TypeError: if `sens` is not a number.
-        ValueError: if `sens` is not finite and positive, or `compile` is none of the three.
+        TypeError: if `sens` is not a number, or `accumulation_steps` no int.
+        ValueError: if `sens` is not finite and positive, `compile` is none of the three, `accumulation_steps` is less
+            than 1, or dimension reduction is asked for together with freezing or accumulation.
     """
 
     def __init__(
@@ -113,13 +85,16 @@ class BoostTrainOneStepCell(nn.TrainOneStepCell):
         *,
         compile: Compile = "step",
         dim_reduce: DimReduceConfig | None = None,
+        accumulation_steps: int | None = None,
+        plan: Plan | None = None,
     ) -> None:
         name = type(self).__name__
         if isinstance(sens, bool) or not isinstance(sens, numbers.Real):
             raise TypeError(f"{name}: sens must be a number, got {type(sens).__name__}")
         if not 0 < float(sens) <= np.finfo(np.float32).max:
             raise ValueError(f"{name}: sens must be finite and > 0, got {sens}")
-        self._assemble(network, optimizer, _scale_parameter(float(sens)), compile, dim_reduce, unscale=False)
+        options = step_options(name, optimizer, dim_reduce, accumulation_steps)
+        self._assemble(network, optimizer, _scale_parameter(float(sens)), compile, options, plan)
 
     def _assemble(
         self,
@@ -127,48 +102,160 @@ class BoostTrainOneStepCell(nn.TrainOneStepCell):
         optimizer: nn.Cell,
         scale_sense: Parameter,
         compile: Compile,
-        dim_reduce: DimReduceConfig | None,
+        options: StepOptions,
+        plan: Plan | None,
         *,
-        unscale: bool,
+        unscale: bool = False,
+        update_scale: nn.Cell | None = None,
+        groups: GroupLossScaleManager | None = None,
     ) -> None:
         """Put the slots together. ``unscale``: the optimizer gets gradients without the loss scale."""
         if compile not in ("step", "network", "off"):
             raise ValueError(f"{type(self).__name__}: compile must be 'step', 'network' or 'off', got {compile!r}")
         nn.TrainOneStepCell.__init__(self, network, optimizer)
+        self.plan = plan
         self.scale_sense = scale_sense
-        # The guard divides gradients in place. The gradient of a term that is added to the loss is the scale itself,
-        # the same memory; so the scale goes in as a product that no compiler can fold, and comes out as another one.
-        self.one, self.unit = _ones("scale_in"), _ones("scale_out")
-        reducer = self.grad_reducer if self.reducer_flag else None
-        self.source = Gradients(network, self.weights, reducer, compile != "off")
-        self.guard = native.UnscaleAndCheck()
-        self.apply_slot = (
-            _ApplyOptimizer(optimizer)
-            if dim_reduce is None
-            else _ApplyDimReduce(network, optimizer, dim_reduce, compile)
-        )
-        self.unscales_in_guard = unscale and not self.apply_slot.unscales
-        self.unscaled = Tensor([1.0], ms.float32)
-        self._compile_step = compile == "step"
+        self.barriers = (_ones("scale_in"), _ones("scale_out"))
+        self.freeze = isinstance(optimizer, FreezeOpt)
+        self.accumulation: Any = None
+        updates = optimizer.opts if self.freeze else (optimizer,)
+        whole = optimizer.optimizer if self.freeze else optimizer
+        if options.accumulation_steps > 1:
+            self.accumulation = GradientAccumulation(options.accumulation_steps, whole)
+        self._compile = compile
+        self._update_scale = update_scale
+        self._slots = []
+        for update in updates:
+            slot = self._apply_slot(network, update, options, compile != "off", unscale)
+            source = Gradients(network, update.parameters, self._reducer(update.parameters), compile != "off")
+            divide = unscale and not slot.unscales
+            guard = Guard(divide) if groups is None else GroupGuard(groups, update.parameters)
+            self._slots.append((source, guard, slot, update.parameters))
+        self.steps_made, self._last = 0, 0
+        self._build(instrumented=False)
+
+    def _apply_slot(
+        self, network: nn.Cell, update: nn.Cell, options: StepOptions, compile: bool, unscale: bool
+    ) -> nn.Cell:
+        if options.dim_reduce is not None:
+            return ApplyDimReduce(network, update, options.dim_reduce, compile)
+        if self.accumulation is None:
+            return ApplyOptimizer(update)
+        held = self.accumulation
+        if self.freeze:
+            held = GradientAccumulation(options.accumulation_steps, update, share=self.accumulation)
+        return ApplyAccumulated(held, unscale)
+
+    def _reducer(self, weights: Any) -> nn.Cell | None:
+        if not self.reducer_flag:
+            return None
+        return nn.DistributedGradReducer(weights, self.mean, self.degree) if self.freeze else self.grad_reducer
+
+    def _build(self, instrumented: bool) -> None:
+        pipelines = []
+        for i, (source, guard, slot, weights) in enumerate(self._slots):
+            pipeline = Pipeline(
+                source,
+                guard,
+                slot,
+                self._update_scale,
+                self.scale_sense,
+                self.barriers,
+                weights,
+                name="guard" if len(self._slots) == 1 else f"guard.{i}",
+                compile=self._compile == "step",
+                instrumented=instrumented,
+            )
+            pipelines.append(pipeline)
+        self.pipelines = nn.CellList(pipelines, auto_prefix=False)
+        self.choice = Choice(pipelines)
+        if self.freeze:
+            self.position = self.optimizer.position
+            self.schedule = Tensor(np.asarray(self.optimizer.schedule, np.int32))
+
+    @property
+    def apply_slot(self) -> nn.Cell:
+        """The cell that turns gradients into weights: that of the first pipeline."""
+        return self._slots[0][2]
 
     def __call__(self, *inputs: Any) -> Any:
-        if self._compile_step and native.in_pynative_mode():
-            return self.compile_and_run(*inputs)
-        return super().__call__(*inputs)
+        # The host chooses the pipeline, so that each is a graph of its own and none is compiled before its turn.
+        self._last = self.optimizer.current() if self.freeze else 0
+        result = self.pipelines[self._last](*inputs)
+        self.steps_made += 1
+        return result
 
-    def construct(self, *inputs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        scale = ops.reshape(self.scale_sense * self.unit, ())
-        loss, grads = self.source(ops.reshape(self.scale_sense * self.one, ()), *inputs)
-        found = self.guard(self.scale_sense if self.unscales_in_guard else self.unscaled, grads)
-        grads = ops.depend(grads, found)
-        overflow = ops.reshape(found, ())
-        if not overflow:
-            loss = self.apply_slot(loss, grads, self.scale_sense, *inputs)
-        return loss, self.update_scale(overflow), scale
+    def construct(self, *inputs: Tensor) -> Any:
+        """Inside another graph, a data sink's for example."""
+        if self.freeze:
+            return self.choice(self.schedule[self.position[0]], *inputs)
+        return self.choice.pipeline(*inputs)
 
-    def update_scale(self, overflow: Tensor) -> Tensor:
-        """The last slot; the scale of this cell is constant."""
-        return overflow
+    def set_train(self, mode: bool = True) -> BoostTrainOneStepCell:
+        """Training or evaluation. See ``mindspore.nn.Cell.set_train``."""
+        super().set_train(mode)
+        for pipeline in self.pipelines:  # each is compiled on its own, and compiled again when its phase changes
+            pipeline.set_train(mode)
+        return self
+
+    def set_inputs(self, *inputs: Any, **kwargs: Any) -> None:
+        """Shapes and dtypes of the inputs; a dimension of None is dynamic. See ``mindspore.nn.Cell.set_inputs``."""
+        super().set_inputs(*inputs, **kwargs)
+        for pipeline in self.pipelines:
+            pipeline.set_inputs(*inputs, **kwargs)
+
+    def instrument(self, on: bool = True) -> None:
+        """Measure the time of each slot, in compiled steps too, for :meth:`observe`. Compiles the step again."""
+        if on != self.pipelines[0].instrumented:
+            self._build(on)
+
+    def observe(self) -> Observation:
+        """What the last step did; see :class:`boost_ext.ms.observation.Observation`. Reads state, changes nothing."""
+        return observation(self, self._last, self.steps_made)
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Copies of everything that moves, by name: weights, statistics, the state of the optimizer and of each
+        algorithm, the loss scale with its counters, MindSpore's random state, the number of steps.
+
+        See :func:`boost_ext.checkpoint.save_training_state` for a file.
+        """
+        return state_of(self)
+
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        """Go on where :meth:`state_dict` was called: the same steps give the same bits.
+
+        Raises:
+            TypeError: if `state` is no dict.
+            ValueError: if it is that of a cell made with other arguments. Nothing has changed then.
+        """
+        self.steps_made = load_state(self, state)
+
+    def gradient_freeze_process(self, *inputs: Tensor) -> Tensor:
+        """Train one step with gradient freezing.
+
+        Args:
+            inputs (tuple[Tensor]): the network's inputs.
+
+        Returns:
+            Tensor, the loss.
+        """
+        return self.choice(self.schedule[self.position[0]], *inputs)[0]
+
+    def gradient_accumulation_process(
+        self, loss: Tensor, grads: tuple[Tensor, ...], sens: Tensor, *inputs: Tensor
+    ) -> Tensor:
+        """Hold gradients, and update the weights when there are enough.
+
+        Args:
+            loss (Tensor): passed through.
+            grads (tuple[Tensor]): of all parameters.
+            sens (Tensor): one float32, what they are scaled with.
+            inputs (tuple[Tensor]): the network's inputs; not used.
+
+        Returns:
+            Tensor, the loss.
+        """
+        return self.accumulation(loss, grads, sens)
 
     def check_adasum_enable(self) -> bool:
         """Whether this cell trains with AdaSum: it takes more than one rank, which this release does not support."""
@@ -176,7 +263,7 @@ class BoostTrainOneStepCell(nn.TrainOneStepCell):
 
     def check_dim_reduce_enable(self) -> bool:
         """Whether this cell trains with dimension reduction."""
-        return isinstance(self.apply_slot, _ApplyDimReduce)
+        return isinstance(self.apply_slot, ApplyDimReduce)
 
 
 class BoostTrainOneStepWithLossScaleCell(BoostTrainOneStepCell):
@@ -190,8 +277,9 @@ class BoostTrainOneStepWithLossScaleCell(BoostTrainOneStepCell):
         optimizer (Cell): updates the weights; its ``loss_scale`` must be 1, since the gradients it gets are unscaled.
         scale_sense (Union[Tensor, Cell]): a Cell updates the loss scale after each step: the ``get_update_cell()`` of a
             loss scale manager, or MindSpore's own. A Tensor of shape () or (1,) is the loss scale itself, which
-            :meth:`set_sense_scale` changes.
-        compile, dim_reduce: as in :class:`BoostTrainOneStepCell`.
+            :meth:`set_sense_scale` changes. A :class:`GroupLossScaleManager` has a scale for each group of layers; the
+            loss itself is not scaled then.
+        compile, dim_reduce, accumulation_steps, plan: as in :class:`BoostTrainOneStepCell`.
 
     Inputs and Outputs: as in :class:`BoostTrainOneStepCell`.
 
@@ -208,10 +296,14 @@ class BoostTrainOneStepWithLossScaleCell(BoostTrainOneStepCell):
         *,
         compile: Compile = "step",
         dim_reduce: DimReduceConfig | None = None,
+        accumulation_steps: int | None = None,
+        plan: Plan | None = None,
     ) -> None:
         name = type(self).__name__
-        manager = None
-        if isinstance(scale_sense, nn.Cell):
+        manager, groups = None, None
+        if isinstance(scale_sense, GroupLossScaleManager):
+            groups, manager, scale = scale_sense, GroupLossScaleUpdateCell(scale_sense), _scale_parameter(1.0)
+        elif isinstance(scale_sense, nn.Cell):
             manager = scale_sense
             shared = getattr(manager, "scale_sense", None)  # ours hold the scale: one state for manager and cell
             scale = shared if isinstance(shared, Parameter) else _scale_parameter(manager.get_loss_scale())
@@ -226,13 +318,11 @@ class BoostTrainOneStepWithLossScaleCell(BoostTrainOneStepCell):
                 f"{name}: optimizer.loss_scale must be 1, got {optimizer.loss_scale}; the cell unscales the gradients, "
                 "and the optimizer would do it again"
             )
-        self._assemble(network, optimizer, scale, compile, dim_reduce, unscale=True)
+        options = step_options(name, optimizer, dim_reduce, accumulation_steps)
+        self._assemble(
+            network, optimizer, scale, compile, options, plan, unscale=True, update_scale=manager, groups=groups
+        )
         self.loss_scaling_manager = manager
-
-    def update_scale(self, overflow: Tensor) -> Tensor:
-        if self.loss_scaling_manager is None:
-            return overflow
-        return self.loss_scaling_manager(self.scale_sense, overflow)
 
     def set_sense_scale(self, sens: Tensor) -> None:
         """Set the loss scale.

@@ -1,0 +1,256 @@
+"""What the boost levels bring: ``python -m benchmarks.levels [--quick] [--seeds N] [--only time|accuracy]``.
+
+Time: a ResNet-20 on CIFAR-shaped random images, a few steps of each variant in turns, so that whatever else the machine
+does hits all of them. Accuracy: a smaller ResNet on scikit-learn's digits, the same seeds for every variant.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+FREEZE = {"mode": "manual", "less_bn": False, "grad_freeze": True}
+LESS_BN = {"mode": "manual", "less_bn": True, "grad_freeze": False}
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A way to train; ``level`` None: MindSpore's own TrainOneStepCell."""
+
+    name: str
+    level: str | None
+    boost: dict[str, Any]
+    less_bn: dict[str, bool]
+
+
+VARIANTS = (
+    Variant("MindSpore", None, {}, {}),
+    Variant("O0", "O0", {}, {}),
+    Variant("less_bn alone", "O1", LESS_BN, {"fn_flag": False, "gc_flag": False}),
+    Variant("less_bn, gc", "O1", LESS_BN, {"fn_flag": False, "gc_flag": True}),
+    Variant("less_bn, gc, fn", "O1", LESS_BN, {"fn_flag": True, "gc_flag": True}),
+    Variant("grad_freeze", "O1", FREEZE, {}),
+    Variant("O1", "O1", {}, {}),
+    Variant("O2", "O2", {}, {}),
+)
+
+
+def resnet(channels: Sequence[int], blocks: int, inputs: int) -> Any:
+    """He et al. 2016, section 4.2: basic blocks, each but the first stage at half the size of the one before."""
+    from mindspore import Tensor, nn, ops
+
+    class Block(nn.Cell):  # type: ignore[misc]
+        def __init__(self, before: int, after: int, stride: int) -> None:
+            super().__init__()
+            self.conv1, self.bn1 = nn.Conv2d(before, after, 3, stride), nn.BatchNorm2d(after)
+            self.conv2, self.bn2 = nn.Conv2d(after, after, 3), nn.BatchNorm2d(after)
+            self.down_sample = None
+            if before != after:
+                self.down_sample = nn.SequentialCell(nn.Conv2d(before, after, 1, stride), nn.BatchNorm2d(after))
+
+        def construct(self, x: Tensor) -> Tensor:
+            identity = x if self.down_sample is None else self.down_sample(x)
+            y = self.bn2(self.conv2(ops.relu(self.bn1(self.conv1(x)))))
+            return ops.relu(y + identity)
+
+    class ResNet(nn.Cell):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv1, self.bn1 = nn.Conv2d(inputs, channels[0], 3), nn.BatchNorm2d(channels[0])
+            layers = []
+            for stage, width in enumerate(channels):
+                before = channels[max(stage - 1, 0)]
+                layers += [
+                    Block(before if i == 0 else width, width, 2 if stage and i == 0 else 1) for i in range(blocks)
+                ]
+            self.layers = nn.SequentialCell(*layers)
+            self.end = nn.Dense(channels[-1], 10)
+
+        def construct(self, x: Tensor) -> Tensor:
+            x = self.layers(ops.relu(self.bn1(self.conv1(x))))
+            return self.end(x.mean((2, 3)))
+
+    return ResNet()
+
+
+def cell_of(variant: Variant, network: Any, rate: Any, total_steps: int) -> Any:
+    """The training cell."""
+    from mindspore import nn
+
+    from boost_ext import amp
+
+    optimizer = nn.Momentum(network.trainable_params(), rate, 0.9, weight_decay=1e-4)
+    loss = nn.SoftmaxCrossEntropyWithLogits(sparse=True, reduction="mean")
+    if variant.level is None:
+        return nn.TrainOneStepCell(nn.WithLossCell(network, loss), optimizer).set_train()
+    config = {"boost": variant.boost, "less_bn": variant.less_bn, "grad_freeze": {"total_steps": total_steps}}
+    return amp.build_train_network(
+        network, optimizer, loss, boost_level=variant.level, boost_config_dict={k: v for k, v in config.items() if v}
+    )
+
+
+def compile_all(cell: Any, batch: Any) -> None:
+    """Call every graph of a cell once, so that none is compiled on the clock."""
+    import mindspore as ms
+
+    schedule = getattr(cell.optimizer, "schedule", None)
+    for index in sorted(set(schedule)) if schedule else [0]:
+        if schedule:
+            ms.ops.assign(cell.optimizer.position, ms.Tensor([schedule.index(index)], ms.int32))
+        cell(*batch)
+    if schedule:
+        ms.ops.assign(cell.optimizer.position, ms.Tensor([0], ms.int32))
+
+
+def step_times(mode: int, batch_size: int, rounds: int, depth: int) -> dict[str, float]:
+    """Mean milliseconds of a step for each variant."""
+    import mindspore as ms
+
+    ms.set_context(mode=mode)
+    rng = np.random.default_rng(0)
+    batch = (
+        ms.Tensor(rng.standard_normal((batch_size, 3, 32, 32)).astype(np.float32)),
+        ms.Tensor(rng.integers(0, 10, batch_size).astype(np.int32)),
+    )
+    cells = {}
+    for variant in VARIANTS:
+        ms.set_seed(0)
+        cells[variant.name] = cell_of(variant, resnet((16, 32, 64), depth, 3), 1e-3, 5 * rounds)
+        compile_all(cells[variant.name], batch)
+    spent = dict.fromkeys(cells, 0.0)
+    for _ in range(rounds):
+        for name, cell in cells.items():
+            start = time.perf_counter()
+            for _ in range(5):
+                result = cell(*batch)
+                (result[0] if isinstance(result, tuple) else result).asnumpy()
+            spent[name] += time.perf_counter() - start
+    return {name: 1e3 * seconds / (5 * rounds) for name, seconds in spent.items()}
+
+
+def accuracies(seeds: int, epochs: int) -> dict[str, list[float]]:
+    """Test accuracy after the last epoch, for each variant and seed."""
+    import mindspore as ms
+    from rich.progress import track
+
+    from boost_ext.training import digits as data
+    from boost_ext.training.network import accuracy
+
+    ms.set_context(mode=ms.PYNATIVE_MODE)
+    digits = data.load()
+    steps = data.steps_per_epoch(digits, 32) * epochs
+    rates = (0.05 * (1 + np.cos(np.pi * np.arange(steps) / steps))).tolist()
+    found: dict[str, list[float]] = {}
+    for variant in VARIANTS[1:]:  # O0 trains as MindSpore does, which the tests show
+        network = resnet((8, 16), 2, 1)
+        cell = cell_of(variant, network, rates, steps)
+        start = cell.state_dict()
+        for seed in track(range(seeds), description=f"{variant.name}, {seeds} seeds"):
+            cell.load_state_dict(start)
+            ms.set_seed(seed)
+            for name, parameter in resnet((8, 16), 2, 1).parameters_dict().items():
+                if name in network.parameters_dict():
+                    ms.ops.assign(network.parameters_dict()[name], parameter.value())
+            cell.set_train()
+            for epoch in range(epochs):
+                for images, labels in data.batches(digits, 32, epoch, seed):
+                    cell(ms.Tensor(images), ms.Tensor(labels))
+            found.setdefault(variant.name, []).append(accuracy(network, digits))
+    return found
+
+
+def markdown(result: dict[str, Any]) -> str:
+    """The tables of docs/benchmarks.md."""
+    lines = []
+    if times := result.get("milliseconds"):
+        lines += ["| variant | " + " | ".join(f"{mode}, ms | faster than O0" for mode in times) + " |"]
+        lines += ["|---|" + "---|" * (2 * len(times))]
+        for variant in VARIANTS:
+            cells = [f"{t[variant.name]:.1f} | {100 * (1 - t[variant.name] / t['O0']):+.0f} %" for t in times.values()]
+            lines.append(f"| {variant.name} | " + " | ".join(cells) + " |")
+    if found := result.get("accuracy"):
+        plain = np.array(found["O0"])
+        lines += [
+            "",
+            f"| variant | test accuracy, {len(plain)} seeds | difference to O0, same seeds |",
+            "|---|---|---|",
+        ]
+        for name, values in found.items():
+            scores, change = 100 * np.array(values), 100 * (np.array(values) - plain)
+            error = change.std(ddof=1) / np.sqrt(len(change)) if len(change) > 1 else float("nan")
+            lines.append(f"| {name} | {scores.mean():.2f} ± {scores.std():.2f} | {change.mean():+.2f} ± {error:.2f} |")
+    return "\n".join(lines)
+
+
+def plot(path: Path, result: dict[str, Any]) -> None:
+    """Bars of the step time relative to O0, and the accuracies."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    figure, (left, right) = pyplot.subplots(1, 2, figsize=(12, 4.5), layout="constrained")
+    names = [v.name for v in VARIANTS]
+    for i, (mode, times) in enumerate(result.get("milliseconds", {}).items()):
+        left.barh(np.arange(len(names)) + 0.38 * i, [times[n] / times["O0"] for n in names], 0.36, label=mode)
+    left.set(yticks=np.arange(len(names)) + 0.19, yticklabels=names, xlabel="time of a step, O0 = 1")
+    left.invert_yaxis()
+    left.axvline(1, color="0.5", linewidth=0.8)
+    left.legend()
+    for i, values in enumerate(result.get("accuracy", {}).values()):
+        right.plot(values, np.full(len(values), i), "o", alpha=0.6)
+        right.plot(np.mean(values), i, "k|", markersize=18)
+        right.set_yticks(range(i + 1), list(result["accuracy"])[: i + 1])
+    right.set_xlabel("test accuracy, one point a seed, line: mean")
+    right.invert_yaxis()
+    figure.savefig(path, dpi=140)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.levels", description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="one seed, one round: only whether it all runs")
+    parser.add_argument("--only", choices=("time", "accuracy"))
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--rounds", type=int, default=40, help="of five steps for each variant")
+    parser.add_argument("--epochs", type=int, default=15)
+    parser.add_argument("--out", type=Path, default=Path("runs/bench/levels"))
+    options = parser.parse_args()
+    os.environ.setdefault("GLOG_v", "3")
+
+    import mindspore as ms
+    from rich.console import Console
+
+    from . import report
+
+    watch = report.Watch()
+    result: dict[str, Any] = report.machine(len(os.sched_getaffinity(0)))
+    result |= {"quick": options.quick, "rounds": options.rounds, "epochs": options.epochs, "seeds": options.seeds}
+    if options.only != "accuracy":
+        shape = (4, 1, 1) if options.quick else (32, options.rounds, 3)
+        result["milliseconds"] = {
+            name: step_times(mode, *shape)
+            for name, mode in (("GRAPH_MODE", ms.GRAPH_MODE), ("PYNATIVE_MODE", ms.PYNATIVE_MODE))
+        }
+    if options.only != "time":
+        result["accuracy"] = accuracies(*((1, 1) if options.quick else (options.seeds, options.epochs)))
+    result["others"] = round(watch.others(), 3)
+    options.out.mkdir(parents=True, exist_ok=True)
+    (options.out / "levels.json").write_text(json.dumps(result, indent=1))
+    (options.out / "levels.md").write_text(markdown(result) + "\n")
+    plot(options.out / "levels.png", result)
+    Console(highlight=False).print(markdown(result))
+    print(
+        f"{watch.seconds():.0f} s; other processes took {result['others']:.0%} of the cores; written to {options.out}"
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,22 @@
+// accumulate: add a list of gradients to a list of accumulators, scaled, in one pass over both.
+//
+//   a[i] <- a[i] + factor * g[i];   with `first`, a[i] <- factor * g[i]
+//
+// Gradient accumulation over N micro-batches; with factor = 1 / (loss scale * N) the accumulators hold the mean of the
+// unscaled gradients after N calls. The product and the sum are each rounded to float32.
+// accumulators  float32, written; no two of them may overlap, and none may overlap a gradient
+// grads         float32, float16 or bfloat16, of the accumulators' sizes; the same tensor may be listed more than once
+// factor        finite in float32
+// first         the old values are not read, so that no pass is needed to clear them: inf and nan in them vanish
+// inf and nan of a gradient reach its accumulator; unscale_and_check finds them before. Tensors of size 0 are fine.
+#pragma once
+
+#include "ops/runtime.h"
+
+namespace boost_ext {
+
+void accumulate(const Context& context, const Views& accumulators, const Views& grads, double factor, bool first);
+
+BOOST_EXT_CPU_KERNEL(void, accumulate, const Context&, Tensors accumulators, Tensors grads, float factor, bool first)
+
+}  // namespace boost_ext

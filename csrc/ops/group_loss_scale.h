@@ -1,0 +1,31 @@
+// group_loss_scale: one loss scale for each group of layers. Two functions, the guard of a step and its last act.
+//
+// group_unscale_and_check: unscale_and_check with the scale of each gradient's group, in place
+//   g[i] <- g[i] * (1 / scales[groups[i]]);   found[k] = 1 if some gradient of group k holds inf or nan, else 0;
+//   -1 if no gradient belongs to it
+// group_loss_scale_update: the scales after it, in place
+//   found[k] = 1:  scales[k] <- max(scales[k] / sqrt(2), 1)
+//   found[k] = 0:  scales[k] <- min(scales[k] * 2^(1/1000), max_scale)
+//   otherwise it stays;   overflows <- 0 if no group was found to overflow, else overflows + 1
+//
+// The rule of mindspore.boost's GroupLossScaleManager, with bounds. Idea: Zhao et al., "Adaptive loss scaling for mixed
+// precision training", 2019 (arXiv:1910.12385): layers need scales of their own.
+// groups     (tensors,) int32, from 0 to the number of scales - 1
+// scales     one float32 each, finite and >= 1; written by the update only
+// found      (groups,) int32, written by the guard
+// report     (tensors, 4) float64, written: see unscale_and_check
+// overflows  one int32: steps in a row with an overflow; more than 1000: std::runtime_error, since such a training does
+//            not train
+// A gradient listed more than once is one tensor if its places are in one group; overlaps of groups are refused.
+#pragma once
+
+#include "ops/unscale_and_check.h"
+
+namespace boost_ext {
+
+// Returns whether some group overflowed.
+bool group_unscale_and_check(const Context& context, const Views& grads, const View& groups, const Views& scales,
+                             const View& found, const View& report);
+void group_loss_scale_update(const Views& scales, const View& found, const View& overflows, double max_scale);
+
+}  // namespace boost_ext

@@ -1,0 +1,5 @@
+"""Interrupted training: save and load everything that moves."""
+
+from boost_ext.ms.resume import load_training_state, save_training_state
+
+__all__ = ["load_training_state", "save_training_state"]

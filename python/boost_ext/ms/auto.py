@@ -1,0 +1,207 @@
+"""AutoBoost: a level and a configuration become a plan, and the plan becomes a rewritten network and optimizer."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from mindspore import Parameter, nn
+from mindspore.communication import GlobalComm, get_group_size
+
+from boost_ext.config import FEATURES, BoostConfig
+from boost_ext.ms.grad_freeze import GradientFreeze
+from boost_ext.ms.group_loss_scale import GroupLossScaleManager
+from boost_ext.ms.less_bn import LessBNReport, remove_batch_norms, replace_head
+from boost_ext.ms.optimizer_copy import restrict
+from boost_ext.ms.options import StepOptions
+from boost_ext.ms.process import OptimizerProcess, ParameterProcess
+from boost_ext.plan import plan
+
+__all__ = ["AutoBoost"]
+
+_logger = logging.getLogger("boost_ext")
+
+
+class AutoBoost:
+    """Apply the algorithms that a level and a configuration ask for.
+
+    An ordinary object: two of them do not know of each other, and nothing outside it changes. docs/autoboost.md has
+    the levels, the modes and all keys.
+
+    Args:
+        level (str): "O0": nothing. "O1": less_bn and grad_freeze. "O2": O1 and adasum, which grad_freeze excludes.
+            Default: "O0".
+        boost_config_dict (Union[dict, str]): the configuration, or the path of a JSON file with it. Keys that are left
+            out take their defaults. Default: "".
+
+    Raises:
+        TypeError: if `level` is no str, or values of the configuration have a wrong type.
+        ValueError: for an unknown level, mode or key, a value out of range, and dim_reduce without a subspace.
+
+    Attributes:
+        level (str): as given.
+        config (BoostConfig): frozen.
+        boost_config (dict): the name of each algorithm of section ``boost`` to whether it is on.
+        plan (Plan): what is done and what not, and why; knows more after a network was rewritten.
+
+    Examples:
+        >>> from boost_ext.boost import AutoBoost
+        >>> boost = AutoBoost("O1", {"boost": {"mode": "manual", "grad_freeze": False}})
+        >>> print(boost.plan)
+        >>> network, optimizer = boost.network_auto_process_train(network, optimizer)
+    """
+
+    def __init__(
+        self, level: str = "O0", boost_config_dict: BoostConfig | Mapping[str, Any] | str | os.PathLike[str] = ""
+    ) -> None:
+        self.config = BoostConfig.load(boost_config_dict)
+        ranks = get_group_size() if GlobalComm.INITED else 1
+        self.plan = plan(level, self.config, rank_size=ranks)
+        self.level = level
+        self._decided = self.plan  # before a network is seen
+        self.boost_config = {name: self.plan.applies(name) for name in FEATURES}
+
+    def network_auto_process_train(self, network: nn.Cell, optimizer: nn.Cell) -> tuple[nn.Cell, nn.Cell]:
+        """Rewrite a network and its optimizer for training; logs the plan at INFO.
+
+        Args:
+            network (Cell): without or with its loss. Changed in place by less_bn: batch norms of residual branches and
+                the last Dense are replaced.
+            optimizer (Optimizer): of the network's parameters; it does not change.
+
+        Returns:
+            tuple(Cell, Cell): the network, and an optimizer for the training cells of this package, whose
+            ``boost_options`` tells them the rest. The given optimizer where there is nothing to do.
+
+        Raises:
+            ValueError: if something was asked for that is not possible here; the plan says why.
+        """
+        for name in self.plan.refused:
+            raise ValueError(f"AutoBoost: {name} was asked for, but {self.plan[name].reason}")
+        self.plan = self._decided
+        if self._decided.applies("less_bn"):
+            before = network.trainable_params()
+            centralize = self.plan.applies("grad_centralization")
+            if self._rewrite(network) or centralize:
+                optimizer = self._rebuild(network, optimizer, before, centralize)
+        if self.plan.applies("grad_freeze"):
+            network, optimizer = self._freeze(network, optimizer)
+        optimizer = self._with_options(optimizer)
+        _logger.info("%s", self.plan)
+        return network, optimizer
+
+    def network_auto_process_eval(self, network: nn.Cell) -> nn.Cell:
+        """Rewrite a network for evaluation as the training network was, so that a checkpoint fits both.
+
+        Args:
+            network (Cell): with the same structure as the training network, or that network itself.
+
+        Returns:
+            Cell.
+        """
+        if self._decided.applies("less_bn"):
+            self._rewrite(network)
+        return network
+
+    def take_loss_scale(self, manager: Any) -> None:
+        """Let the plan know the loss scale manager of the training, before the network is rewritten.
+
+        Args:
+            manager (Union[LossScaleManager, GroupLossScaleManager, None]): a GroupLossScaleManager switches
+                loss_scale_group on.
+
+        Raises:
+            ValueError: if the configuration asks for loss_scale_group and this is no GroupLossScaleManager, or if it
+                is one and loss_scale_group is switched off.
+        """
+        name = "loss_scale_group"
+        given, switches = isinstance(manager, GroupLossScaleManager), self.config.boost
+        if self.plan.applies(name) and not given:
+            raise ValueError(
+                "AutoBoost: loss_scale_group takes a GroupLossScaleManager as loss_scale_manager, got "
+                f"{type(manager).__name__}"
+            )
+        if not given or self.plan.applies(name):
+            return
+        off = switches.mode == "disable_all" or (switches.mode == "manual" and name in switches.model_fields_set)
+        if off or self.plan.applies("dim_reduce"):
+            raise ValueError(
+                "AutoBoost: loss_scale_manager must be no GroupLossScaleManager, since loss_scale_group is off: "
+                f"{self.plan[name].reason}"
+            )
+        reason = "loss_scale_manager is a GroupLossScaleManager"
+        self.plan = self._decided = self._decided.with_result(name, "applied", reason)
+        self.boost_config[name] = True
+
+    def skip(self, feature: str, reason: str) -> None:
+        """Let the plan say that a feature which was to be applied is not, and why."""
+        if self.plan.applies(feature):
+            self.plan = self.plan.with_result(feature, status="skipped", reason=reason)
+
+    def _rewrite(self, network: nn.Cell) -> bool:
+        """LessBN and the FN head, in place; whether the parameters are others now."""
+        before = [id(p) for p in network.get_parameters()]
+        report = remove_batch_norms(network)
+        total = len(report.removed) + len(report.kept)
+        self._note(
+            "less_bn",
+            report,
+            bool(report.removed),
+            f"removed {len(report.removed)} of {total} batch norms",
+            {"removed": list(report.removed)},
+        )
+        if self._decided.applies("fn_head"):
+            report = replace_head(network)
+            what = f"{report.head} is a CommonHeadLastFN"
+            self._note("fn_head", report, report.head is not None, what, {"head": report.head})
+        return before != [id(p) for p in network.get_parameters()]
+
+    def _note(self, feature: str, report: LessBNReport, done: bool, what: str, details: dict[str, Any]) -> None:
+        if self.plan[feature].details:  # said already, of the training network
+            return
+        reason = "; ".join([what, *report.notes] if done else report.notes)
+        self.plan = self.plan.with_result(feature, "applied" if done else "skipped", reason, details)
+
+    def _rebuild(self, network: nn.Cell, optimizer: nn.Cell, before: list[Parameter], centralize: bool) -> nn.Cell:
+        """An optimizer over the parameters that remain and those that the rewriting added."""
+        trained = {id(p) for p in optimizer.parameters}
+        known = {id(p) for p in before}
+        kept = [p for p in network.trainable_params() if id(p) in trained or id(p) not in known]
+        inside = {id(p) for p in network.get_parameters()} | known
+        outside = [p for p in optimizer.parameters if id(p) not in inside]  # of a loss, for example
+        points = self.config.common.gradient_split_groups
+        parameters = ParameterProcess()
+        grouped = parameters.assign_parameter_group(kept + outside, points if isinstance(points, int) else list(points))
+        process = OptimizerProcess(optimizer)
+        process.origin_params = parameters.generate_group_params(grouped, process.origin_params)
+        if centralize:
+            process.add_grad_centralization(network)
+            groups = [g for g in process.origin_params if isinstance(g, dict) and g.get("grad_centralization")]
+            count = sum(len(g["params"]) for g in groups)
+            reason = f"{self.plan['grad_centralization'].reason}: {count} of {len(kept + outside)} parameters"
+            self.plan = self.plan.with_result("grad_centralization", "applied" if count else "skipped", reason)
+        return process.generate_new_optimizer()
+
+    def _freeze(self, network: nn.Cell, optimizer: nn.Cell) -> tuple[nn.Cell, nn.Cell]:
+        settings = self.config.grad_freeze
+        freeze = GradientFreeze(settings.param_groups, settings.freeze_type, settings.freeze_p, settings.total_steps)
+        network, frozen = freeze.freeze_generate(network, optimizer)
+        details = {"groups": frozen.groups_num, "frozen_shares": [round(s, 4) for s in frozen.frozen_shares]}
+        reason = "; ".join([self.plan["grad_freeze"].reason, *freeze.notes])
+        self.plan = self.plan.with_result("grad_freeze", reason=reason, details=details)
+        return network, frozen
+
+    def _with_options(self, optimizer: nn.Cell) -> nn.Cell:
+        steps = self.config.grad_accumulation.grad_accumulation_step
+        options = StepOptions(
+            accumulation_steps=steps if self.plan.applies("grad_accumulation") else 1,
+            dim_reduce=self.config.dim_reduce if self.plan.applies("dim_reduce") else None,
+        )
+        if options == StepOptions():
+            return optimizer
+        if isinstance(optimizer, nn.Optimizer):  # the user's, or one of ours: never set anything on the user's
+            optimizer = restrict(optimizer, optimizer.parameters)
+        optimizer.boost_options = options
+        return optimizer

@@ -1,0 +1,240 @@
+"""Gradient freezing: at some steps only the last layers of a network are trained, and the backward pass ends there.
+
+Brock et al., "FreezeOut: Accelerate training by progressively freezing layers", 2017, is the idea; the schedules are
+those of mindspore.boost: a random or a cyclic choice at each step instead of a freeze for good.
+"""
+
+from __future__ import annotations
+
+import numbers
+from typing import Any
+
+import numpy as np
+from mindspore import Parameter, ParameterTuple, Tensor, nn, ops
+
+from boost_ext.ms.freeze_optimizer import FreezeOpt
+from boost_ext.ms.grad_accumulation import GradientAccumulation
+
+__all__ = ["GradientFreeze", "freeze_cell"]
+
+CONTINUOUS, INTERVAL = 0, 1
+# Parameters of a layer that stay in the block of the weight before them.
+_FOLLOWERS = ("bn", "bias", "gamma", "beta")
+_BLOCK = 3
+
+
+def _number(owner: str, name: str, value: Any, low: float, high: float) -> float:
+    if isinstance(value, bool) or not isinstance(value, numbers.Real):
+        raise TypeError(f"{owner}: {name} must be a number, got {type(value).__name__}")
+    number = float(value)
+    if not low <= number <= high:  # nan is refused too
+        raise ValueError(f"{owner}: {name} must be from {low:g} to {high:g}, got {value}")
+    return number
+
+
+def _count(owner: str, name: str, value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, numbers.Real) or not float(value).is_integer():
+        raise TypeError(f"{owner}: {name} must be a whole number, got {value!r}")
+    if float(value) < 1:
+        raise ValueError(f"{owner}: {name} must be >= 1, got {value}")
+    return int(float(value))
+
+
+class GradientFreeze:
+    """Split the parameters into groups and draw which one each step trains.
+
+    Group 0 is everything; group i leaves out the first i / `param_groups` of the network. A step that trains group i
+    computes no gradient for what it leaves out, so the backward pass ends at the first layer of group i.
+
+    Args:
+        param_groups (int): groups; more than the network has blocks means as many as it has blocks, which
+            :attr:`notes` says.
+        freeze_type (int): 0: a cycle ``0 … 0 1 2 … n-1``; 1: random, the steps spread evenly, few frozen layers more
+            often than many.
+        freeze_p (float): **the fraction of steps that freeze nothing**, from 0 to 1 (despite its name, as in
+            mindspore.boost). For type 0 it is met up to the length of the cycle.
+        total_steps (int): steps of the training; the sequence has 1 % more, then starts again.
+        seed (int, optional): of the sequence of type 1; every rank must use the same. Default: 0.
+
+    Raises:
+        TypeError, ValueError: for arguments of another type or out of range.
+    """
+
+    def __init__(
+        self, param_groups: int, freeze_type: int, freeze_p: float, total_steps: int, *, seed: int = 0
+    ) -> None:
+        owner = type(self).__name__
+        if isinstance(freeze_type, bool) or freeze_type not in (CONTINUOUS, INTERVAL):
+            raise ValueError(f"{owner}: freeze_type must be 0 or 1, got {freeze_type!r}")
+        self._param_groups = _count(owner, "param_groups", param_groups)
+        self._freeze_type = freeze_type
+        self._freeze_p = _number(owner, "freeze_p", freeze_p, 0, 1)
+        self._total_steps = _count(owner, "total_steps", total_steps)
+        self._seed = seed
+        self.notes: tuple[str, ...] = ()
+
+    def split_parameters_groups(self, net: nn.Cell, freeze_para_groups_number: int) -> list[list[Parameter]]:
+        """Split the trainable parameters for freezing.
+
+        Args:
+            net (Cell): the network, whose trainable parameters come in the order of its layers.
+            freeze_para_groups_number (int): groups.
+
+        Returns:
+            list[list[Parameter]], group i without the first i parts of the blocks. A block is a weight with the batch
+            norms and biases after it, at least three parameters. As many groups as blocks at most.
+        """
+        wanted = _count(type(self).__name__, "freeze_para_groups_number", freeze_para_groups_number)
+        blocks: list[list[Parameter]] = []
+        block: list[Parameter] = []
+        for parameter in net.trainable_params():
+            follows = any(word in parameter.name for word in _FOLLOWERS)
+            if not follows and len(block) >= _BLOCK:
+                blocks.append(block)
+                block = []
+            block.append(parameter)
+        if block:
+            blocks.append(block)
+        count = max(1, min(wanted, len(blocks)))
+        stride = len(blocks) // count
+        self.notes = ()
+        if count < wanted:
+            self.notes = (f"{wanted} groups were asked for, the network has {len(blocks)} blocks: {count} groups",)
+        return [[p for b in blocks[i * stride :] for p in b] for i in range(count)]
+
+    def generate_freeze_index_sequence(
+        self, parameter_groups_number: int, freeze_strategy: int, freeze_p: float, total_steps: int
+    ) -> list[int]:
+        """The group that each step trains.
+
+        Args:
+            parameter_groups_number (int): groups, n.
+            freeze_strategy (int): 0 or 1, see the class.
+            freeze_p (float): fraction of steps with group 0.
+            total_steps (int): steps.
+
+        Returns:
+            list[int], from 0 to n - 1, 1 % longer than `total_steps` at least.
+
+        Raises:
+            ValueError: for another strategy or a fraction out of range.
+        """
+        owner = type(self).__name__
+        groups = _count(owner, "parameter_groups_number", parameter_groups_number)
+        share = _number(owner, "freeze_p", freeze_p, 0, 1)
+        length = int(_count(owner, "total_steps", total_steps) * 1.01)
+        if freeze_strategy not in (CONTINUOUS, INTERVAL):
+            raise ValueError(f"{owner}: freeze_strategy must be 0 or 1, got {freeze_strategy!r}")
+        if groups == 1 or share == 1:
+            return [0] * length
+        if freeze_strategy == CONTINUOUS:
+            full = int(share * (groups - 1) // (1 - share) + 0.5)
+            cycle = [0] * full + list(range(1, groups))
+            return cycle * -(-length // len(cycle))
+        return self._interval(groups, share, length)
+
+    def _interval(self, groups: int, share: float, length: int) -> list[int]:
+        # Group i with a probability that falls with the number of layers that it freezes.
+        weights = np.arange(groups - 1, 0, -1) / (groups * (groups - 1) / 2)
+        random = np.random.default_rng(self._seed)
+        sequence, frozen = [0], 0
+        while len(sequence) < length:
+            if frozen / len(sequence) < 1 - share:
+                sequence.append(int(random.choice(np.arange(1, groups), p=weights)))
+                frozen += 1
+            else:
+                sequence.append(0)
+        return sequence
+
+    def freeze_generate(self, network: nn.Cell, optimizer: nn.Optimizer) -> tuple[nn.Cell, FreezeOpt]:
+        """The network, and the optimizer with groups and sequence.
+
+        Args:
+            network (Cell): the network, with or without its loss; it does not change.
+            optimizer (Optimizer): of its parameters. A trainable parameter of the network that it does not have stays
+                untrained; one of its parameters that the network does not have is trained at every step.
+
+        Returns:
+            tuple(Cell, FreezeOpt).
+        """
+        groups = self.split_parameters_groups(network, self._param_groups)
+        known = {id(p) for p in optimizer.parameters}
+        inside = {id(p) for p in network.trainable_params()}
+        outside = [p for p in optimizer.parameters if id(p) not in inside]
+        trained = [[p for p in group if id(p) in known] + outside for group in groups]
+        trained = [group for group in trained if group]
+        if not trained:
+            raise ValueError("GradientFreeze: optimizer must have parameters, got none")
+        sequence = self.generate_freeze_index_sequence(
+            len(trained), self._freeze_type, self._freeze_p, self._total_steps
+        )
+        return network, FreezeOpt(optimizer, trained, sequence)
+
+
+class _TrainFreezeCell(nn.Cell):
+    """``cell(*inputs)``: one step that trains one group; returns the loss."""
+
+    def __init__(
+        self, network: nn.Cell, sens: float, grad: Any, reducer: nn.Cell, update: nn.Cell, weights: ParameterTuple
+    ) -> None:
+        super().__init__(auto_prefix=False)
+        self.network = network
+        self.sens = sens
+        self.grad = grad
+        self.reducer = reducer
+        self.update = update
+        self.weights = weights
+
+    def construct(self, *inputs: Tensor) -> Tensor:
+        loss = self.network(*inputs)
+        sens = ops.fill(loss.dtype, loss.shape, self.sens)
+        grads = self.reducer(self.grad(self.network, self.weights)(*inputs, sens))
+        return self.update(loss, grads)
+
+
+class _Update(nn.Cell):
+    def __init__(self, optimizer: nn.Cell) -> None:
+        super().__init__(auto_prefix=False)
+        self.optimizer = optimizer
+
+    def construct(self, loss: Tensor, grads: tuple[Tensor, ...]) -> Tensor:
+        return ops.depend(loss, self.optimizer(grads))
+
+
+def freeze_cell(
+    reducer_flag: bool,
+    network: nn.Cell,
+    optimizer: nn.Cell,
+    sens: float,
+    grad: Any,
+    use_grad_accumulation: bool,
+    mean: bool | None = None,
+    degree: int | None = None,
+    max_accumulation_step: int = 1,
+) -> tuple[nn.Cell, ...]:
+    """A training cell for each group of a FreezeOpt.
+
+    Args:
+        reducer_flag (bool): whether gradients are averaged over ranks.
+        network (Cell): the network with its loss.
+        optimizer (Cell): a FreezeOpt; an Optimizer is taken as a FreezeOpt with one group.
+        sens (numbers.Number): what the gradient of the loss is multiplied with.
+        grad (GradOperation): with ``get_by_list`` and ``sens_param``.
+        use_grad_accumulation (bool): accumulate gradients.
+        mean (bool, optional): average, instead of adding up, over ranks. Default: None.
+        degree (int, optional): ranks. Default: None.
+        max_accumulation_step (int, optional): micro-batches for each update. Default: 1.
+
+    Returns:
+        tuple[Cell], cell i trains group i: ``loss = cells[i](*inputs)``. All share the optimizer's state and the
+        accumulators. The caller takes them in the order it likes; the groups must not change within a window of
+        accumulation.
+    """
+    frozen = optimizer if isinstance(optimizer, FreezeOpt) else FreezeOpt(optimizer)
+    whole = GradientAccumulation(max_accumulation_step, frozen.optimizer) if use_grad_accumulation else None
+    cells = []
+    for opt in frozen.opts:
+        reducer = nn.DistributedGradReducer(opt.parameters, mean, degree) if reducer_flag else nn.Identity()
+        update = _Update(opt) if whole is None else GradientAccumulation(max_accumulation_step, opt, share=whole)
+        cells.append(_TrainFreezeCell(network, sens, grad, reducer, update, opt.parameters))
+    return tuple(cells)

@@ -1,0 +1,344 @@
+"""A callback that writes down what each training step did."""
+
+from __future__ import annotations
+
+import datetime
+import numbers
+import platform
+import time
+import warnings
+from pathlib import Path
+from typing import Any
+
+import mindspore as ms
+import numpy as np
+from mindspore import ParameterTuple, Tensor, nn
+from mindspore.communication import GlobalComm, get_group_size, get_rank
+from rich.console import Console
+
+import boost_ext
+from boost_ext.ms import native
+from boost_ext.run_log import End, Header, Parameters, RunLogWriter, Step
+
+__all__ = ["BoostMonitor"]
+
+_ERROR_CHARS = 500
+
+
+class BoostMonitor(ms.Callback):
+    r"""Records training: a line a step into a file, to ``mindspore.SummaryRecord``, and onto the console.
+
+    Of the training cells of boost_ext it records loss, loss scale, overflow with the names of the gradients that held
+    inf or nan, the largest gradient, the share of the parameters that was frozen, the micro-batch, the line search,
+    and the time of the step; once, at the start, the plan, the parameters, versions and mode. Of any other training
+    cell it records the loss and the time, and overflow and loss scale if they are its second and third output; it says
+    so once. ``boost-ext report`` draws the file; docs/monitoring.md describes it.
+
+    A callback of ``mindspore.Model`` and of :class:`boost_ext.Model`; put it first, since its time of a step includes
+    the callbacks before it. In a loop of your own call :meth:`record` after each step. With several ranks only rank 0
+    records, unless `path` holds ``{rank}``.
+
+    Args:
+        path (Union[str, Path], optional): the log, a new JSON Lines file; :mod:`boost_ext.run_log` describes it.
+            Default: None, no file.
+        every (int, optional): record the first step and then every that many. A step that overflowed is recorded
+            always. Default: 1.
+        per_print_steps (int, optional): print a line every that many steps, at the next recorded one; 0 for never.
+            Default: 100.
+        instrument (bool, optional): measure the time of each slot of the training cell too, in a loop of your own from
+            the second step on: compiles the step again and makes it somewhat slower. Default: False.
+        summary (SummaryRecord, optional): takes the numbers as scalars named ``boost/...``. The caller closes it.
+            Default: None.
+        name (str, optional): of the run, in reports. Default: None, the name of the file.
+        resume (int, optional): go on with the log that is there: the number of steps that had been made when the
+            training that is now resumed was saved. Later steps in the log are superseded. Default: None.
+        console (Console, optional): of rich, where to print. Default: None, the standard output.
+
+    Raises:
+        TypeError: for an argument of another type.
+        ValueError: for `every` < 1, `per_print_steps` < 0, `resume` < 0 or without `path`, or if there is nowhere to
+            record to.
+        FileExistsError: at the first step, if the log exists and `resume` is None.
+
+    Examples:
+        >>> from boost_ext.callbacks import BoostMonitor
+        >>> monitor = BoostMonitor("runs/first.jsonl", per_print_steps=50)
+        >>> model.train(10, dataset, callbacks=[monitor])
+    """
+
+    def __init__(
+        self,
+        path: str | Path | None = None,
+        *,
+        every: int = 1,
+        per_print_steps: int = 100,
+        instrument: bool = False,
+        summary: Any = None,
+        name: str | None = None,
+        resume: int | None = None,
+        console: Console | None = None,
+    ) -> None:
+        super().__init__()
+        _check_int("every", every, 1)
+        _check_int("per_print_steps", per_print_steps, 0)
+        if not isinstance(instrument, bool):
+            raise TypeError(f"BoostMonitor: instrument must be a bool, got {type(instrument).__name__}")
+        if path is not None and not isinstance(path, (str, Path)):
+            raise TypeError(f"BoostMonitor: path must be a str or a Path, got {type(path).__name__}")
+        if resume is not None:
+            _check_int("resume", resume, 0)
+            if path is None:
+                raise ValueError("BoostMonitor: resume needs the path of the log to go on with, got None")
+        if summary is not None and not (hasattr(summary, "add_value") and hasattr(summary, "record")):
+            raise TypeError(f"BoostMonitor: summary must be a mindspore.SummaryRecord, got {type(summary).__name__}")
+        if path is None and summary is None and not per_print_steps:
+            raise ValueError("BoostMonitor: nothing to record to: give path, summary or per_print_steps")
+        self._rank: int = get_rank() if GlobalComm.INITED else 0
+        self._ranks: int = get_group_size() if GlobalComm.INITED else 1
+        self._active = self._rank == 0 or "{rank}" in str(path)
+        self._path = None if path is None else Path(str(path).replace("{rank}", str(self._rank)))
+        self._every, self._per_print_steps, self._instrument = every, per_print_steps, instrument
+        self._summary, self._name, self._resume = summary, name, resume
+        self._console = console or Console()
+        self._log: RunLogWriter | None = None
+        self._target: nn.Cell | None = None
+        self._cell: Any = None
+        """The training cell of boost_ext in the target, if there is one."""
+        self._step = self._printed = resume or 0
+        self._started = 0.0
+        self._unfinished = self._in_model = False
+        self._model_steps = 0
+        """What ``mindspore.Model`` has counted; it begins anew with each ``train``."""
+        self._began: float | None = None
+        self._seconds, self._timed = 0.0, 0
+        """Of the steps since the last record."""
+        self._recorded = False
+        self._overflows, self._last_overflow = 0, Step(step=0)
+        """Since the last printed line."""
+
+    def on_train_begin(self, run_context: Any) -> None:
+        """Find the training cell, and begin the log."""
+        if self._active:
+            params = run_context.original_args()
+            self._start(params.get("train_network"), params)
+            self._model_steps = params.cur_step_num
+            self._in_model = True
+            if self._instrument:
+                self._cell.instrument(True)
+
+    def on_train_step_begin(self, run_context: Any) -> None:
+        """Look at the clock."""
+        self._began = time.perf_counter()
+
+    def on_train_step_end(self, run_context: Any) -> None:
+        """Record the step."""
+        if self._active:
+            params = run_context.original_args()
+            # A data sink makes many steps in one call, of which the last one is seen.
+            steps = max(1, params.cur_step_num - self._model_steps)
+            self._model_steps = params.cur_step_num
+            self._take(params.net_outputs, steps, params.cur_epoch_num, None)
+
+    def on_train_end(self, run_context: Any) -> None:
+        """The end of the run, unless another training follows."""
+        self._in_model = False
+
+    def record(self, cell: nn.Cell, outputs: Any, *, epoch: int | None = None, seconds: float | None = None) -> None:
+        """Record a step of a loop of your own; call it after each step.
+
+        Args:
+            cell (Cell): the training cell, the same one each time.
+            outputs (Union[Tensor, tuple, float]): what it returned, or the loss. With `every` > 1 pass all of it: the
+                overflow of a step that is not recorded is seen there only.
+            epoch (int, optional): from 1. Default: None.
+            seconds (float, optional): what the step took. Default: None, the time since the last record.
+
+        Raises:
+            TypeError: if `cell` is no Cell.
+            ValueError: if it is another cell than before.
+        """
+        if self._active:
+            first = self._target is None
+            if first or cell is not self._target:
+                self._start(cell, {})
+            self._take(outputs, 1, epoch, seconds)
+            if first and self._instrument:  # it makes the cell forget the step before
+                self._cell.instrument(True)
+            self._began = time.perf_counter()
+
+    def close(self) -> None:
+        """The run is over: note it in the log and close it. ``mindspore.Model`` and ``with`` do that themselves."""
+        self._end(None)
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        # Model.fit leaves its callbacks after each evaluation too, in the middle of the training.
+        if error is not None or not self._in_model:
+            self._end(error)
+
+    def _end(self, error: BaseException | None) -> None:
+        self._in_model = False
+        if self._log is not None:
+            if self._unfinished:
+                self._log.write(End(error=None if error is None else f"{type(error).__name__}: {error}"[:_ERROR_CHARS]))
+                self._unfinished = False
+            self._log.close()
+
+    def _start(self, network: Any, params: Any) -> None:
+        """Once: find the cell, write the header. Later: nothing, if it is the same cell."""
+        if not isinstance(network, nn.Cell):
+            raise TypeError(f"BoostMonitor: the training cell must be a Cell, got {type(network).__name__}")
+        cell = _boost_cell(network)
+        target = network if cell is None else cell
+        if self._target is not None:
+            if target is not self._target:
+                raise ValueError(
+                    f"BoostMonitor: the training cell must be the one that the log was begun with, a "
+                    f"{type(self._target).__name__}, got another {type(target).__name__}; give it a monitor of its own"
+                )
+            return
+        if cell is None:
+            if self._instrument:
+                raise ValueError(
+                    f"BoostMonitor: instrument needs a training cell of boost_ext, got {type(network).__name__}"
+                )
+            warnings.warn(
+                f"BoostMonitor: {type(network).__name__} is no training cell of boost_ext; little but its loss and the "
+                "time of its steps can be recorded",
+                stacklevel=3,
+            )
+        if self._path is not None:
+            header = self._header(target, cell is not None, params)
+            self._log = RunLogWriter(self._path, header, resume=self._resume is not None)
+            self._unfinished = True
+        self._target, self._cell = target, cell
+        self._started = time.perf_counter()
+        if self._resume is None:
+            self._step = self._printed = params.get("cur_step_num", 0)
+
+    def _header(self, target: nn.Cell, observed: bool, params: Any) -> Header:
+        weights = _weights(target)
+        network, optimizer = params.get("network"), params.get("optimizer")
+        plan = getattr(target, "plan", None) if observed else None
+        return Header(
+            started=datetime.datetime.now().astimezone().isoformat(timespec="seconds"),
+            name=self._name,
+            versions={
+                "boost_ext": boost_ext.__version__,
+                "mindspore": ms.__version__,
+                "numpy": np.__version__,
+                "python": platform.python_version(),
+            },
+            mode="PYNATIVE_MODE" if native.in_pynative_mode() else "GRAPH_MODE",
+            device=ms.get_context("device_target"),
+            rank=self._rank,
+            ranks=self._ranks,
+            cell=type(target).__name__,
+            observed=observed,
+            network=_class_name(network if network is not None else getattr(target, "network", None)),
+            optimizer=_class_name(optimizer if optimizer is not None else getattr(target, "optimizer", None)),
+            parameters=Parameters(tensors=len(weights), elements=sum(weight.size for weight in weights)),
+            steps_per_epoch=params.get("batch_num"),
+            every=self._every,
+            plan=None if plan is None else plan.as_dict(),
+        )
+
+    def _take(self, outputs: Any, steps: int, epoch: int | None, seconds: float | None) -> None:
+        before, self._step = self._step, self._step + steps
+        overflow = _overflow(outputs)
+        due = not self._recorded or self._step // self._every > before // self._every
+        loss = _loss(outputs) if due or overflow else None  # reading it waits for the step
+        now = time.perf_counter()
+        if seconds is None and self._began is not None:
+            seconds = now - self._began
+        if seconds is not None:
+            self._seconds, self._timed = self._seconds + seconds, self._timed + steps
+        if not (due or overflow):
+            return
+        if loss is None and not self._recorded:
+            what = type(outputs).__name__
+            warnings.warn(f"BoostMonitor: no loss is recorded, since the training cell returns {what}", stacklevel=3)
+        known = self._observe() if self._cell is not None else {"overflow": overflow, "loss_scale": _scale(outputs)}
+        step = Step(
+            step=self._step,
+            epoch=epoch,
+            loss=loss,
+            seconds=self._seconds / self._timed if self._timed else None,
+            elapsed=now - self._started,
+            **known,
+        )
+        self._seconds, self._timed, self._recorded = 0.0, 0, True
+        if self._log is not None:
+            self._log.write(step)
+            self._unfinished = True
+        if self._summary is not None:
+            self._summarize(step)
+        if self._per_print_steps:
+            self._print(step)
+
+    def _observe(self) -> dict[str, Any]:
+        seen = dict(self._cell.observe())
+        del seen["step"]  # other than ours if the cell was used before, or inside another graph
+        seen["slots"] = seen.pop("seconds")
+        seen["overflowed"] = seen["overflowed"] or None
+        return seen
+
+    def _summarize(self, step: Step) -> None:
+        for name, value in step.scalars().items():
+            self._summary.add_value("scalar", f"boost/{name}", Tensor(value, ms.float32))
+        self._summary.record(step.step)
+
+    def _print(self, step: Step) -> None:
+        if step.overflow:
+            self._overflows, self._last_overflow = self._overflows + 1, step
+        if step.step // self._per_print_steps > self._printed // self._per_print_steps:
+            line = step.line(self._overflows, self._last_overflow)
+            self._console.print(line, markup=False, highlight=False, soft_wrap=True)
+            self._printed, self._overflows = step.step, 0
+
+
+def _check_int(name: str, value: Any, low: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(f"BoostMonitor: {name} must be an int, got {type(value).__name__}")
+    if value < low:
+        raise ValueError(f"BoostMonitor: {name} must be at least {low}, got {value}")
+
+
+def _class_name(value: Any) -> str | None:
+    return None if value is None else type(value).__name__
+
+
+def _boost_cell(network: nn.Cell) -> nn.Cell | None:
+    """The training cell of boost_ext in a network, around which a data sink may have put other cells."""
+    cell: Any = network
+    while isinstance(cell, nn.Cell):
+        if callable(getattr(cell, "observe", None)) and callable(getattr(cell, "instrument", None)):
+            return cell
+        cell = getattr(cell, "network", None)
+    return None
+
+
+def _weights(target: nn.Cell) -> Any:
+    """What is trained; the trainable parameters of a training cell include the state of many an optimizer."""
+    weights = getattr(target, "weights", None)
+    return weights if isinstance(weights, ParameterTuple) else getattr(target, "network", target).trainable_params()
+
+
+def _loss(outputs: Any) -> float | None:
+    value = outputs[0] if isinstance(outputs, (tuple, list)) and outputs else outputs
+    if isinstance(value, Tensor):
+        return float(value.asnumpy().mean(dtype=np.float64)) if value.size else None
+    return float(value) if isinstance(value, numbers.Real) else None
+
+
+def _overflow(outputs: Any) -> bool | None:
+    """The second output of a cell with loss scaling."""
+    if isinstance(outputs, (tuple, list)) and len(outputs) == 3:
+        flag = outputs[1]
+        if isinstance(flag, Tensor) and flag.size == 1 and flag.dtype == ms.bool_:
+            return bool(flag.asnumpy())
+    return None
+
+
+def _scale(outputs: Any) -> float | None:
+    """The third output of a cell with loss scaling."""
+    return float(outputs[2].asnumpy().reshape(())) if _overflow(outputs) is not None else None

@@ -1,0 +1,83 @@
+"""What a training cell can tell about its last step, read from its state after the step."""
+
+from __future__ import annotations
+
+from typing import Any, TypedDict
+
+import numpy as np
+
+from boost_ext.ms.pipeline import SLOTS
+
+__all__ = ["Observation", "Overflowed", "observation"]
+
+
+class Overflowed(TypedDict):
+    """A gradient that held inf or nan."""
+
+    name: str
+    """Of its parameter."""
+    inf: int
+    nan: int
+    first_index: int
+    """Of the first of them, row by row."""
+    largest: float
+    """The largest finite magnitude."""
+
+
+class LineSearch(TypedDict):
+    """Of dimension reduction."""
+
+    accepted: bool
+    rho: float
+    """The accepted step length; 0 if none was."""
+
+
+class Observation(TypedDict):
+    """One training step."""
+
+    step: int
+    """Steps that Python has called the cell for."""
+    loss_scale: float
+    """Of the next step."""
+    overflow: bool
+    overflowed: list[Overflowed]
+    largest_gradient: float | None
+    """The largest finite magnitude of all gradients, as the optimizer got them; None before the first step."""
+    frozen_share: float
+    """Share of the parameter elements that the step left out, from 0 to 1."""
+    freeze_index: int | None
+    """The group that the step trained; None without freezing."""
+    micro_batch: int | None
+    """Micro-batches in the accumulators; None without accumulation."""
+    line_search: LineSearch | None
+    seconds: dict[str, float] | None
+    """Time of each slot; None if the cell is not instrumented."""
+
+
+def observation(cell: Any, number: int, step: int) -> Observation:
+    """Of ``cell``, whose last step was that of its pipeline ``number``."""
+    pipeline = cell.pipelines[number]
+    report = pipeline.report.asnumpy()
+    rows = np.flatnonzero(report[:, 2] >= 0) if step else np.array([], np.int64)
+    overflowed = [_overflowed(pipeline.names[i], report[i]) for i in rows]
+    index = number if cell.freeze else None
+    dim_reduce = getattr(pipeline.apply_slot, "dim_reduce", None)
+    rho = None if dim_reduce is None else float(dim_reduce.accepted_rho.asnumpy()[0])
+    stamps = pipeline.stamps.asnumpy() if pipeline.instrumented and step else None
+    return Observation(
+        step=step,
+        loss_scale=float(cell.scale_sense.asnumpy().reshape(())),
+        overflow=bool(overflowed),
+        overflowed=overflowed,
+        largest_gradient=float(report[:, 3].max(initial=0)) if step else None,
+        frozen_share=float(cell.optimizer.frozen_shares[index]) if index is not None else 0.0,
+        freeze_index=index,
+        micro_batch=None if cell.accumulation is None else int(cell.accumulation.count.asnumpy()[0]),
+        line_search=None if rho is None else LineSearch(accepted=rho > 0, rho=rho),
+        seconds=None if stamps is None else dict(zip(SLOTS, np.diff(stamps).tolist(), strict=True)),
+    )
+
+
+def _overflowed(name: str, row: Any) -> Overflowed:
+    inf, nan, first = (int(v) for v in row[:3])
+    return Overflowed(name=name, inf=inf, nan=nan, first_index=first, largest=float(row[3]))

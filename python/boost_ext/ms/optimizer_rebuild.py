@@ -1,0 +1,170 @@
+"""An optimizer constructed again: the same class and hyperparameters, other parameters or groups, the same state."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, TypeVar
+
+from mindspore import Parameter, Tensor, nn
+
+from boost_ext.ms.grad_centralization import centralizing
+from boost_ext.ms.optimizer_copy import attributes, per_parameter_state
+
+__all__ = ["parameter_groups", "rebuild"]
+
+Optimizer = TypeVar("Optimizer", bound=nn.Optimizer)
+
+
+def parameter_groups(optimizer: nn.Optimizer) -> list[Any]:
+    """What to construct the optimizer with again: its Parameters, or its groups with the learning rates of now.
+
+    Groups are those that the optimizer was constructed with if it has recorded them, else those that its settings
+    tell. The Parameters, schedules and weight decay cells are the optimizer's own, never copies.
+    """
+    if isinstance(optimizer, nn.LARS):
+        return parameter_groups(optimizer.opt)
+    if not optimizer.is_group:
+        return list(optimizer.parameters)
+    recorded = getattr(optimizer, "init_params", {}).get("params")
+    if not isinstance(recorded, (list, tuple)):
+        return _groups_of_settings(optimizer)
+    groups = []
+    for group in recorded:
+        group = {key: list(value) if key in ("params", "order_params") else value for key, value in group.items()}
+        if "lr" in group:
+            group["lr"] = _rate_of(optimizer, group["params"][0])
+        groups.append(group)
+    return groups
+
+
+def _groups_of_settings(optimizer: nn.Optimizer) -> list[Any]:
+    """For an optimizer that has not recorded its groups: parameters with the same settings are one group."""
+    parameters = list(optimizer.parameters)
+    groups: dict[Any, dict[str, Any]] = {}
+    for i, p in enumerate(parameters):
+        decay = _decay(optimizer, optimizer.group_weight_decay[i])
+        centralized = optimizer.group_grad_centralization[i]
+        rate = id(optimizer.learning_rate[i]) if optimizer.is_group_lr else None
+        key = (rate, id(decay) if isinstance(decay, nn.Cell) else decay, centralized)
+        if key not in groups:
+            groups[key] = {"params": [], "weight_decay": decay, "grad_centralization": centralized}
+            if optimizer.is_group_lr:
+                groups[key]["lr"] = _rate_of(optimizer, p)
+        groups[key]["params"].append(p)
+    return [*groups.values(), {"order_params": parameters}]
+
+
+def _rate_of(optimizer: nn.Optimizer, parameter: Parameter) -> Any:
+    """The learning rate as a constructor takes it: float, Tensor with one value a step, or schedule."""
+    rate = optimizer.get_lr_parameter(parameter)
+    if not isinstance(rate, Parameter):
+        return rate
+    return float(rate.asnumpy()) if rate.ndim == 0 else Tensor(rate.asnumpy().copy())
+
+
+def _decay(optimizer: nn.Optimizer, decay: Any) -> Any:
+    """The weight decay as a constructor takes it; the optimizer holds it multiplied with its loss scale."""
+    if isinstance(decay, nn.Cell):
+        return decay.weight_decay
+    return float(decay) / float(optimizer.loss_scale)
+
+
+def _default_rate(optimizer: nn.Optimizer, groups: Sequence[Any]) -> Any:
+    if isinstance(optimizer, nn.AdaFactor) and optimizer.relative_step:
+        return None
+    if not optimizer.is_group_lr:
+        return _rate_of(optimizer, optimizer.parameters[0])
+    for group in parameter_groups(optimizer):
+        if "lr" not in group and group.get("params"):
+            return _rate_of(optimizer, group["params"][0])
+    rate = getattr(optimizer, "init_learning_rate", None)
+    if rate is not None:
+        return rate
+    if any("lr" not in group for group in groups if "order_params" not in group):
+        cls = type(optimizer).__name__
+        raise ValueError(
+            f"rebuild: every group must have lr: each group of the {cls} has, and its default is not known"
+        )
+    return 0.0
+
+
+def _hyperparameters(optimizer: nn.Optimizer) -> dict[str, Any]:
+    """The constructor's keyword arguments besides the parameters and the learning rate."""
+    recorded = getattr(optimizer, "init_args", None)
+    if recorded is not None:
+        arguments = dict(recorded)
+        extra = arguments.pop("kwargs", None)  # of nn.Adam
+        return arguments | (extra or {})
+    if not isinstance(optimizer, (nn.AdamWeightDecay, nn.AdamOffload)):
+        cls = type(optimizer).__name__
+        raise TypeError(
+            f"rebuild: {cls} does not say what it was constructed with; let it define init_args, a dict of its "
+            "constructor's keyword arguments besides params and learning_rate (the decorator opt_init_args_register of "
+            "mindspore.nn.optim.optimizer does)"
+        )
+    arguments = {name: float(getattr(optimizer, name).asnumpy().item()) for name in ("beta1", "beta2", "eps")}
+    arguments["weight_decay"] = 0.0 if optimizer.is_group else _decay(optimizer, optimizer.weight_decay)
+    if isinstance(optimizer, nn.AdamOffload):
+        arguments |= {name: optimizer.opt.attrs[name] for name in ("use_locking", "use_nesterov")}
+        arguments["loss_scale"] = optimizer.loss_scale
+    return arguments
+
+
+def rebuild(optimizer: Optimizer, params: Iterable[Any]) -> Optimizer:
+    """An optimizer of the same class and hyperparameters over other parameters or groups, which goes on from the state.
+
+    It is constructed anew. The learning rates are those of now, the schedules the optimizer's own. The state of the
+    parameters that both have (the same objects), and the counters, are copied over: a training that was resumed from a
+    checkpoint does not start again because its network was rewritten; parameters that are new start with fresh
+    state. The given optimizer stays as it is and may be dropped. LARS is constructed around the rebuilt optimizer.
+
+    If a group asks for ``grad_centralization``, the class is a subclass of the optimizer's that does it on every
+    platform, see :func:`boost_ext.ms.grad_centralization.centralizing`.
+
+    Args:
+        optimizer (Optimizer): of ``mindspore.nn``, or of a class with ``init_args``.
+        params (Iterable[Union[Parameter, dict]]): as the class takes them.
+
+    Raises:
+        TypeError: if `optimizer` is no Optimizer, or does not say what it was constructed with.
+        ValueError: if a group has no learning rate and there is no default that is known.
+    """
+    if not isinstance(optimizer, nn.Optimizer):
+        raise TypeError(f"rebuild: optimizer must be an Optimizer, got {type(optimizer).__name__}")
+    if isinstance(optimizer, nn.LARS):
+        around: Optimizer = type(optimizer)(rebuild(optimizer.opt, params), **_hyperparameters(optimizer))
+        return around
+    groups = list(params)
+    arguments = _hyperparameters(optimizer)
+    if "learning_rate" not in arguments:
+        arguments["learning_rate"] = _default_rate(optimizer, [g for g in groups if isinstance(g, dict)])
+    asked = any(isinstance(group, dict) and group.get("grad_centralization", False) for group in groups)
+    cls = centralizing(optimizer) if asked else type(optimizer)
+    try:
+        new: Optimizer = cls(params=groups, **arguments)
+    except TypeError as error:
+        name = type(optimizer).__name__
+        raise TypeError(
+            f"rebuild: {name} cannot be constructed from params and {sorted(arguments)}: {error}"
+        ) from error
+    _continue(new, optimizer)
+    return new
+
+
+def _continue(new: nn.Optimizer, old: nn.Optimizer) -> None:
+    """Copy the state over, like a checkpoint, but by the identity of the parameters. Learning rates are no state."""
+    before, after = dict(per_parameter_state(old)), dict(per_parameter_state(new))
+    position = {id(p): i for i, p in enumerate(old.parameters)}
+    pairs = []
+    for name in set(before) & set(after) - {"learning_rate"}:
+        for i, p in enumerate(new.parameters):
+            if id(p) in position:
+                pairs.append((after[name][i], before[name][position[id(p)]]))
+    mine, theirs = attributes(new), attributes(old)
+    of_parameters = {id(item) for value in after.values() for item in value}
+    for name in set(mine) & set(theirs) - {"learning_rate"}:
+        if id(mine[name]) not in of_parameters:
+            pairs.append((mine[name], theirs[name]))
+    for target, source in pairs:
+        if isinstance(target, Parameter) and isinstance(source, Parameter) and target is not source:
+            target.set_data(source.copy())

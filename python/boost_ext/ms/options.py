@@ -1,0 +1,40 @@
+"""What a training cell must know besides network and optimizer: it travels with the optimizer AutoBoost returns."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from mindspore import nn
+
+from boost_ext.config import DimReduceConfig
+from boost_ext.ms.freeze_optimizer import FreezeOpt
+from boost_ext.ms.grad_accumulation import checked_steps
+
+__all__ = ["StepOptions", "step_options"]
+
+
+@dataclass(frozen=True)
+class StepOptions:
+    """Options of one training step.
+
+    Attributes:
+        accumulation_steps: micro-batches for each update of the weights.
+        dim_reduce: configuration of dimension-reduced training, or None.
+    """
+
+    accumulation_steps: int = 1
+    dim_reduce: DimReduceConfig | None = None
+
+
+def step_options(
+    owner: str, optimizer: nn.Cell, dim_reduce: DimReduceConfig | None, accumulation_steps: int | None
+) -> StepOptions:
+    """What the optimizer brings, as ``boost_options``, with the keywords of a training cell over it."""
+    brought = getattr(optimizer, "boost_options", StepOptions())
+    steps = brought.accumulation_steps if accumulation_steps is None else accumulation_steps
+    options = StepOptions(
+        checked_steps(owner, "accumulation_steps", steps), brought.dim_reduce if dim_reduce is None else dim_reduce
+    )
+    if options.dim_reduce is not None and (options.accumulation_steps > 1 or isinstance(optimizer, FreezeOpt)):
+        raise ValueError(f"{owner}: dim_reduce must be the only algorithm, got freezing or accumulation with it")
+    return options

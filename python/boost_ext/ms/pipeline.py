@@ -1,0 +1,198 @@
+"""One training step for one set of trained weights: source, guard, apply, update of the loss scale.
+
+The training cells (:mod:`boost_ext.ms.step`) own the state and put the slots together; with gradient freezing there is
+one pipeline for each group, all on the same state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import mindspore as ms
+import numpy as np
+from mindspore import Parameter, ParameterTuple, Tensor, nn, ops
+
+from boost_ext.config import DimReduceConfig
+from boost_ext.ms import native
+from boost_ext.ms.compiled import Gradients
+from boost_ext.ms.dim_reduce import DimReduce, projection_matrix
+from boost_ext.ms.grad_accumulation import GradientAccumulation
+from boost_ext.ms.group_loss_scale import GroupLossScaleManager, GroupUnscaleAndCheck
+
+__all__ = ["SLOTS", "ApplyAccumulated", "ApplyDimReduce", "ApplyOptimizer", "Choice", "GroupGuard", "Guard", "Pipeline"]
+
+SLOTS = ("source", "guard", "apply", "update_scale")
+"""What the slot clock tells apart; the hold slot is part of apply, which calls it."""
+
+
+class ApplyOptimizer(nn.Cell):
+    """The apply slot: the optimizer, on gradients that the guard has unscaled."""
+
+    unscales = False
+
+    def __init__(self, optimizer: nn.Cell) -> None:
+        super().__init__(auto_prefix=False)
+        self.optimizer = optimizer
+
+    def construct(self, loss: Tensor, grads: Any, scale: Tensor, *inputs: Tensor) -> Tensor:
+        return ops.depend(loss, self.optimizer(grads))
+
+
+class ApplyAccumulated(nn.Cell):
+    """The hold slot and the apply slot: gradients, scaled ones too, are held until there are enough."""
+
+    unscales = True
+
+    def __init__(self, accumulation: GradientAccumulation, unscale: bool) -> None:
+        super().__init__(auto_prefix=False)
+        self.accumulation = accumulation
+        self.unscale = unscale
+
+    def construct(self, loss: Tensor, grads: Any, scale: Tensor, *inputs: Tensor) -> Tensor:
+        if self.unscale:
+            return self.accumulation(loss, grads, scale)
+        return self.accumulation(loss, grads)
+
+
+class ApplyDimReduce(nn.Cell):
+    """The apply slot: a dimension-reduced step, which takes scaled gradients."""
+
+    unscales = True
+
+    def __init__(self, network: nn.Cell, optimizer: nn.Cell, config: DimReduceConfig, compile: bool) -> None:
+        super().__init__(auto_prefix=False)
+        self.weights = ParameterTuple(optimizer.parameters)
+        self.weights_clone = ParameterTuple(
+            Parameter(w.value(), name=f"dim_reduce.weights_clone.{w.name}", requires_grad=False) for w in self.weights
+        )
+        self.dim_reduce = DimReduce(
+            network,
+            optimizer,
+            self.weights,
+            projection_matrix(self.weights, config),
+            config.n_components,
+            config.rho,
+            config.gamma,
+            config.alpha,
+            config.sigma,
+            0,
+            1,
+            compile=compile,
+        )
+
+    def construct(self, loss: Tensor, grads: Any, scale: Tensor, *inputs: Tensor) -> Tensor:
+        return self.dim_reduce(loss, grads, scale, self.weights, self.weights_clone, *inputs)
+
+
+class Guard(nn.Cell):
+    """The guard slot: one flag, and what was found in each gradient. ``divide``: take the loss scale out in place."""
+
+    def __init__(self, divide: bool) -> None:
+        super().__init__(auto_prefix=False)
+        self.divide = divide
+        self.unscaled = Tensor([1.0], ms.float32)
+        self.check = native.UnscaleAndCheckReport()
+
+    def construct(self, scale: Tensor, report: Parameter, grads: Any) -> Tensor:
+        return self.check(scale if self.divide else self.unscaled, report, grads)
+
+
+class GroupGuard(nn.Cell):
+    """The guard slot with a loss scale for each group of layers, which it takes out."""
+
+    def __init__(self, manager: GroupLossScaleManager, weights: Sequence[Parameter]) -> None:
+        super().__init__(auto_prefix=False)
+        self.check = GroupUnscaleAndCheck(manager, weights)
+
+    def construct(self, scale: Tensor, report: Parameter, grads: Any) -> Tensor:
+        return self.check(report, grads)
+
+
+class Pipeline(nn.Cell):
+    """``cell(*inputs)``: one step; returns loss, overflow and the loss scale that it used.
+
+    Attributes:
+        report (Parameter): float64 (weights, 4), see :class:`boost_ext.ms.native.UnscaleAndCheckReport`.
+        stamps (Parameter): float64 (5,), seconds before and after each of :data:`SLOTS`, if ``instrumented``.
+    """
+
+    def __init__(
+        self,
+        source: Gradients,
+        guard: nn.Cell,
+        apply_slot: nn.Cell,
+        update_scale: nn.Cell | None,
+        scale_sense: Parameter,
+        barriers: tuple[Parameter, Parameter],
+        weights: Sequence[Parameter],
+        *,
+        name: str,
+        compile: bool,
+        instrumented: bool = False,
+    ) -> None:
+        super().__init__(auto_prefix=False)
+        self.source = source
+        self.guard = guard
+        self.apply_slot = apply_slot
+        self.update_scale = update_scale
+        self.scale_sense = scale_sense
+        # The guard divides gradients in place. The gradient of a term that is added to the loss is the scale itself,
+        # the same memory; so the scale goes in as a product that no compiler can fold, and comes out as another one.
+        self.one, self.unit = barriers
+        self.names = tuple(w.name for w in weights)
+        nothing_found = np.tile([0.0, 0.0, -1.0, 0.0], (len(self.names), 1))
+        self.report = _buffer(f"{name}.finiteness", nothing_found)
+        self._compile = compile
+        self.instrumented = instrumented
+        if instrumented:
+            self.stamps = _buffer(f"{name}.stamps", np.zeros(len(SLOTS) + 1))
+            self.timestamp = native.Timestamp()
+            self.slots = tuple(Tensor([i], ms.int32) for i in range(len(SLOTS) + 1))
+
+    def __call__(self, *inputs: Any) -> Any:
+        if self._compile and native.in_pynative_mode():
+            return self.compile_and_run(*inputs)
+        return super().__call__(*inputs)
+
+    def construct(self, *inputs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        scale = ops.reshape(self.scale_sense * self.unit, ())
+        scale_in = self._stamp(0, ops.reshape(self.scale_sense * self.one, ()))
+        loss, grads = self.source(scale_in, *inputs)
+        if self.instrumented:
+            grads = ops.depend(grads, self.timestamp(self.stamps, self.slots[1], (loss, *grads)))
+        found = self._stamp(2, self.guard(self.scale_sense, self.report, grads))
+        grads = ops.depend(grads, found)
+        overflow = ops.reshape(found, ())
+        if not overflow:
+            loss = self.apply_slot(loss, grads, self.scale_sense, *inputs)
+        loss = self._stamp(3, loss)
+        if self.update_scale is not None:
+            overflow = self.update_scale(self.scale_sense, ops.depend(overflow, loss))
+        return loss, self._stamp(4, overflow), scale
+
+    def _stamp(self, slot: int, value: Tensor) -> Tensor:
+        if self.instrumented:
+            return ops.depend(value, self.timestamp(self.stamps, self.slots[slot], (value,)))
+        return value
+
+
+def _buffer(name: str, value: Any) -> Parameter:
+    return Parameter(Tensor(value, ms.float64), name=name, requires_grad=False)
+
+
+class Choice(nn.Cell):
+    """``cell(index, *inputs)``: the pipeline of this number, chosen inside a graph."""
+
+    def __init__(self, pipelines: Sequence[nn.Cell], first: int = 0) -> None:
+        super().__init__(auto_prefix=False)
+        self.pipeline = pipelines[0]
+        self.number = first
+        self.others = Choice(pipelines[1:], first + 1) if len(pipelines) > 1 else None
+
+    def construct(self, index: Tensor, *inputs: Tensor) -> Any:
+        if self.others is None:
+            return self.pipeline(*inputs)
+        if index == self.number:
+            return self.pipeline(*inputs)
+        return self.others(index, *inputs)

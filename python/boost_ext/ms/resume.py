@@ -1,0 +1,166 @@
+"""The state of a training: everything that moves, so that 50 + 50 steps are the bits of 100 steps."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import warnings
+import zlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import mindspore as ms
+import numpy as np
+from mindspore import Parameter, Tensor, nn, ops
+
+__all__ = ["load_state", "load_training_state", "save_training_state", "state_of"]
+
+# Written before they are read in every step.
+_SCRATCH = (
+    "dim_reduce.weights_clone.",
+    "dim_reduce.statistics_clone.",
+    "dim_reduce.dn.",
+    "dim_reduce.grad_proj.",
+    "dim_reduce.gk",
+    "dim_reduce.dk",
+    "dim_reduce.slope",
+    "dim_reduce.bk_next",
+)
+_MATRIX = "dim_reduce.pca_mat"
+_STEP, _RANDOM = "boost_ext.step", "boost_ext.random_state"
+_CONSTANT = "boost_ext.constant."
+
+
+def _is_scratch(name: str) -> bool:
+    if name == "dim_reduce.gk_last":
+        return False
+    return name.endswith((".finiteness", ".stamps")) or name == _MATRIX or name.startswith(_SCRATCH)
+
+
+def _moving(cell: Any) -> dict[str, Parameter]:
+    found: dict[str, Parameter] = {}
+    for parameter in cell.get_parameters():
+        if _is_scratch(parameter.name):
+            continue
+        known = found.setdefault(parameter.name, parameter)
+        if known is not parameter:
+            raise ValueError(f"state_dict: two parameters have the name {parameter.name!r}; give each its own")
+    return found
+
+
+def _checksum(array: Any) -> int:
+    return zlib.crc32(np.ascontiguousarray(array).tobytes())
+
+
+def _constants(cell: Any) -> dict[str, int]:
+    """What the state makes no sense without: it comes from the arguments of the cell, and must be the same again."""
+    constants = {"accumulation_steps": 1 if cell.accumulation is None else cell.accumulation.max_accumulation_step}
+    if cell.freeze:
+        constants["freeze_schedule"] = _checksum(np.asarray(cell.optimizer.schedule, np.int32))
+    for parameter in cell.get_parameters():
+        if parameter.name == _MATRIX:
+            constants["pca_matrix"] = _checksum(parameter.asnumpy())
+    return {_CONSTANT + name: value for name, value in constants.items()}
+
+
+def _warn_of_dropout(cell: nn.Cell) -> None:
+    names = [name for name, inner in cell.cells_and_names() if isinstance(inner, nn.Dropout) and inner.p > 0]
+    if names:
+        warnings.warn(
+            f"state_dict: {names[0]} draws from a random state that MindSpore keeps inside its kernel, where nothing "
+            "can read it; a resumed training is right, but its dropout masks are others than without the interruption",
+            stacklevel=4,
+        )
+
+
+def state_of(cell: Any) -> dict[str, Tensor]:
+    """See ``BoostTrainOneStepCell.state_dict``."""
+    _warn_of_dropout(cell)
+    state = {name: p.value().copy() for name, p in _moving(cell).items()}
+    state |= {name: Tensor(value, ms.int64) for name, value in _constants(cell).items()}
+    state[_STEP] = Tensor(cell.steps_made, ms.int64)
+    state[_RANDOM] = ms.get_rng_state()
+    return state
+
+
+def load_state(cell: Any, state: Mapping[str, Any]) -> int:
+    """Write a state into the cell; returns the number of steps made. Checks everything before it writes anything."""
+    owner = "load_state_dict"
+    if not isinstance(state, Mapping):
+        raise TypeError(f"{owner}: state must be a dict, got {type(state).__name__}")
+    parameters, constants = _moving(cell), _constants(cell)
+    expected = {*parameters, *constants, _STEP, _RANDOM}
+    missing, unknown = sorted(expected - set(state)), sorted(set(state) - expected)
+    if missing or unknown:
+        raise ValueError(
+            f"{owner}: state must be of a cell made with the same arguments; missing: {_some(missing)}, "
+            f"not known here: {_some(unknown)}"
+        )
+    for name, value in constants.items():
+        if int(state[name].asnumpy()) != value:
+            what = name.removeprefix(_CONSTANT).replace("_", " ")
+            raise ValueError(f"{owner}: the {what} must be that of the state, but it is another one")
+    for name, parameter in parameters.items():
+        value = state[name]
+        if tuple(value.shape) != tuple(parameter.shape) or value.dtype != parameter.dtype:
+            raise ValueError(
+                f"{owner}: {name} must be {parameter.dtype} {tuple(parameter.shape)}, "
+                f"got {value.dtype} {tuple(value.shape)}"
+            )
+    for name, parameter in parameters.items():
+        _write(parameter, Tensor(state[name]))
+    ms.set_rng_state(Tensor(state[_RANDOM]))
+    return int(state[_STEP].asnumpy())
+
+
+def _some(names: list[str]) -> str:
+    return f"{', '.join(names[:5])}{' …' if len(names) > 5 else ''}" if names else "nothing"
+
+
+def _write(parameter: Parameter, value: Tensor) -> None:
+    if parameter.dtype == ms.bfloat16:  # which Assign does not know on a CPU
+        parameter.set_data(value)
+    else:  # not set_data: it moves the storage, which a graph that ms.jit has compiled does not notice
+        ops.assign(parameter, value)
+
+
+def save_training_state(cell: Any, path: str | os.PathLike[str]) -> None:
+    """Save everything that moves in a training, as a MindSpore checkpoint.
+
+    Written under another name first and renamed when it is complete, so that `path` is either the old file or the new
+    one, whatever happens.
+
+    Args:
+        cell (BoostTrainOneStepCell): the training cell.
+        path (str): ends in ``.ckpt``.
+
+    Raises:
+        ValueError: if `path` does not end in ``.ckpt``.
+    """
+    target = Path(path)
+    if target.suffix != ".ckpt":
+        raise ValueError(f"save_training_state: path must end in .ckpt, got {str(path)!r}")
+    entries = [{"name": name, "data": value} for name, value in cell.state_dict().items()]
+    with tempfile.TemporaryDirectory(dir=target.absolute().parent, prefix=f".{target.stem}.") as folder:
+        written = Path(folder) / target.name
+        ms.save_checkpoint(entries, str(written))
+        os.chmod(written, 0o644)  # MindSpore leaves it read-only
+        with open(written, "rb+") as file:
+            os.fsync(file.fileno())
+        os.replace(written, target)
+
+
+def load_training_state(cell: Any, path: str | os.PathLike[str]) -> None:
+    """Go on where :func:`save_training_state` was called.
+
+    Args:
+        cell (BoostTrainOneStepCell): made with the same arguments as the one that was saved.
+        path (str): the file.
+
+    Raises:
+        ValueError: if the file is of another training, or damaged. Nothing has changed then.
+    """
+    if not Path(path).is_file():
+        raise ValueError(f"load_training_state: path must be a file, got {str(path)!r}")
+    cell.load_state_dict(ms.load_checkpoint(str(path)))

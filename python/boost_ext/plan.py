@@ -1,0 +1,237 @@
+"""The plan: which algorithm a level and a configuration come down to, which not, and why. Data, without MindSpore."""
+
+from __future__ import annotations
+
+import json
+import types
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+from rich.table import Table
+
+from boost_ext.config import EXCLUDES, LEVELS, BoostConfig, CommonConfig, nearest
+
+__all__ = ["Decision", "Plan", "Status", "plan"]
+
+Status = Literal["applied", "skipped", "refused"]
+_STYLES = {"applied": "green", "skipped": "dim", "refused": "red"}
+# Features that are part of another one, and the key of section less_bn that switches them.
+_PARTS = {"fn_head": "fn_flag", "grad_centralization": "gc_flag"}
+_SECTIONS = ("less_bn", "grad_freeze", "grad_accumulation", "dim_reduce")
+
+
+def _frozen(details: Mapping[str, Any]) -> Mapping[str, Any]:
+    return types.MappingProxyType(dict(details))
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What becomes of one feature.
+
+    Attributes:
+        status (str): "applied"; "skipped": not asked for, nothing to do, or off because of another one; "refused":
+            asked for, and not possible here, so that training raises an error.
+        reason (str): why, a sentence.
+        details (dict): JSON-able data: settings, and, once a network was rewritten, what was done to it.
+        ignored (tuple[str]): what the configuration says about this feature without effect.
+    """
+
+    status: Status
+    reason: str
+    details: Mapping[str, Any] = field(default_factory=lambda: _frozen({}))
+    ignored: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The decision about every feature; printed as a table.
+
+    Attributes:
+        level (str): "O0", "O1" or "O2".
+        mode (str): "auto", "manual", "enable_all" or "disable_all".
+        features (dict): name to :class:`Decision`; ``plan["less_bn"]`` is short for ``plan.features["less_bn"]``.
+    """
+
+    level: str
+    mode: str
+    features: Mapping[str, Decision]
+
+    def __getitem__(self, feature: str) -> Decision:
+        if feature not in self.features:
+            raise KeyError(f"{feature!r}, did you mean {nearest(feature, self.features)!r}?")
+        return self.features[feature]
+
+    def applies(self, feature: str) -> bool:
+        """Whether the feature is on."""
+        return self[feature].status == "applied"
+
+    @property
+    def refused(self) -> tuple[str, ...]:
+        """The features that were asked for and cannot be had."""
+        return tuple(name for name, decision in self.features.items() if decision.status == "refused")
+
+    def with_result(
+        self,
+        feature: str,
+        status: Status | None = None,
+        reason: str | None = None,
+        details: Mapping[str, Any] | None = None,
+    ) -> Plan:
+        """A new plan that knows more about a feature; what is left out stays, and details are added."""
+        old = self[feature]
+        new = replace(
+            old,
+            status=status or old.status,
+            reason=reason or old.reason,
+            details=_frozen({**old.details, **(details or {})}),
+        )
+        return replace(self, features=types.MappingProxyType({**self.features, feature: new}))
+
+    def as_dict(self) -> dict[str, Any]:
+        """Everything, as JSON knows it."""
+        features = {
+            name: {"status": d.status, "reason": d.reason, "details": dict(d.details), "ignored": list(d.ignored)}
+            for name, d in self.features.items()
+        }
+        return {"level": self.level, "mode": self.mode, "features": features}
+
+    def __rich__(self) -> Table:
+        table = Table(title=f"boost plan: level {self.level}, mode {self.mode}")
+        for column in ("feature", "status", "why", "details"):
+            table.add_column(column, overflow="fold")
+        for name, decision in self.features.items():
+            style = _STYLES[decision.status]
+            table.add_row(name, f"[{style}]{decision.status}[/]", *_texts(decision))
+        return table
+
+    def __str__(self) -> str:
+        rows = [(name, d.status, " | ".join(filter(None, _texts(d)))) for name, d in self.features.items()]
+        width = max(len(name) for name, _, _ in rows)
+        lines = [f"{name:<{width}}  {status:<7}  {text}" for name, status, text in rows]
+        return "\n".join([f"boost plan: level {self.level}, mode {self.mode}", *lines])
+
+
+def _texts(decision: Decision) -> tuple[str, str]:
+    why = "; ".join([decision.reason, *decision.ignored])
+    return why, ", ".join(f"{key}={json.dumps(value)}" for key, value in decision.details.items())
+
+
+def plan(level: str, config: BoostConfig, *, rank_size: int = 1) -> Plan:
+    """Decide about every feature, before a network is seen.
+
+    Args:
+        level (str): "O0", "O1" or "O2".
+        config (BoostConfig): who decides (``boost.mode``), and the settings.
+        rank_size (int): processes that train together. Default: 1.
+
+    Returns:
+        Plan.
+
+    Raises:
+        TypeError: if `level` is no str.
+        ValueError: for an unknown level; and if dim_reduce is on and neither ``dim_reduce.pca_mat_path`` nor
+            ``dim_reduce.weight_load_dir`` says where its subspace comes from.
+    """
+    if not isinstance(level, str):
+        raise TypeError(f"AutoBoost: level must be a str, got {type(level).__name__}")
+    if level not in LEVELS:
+        raise ValueError(f"AutoBoost: level must be one of {list(LEVELS)}, got {level!r}")
+    asked, why = _asked(level, config)
+    off = _excluded(asked)
+    _need_subspace(asked, config)
+
+    decisions: dict[str, Decision] = {}
+    for name in asked:
+        if not asked[name]:
+            ignored = (*_ignored_switch(name, config, True), *_ignored_settings(name, config))
+            decision = Decision("skipped", why[name], ignored=ignored)
+        elif name in off:
+            reason = f"{off[name]} is on, and {name} cannot be combined with it"
+            decision = Decision("skipped", reason, ignored=tuple(_ignored_settings(name, config)))
+        else:
+            decision = _possible(name, why[name], config, rank_size)
+        decisions[name] = decision
+        if name == "less_bn":
+            decisions.update(_parts(decision, config))
+    return Plan(level, config.boost.mode, types.MappingProxyType(decisions))
+
+
+def _asked(level: str, config: BoostConfig) -> tuple[dict[str, bool], dict[str, str]]:
+    """For each feature whether it is asked for, before exclusions, and who says so."""
+    switches = config.boost
+    asked, why = {}, {}
+    for name in (n for n in type(switches).model_fields if n != "mode"):
+        on = name in LEVELS[level]
+        reason = f"level {level} has it" if on else f"level {level} does not have it"
+        if switches.mode in ("enable_all", "disable_all"):
+            on, reason = switches.mode == "enable_all", f"mode {switches.mode}"
+        elif switches.mode == "manual" and name in switches.model_fields_set:
+            on = getattr(switches, name)
+            reason = f"boost.{name} is {on}"
+        asked[name], why[name] = on, reason
+    return asked, why
+
+
+def _ignored_switch(name: str, config: BoostConfig, value: bool) -> tuple[str, ...]:
+    """A boolean that was given, and is not read."""
+    switches = config.boost
+    if name not in switches.model_fields_set or getattr(switches, name) is not value or switches.mode == "manual":
+        return ()
+    return (f"boost.{name} is {value}, which mode {switches.mode} ignores (mode manual reads it)",)
+
+
+def _ignored_settings(name: str, config: BoostConfig) -> Iterator[str]:
+    """Settings other than the defaults, of a feature that is off."""
+    if name in _SECTIONS and getattr(config, name) != type(getattr(config, name))():
+        yield f"section {name} has no effect"
+    key = {"less_bn": "gradient_split_groups", "adasum": "device_number"}.get(name)
+    if key is not None and getattr(config.common, key) != getattr(CommonConfig(), key):
+        yield f"common.{key} has no effect"
+
+
+def _excluded(asked: Mapping[str, bool]) -> dict[str, str]:
+    """The features that are off because of another one: name to the other one."""
+    off: dict[str, str] = {}
+    for name, others in EXCLUDES.items():
+        if asked[name] and name not in off:
+            off |= {other: name for other in others if other not in off}
+    return off
+
+
+def _need_subspace(asked: Mapping[str, bool], config: BoostConfig) -> None:
+    settings = config.dim_reduce
+    if asked["dim_reduce"] and settings.pca_mat_path is None and settings.weight_load_dir is None:
+        by = "boost.mode enable_all" if config.boost.mode == "enable_all" else "boost.dim_reduce"
+        raise ValueError(
+            f"AutoBoost: {by} needs a subspace to train in: set dim_reduce.weight_load_dir (a directory of "
+            "checkpoints) or dim_reduce.pca_mat_path (a matrix in a .npy file), got neither"
+        )
+
+
+def _possible(name: str, why: str, config: BoostConfig, rank_size: int) -> Decision:
+    """A feature that is on, unless this run has no use for it or this release no support."""
+    if name == "adasum" and rank_size == 1:
+        return Decision("skipped", "it needs more than one rank", ignored=tuple(_ignored_settings(name, config)))
+    if name in ("adasum", "dim_reduce") and rank_size > 1:
+        return Decision("refused", f"this release supports one rank only, this run has {rank_size}")
+    steps = config.grad_accumulation.grad_accumulation_step
+    if name == "grad_accumulation" and steps == 1:
+        return Decision("skipped", "grad_accumulation.grad_accumulation_step is 1: nothing to accumulate")
+    if name == "loss_scale_group":
+        why = f"{why}; loss_scale_manager must be a GroupLossScaleManager"
+    settings = getattr(config, name).model_dump() if name in _SECTIONS and name != "less_bn" else {}
+    return Decision("applied", why, _frozen(settings), _ignored_switch(name, config, False))
+
+
+def _parts(less_bn: Decision, config: BoostConfig) -> dict[str, Decision]:
+    """The FN head and gradient centralization, which come with less_bn."""
+    parts = {}
+    for name, key in _PARTS.items():
+        if less_bn.status != "applied":
+            parts[name] = Decision("skipped", "it comes with less_bn, which is off")
+        elif not getattr(config.less_bn, key):
+            parts[name] = Decision("skipped", f"less_bn.{key} is False")
+        else:
+            parts[name] = Decision("applied", f"less_bn.{key} is True")
+    return parts

@@ -1,0 +1,314 @@
+"""The log of a training run: JSON Lines, one object a line, a header first.
+
+Each line is written and flushed as it happens, so that a run that crashed can be read up to its last step; a last line
+that was cut off is left out. All lines are standard JSON: inf, -inf and nan are the strings "inf", "-inf" and "nan".
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Annotated, Any, Literal
+
+import numpy as np
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, TypeAdapter, ValidationError
+
+__all__ = [
+    "SCHEMA_VERSION",
+    "End",
+    "Header",
+    "LineSearch",
+    "Parameters",
+    "RunLogWriter",
+    "Step",
+    "TensorOverflow",
+    "iterate",
+]
+
+SCHEMA_VERSION = 1
+_SCALARS = {"loss", "loss_scale", "overflow", "largest_gradient", "frozen_share", "micro_batch", "seconds"}
+_HEADER_BYTES = 1 << 24
+"""A first line beyond this is no header: whoever names a checkpoint by mistake should not wait for it to be read."""
+
+
+def _to_json(value: float) -> float | str:
+    return value if math.isfinite(value) else str(float(value))
+
+
+def _from_json(value: Any) -> Any:
+    return float(value) if value in ("inf", "-inf", "nan") else value
+
+
+Number = Annotated[float, BeforeValidator(_from_json), PlainSerializer(_to_json, when_used="json")]
+"""A float; inf and nan are strings in JSON."""
+
+
+def _plain(value: Any) -> Any:
+    """What JSON has a word for, of whatever a plan holds."""
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return [_plain(item) for item in value]
+    if isinstance(value, np.generic):
+        return _plain(value.item())
+    if isinstance(value, float):
+        return _to_json(value)
+    return value if value is None or isinstance(value, (bool, int, str)) else str(value)
+
+
+class _Record(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Parameters(_Record):
+    """How much is trained."""
+
+    tensors: int = Field(ge=0)
+    elements: int = Field(ge=0)
+
+
+class Header(_Record):
+    """What a run is: once, at its start, and again where it was resumed."""
+
+    kind: Literal["header"] = "header"
+    schema_version: int = SCHEMA_VERSION
+    started: str
+    """Date and time, ISO 8601, with the time zone."""
+    name: str | None = None
+    """The user's name of the run."""
+    versions: dict[str, str | None] = {}
+    mode: str | None = None
+    """PYNATIVE_MODE or GRAPH_MODE."""
+    device: str | None = None
+    rank: int = 0
+    ranks: int = 1
+    cell: str | None = None
+    """Class of the training cell."""
+    observed: bool = False
+    """Whether that is a cell of boost_ext, which tells more than a loss."""
+    network: str | None = None
+    optimizer: str | None = None
+    parameters: Parameters | None = None
+    """Those that need a gradient."""
+    steps_per_epoch: int | None = None
+    every: int = 1
+    """Every how many steps one was recorded."""
+    plan: Annotated[dict[str, Any] | None, BeforeValidator(_plain)] = None
+
+
+class TensorOverflow(_Record):
+    """A gradient with elements that are inf or nan."""
+
+    name: str
+    inf: int = Field(ge=0)
+    nan: int = Field(ge=0)
+    first_index: int | None = None
+    """Row-major, of the first of either."""
+    largest: Number | None = None
+    """Largest finite magnitude."""
+
+
+class LineSearch(_Record):
+    """What the line search of DimReduce did."""
+
+    accepted: bool
+    rho: Number
+    """The step length it took; 0 for none."""
+
+
+class Step(_Record):
+    """One recorded step. What the training cell does not know is left out."""
+
+    kind: Literal["step"] = "step"
+    step: int
+    """Counted from 1."""
+    epoch: int | None = None
+    loss: Number | None = None
+    loss_scale: Number | None = None
+    """Of the next step."""
+    overflow: bool | None = None
+    overflowed: tuple[TensorOverflow, ...] | None = None
+    largest_gradient: Number | None = None
+    frozen_share: float | None = None
+    """Share of the parameter elements whose gradient was not computed."""
+    freeze_index: int | None = None
+    micro_batch: int | None = None
+    line_search: LineSearch | None = None
+    seconds: Number | None = None
+    """Of a step on the host: the mean over all since the last record."""
+    elapsed: float | None = None
+    """Seconds since the header was written."""
+    slots: dict[str, Number] | None = None
+    """Seconds of the step in each slot of the training cell."""
+
+    def scalars(self) -> dict[str, float]:
+        """The numbers that change from step to step and are there, by name."""
+        values = self.model_dump(exclude_none=True, include=_SCALARS)
+        if self.line_search is not None:
+            values["line_search/rho"] = self.line_search.rho
+        values |= {f"slots/{name}": seconds for name, seconds in (self.slots or {}).items()}
+        return {name: float(value) for name, value in values.items()}
+
+    def line(self, overflows: int = 0, last: Step | None = None) -> str:
+        """The step in a line for a console, with how many steps overflowed since the last one, and the last of them."""
+        parts = [f"step {self.step}" if self.epoch is None else f"epoch {self.epoch} step {self.step}"]
+        if self.loss is not None:
+            parts.append(f"loss {self.loss:.4g}")
+        if self.loss_scale is not None:
+            parts.append(f"scale {self.loss_scale:g}")
+        if self.frozen_share:
+            parts.append(f"frozen {self.frozen_share:.0%}")
+        if self.line_search is not None:
+            parts.append(f"line search {self.line_search.rho:g}" if self.line_search.accepted else "line search failed")
+        if self.seconds is not None:
+            parts.append(f"{1e3 * self.seconds:.3g} ms")
+        if overflows:
+            parts.append(f"{overflows} overflowed")
+            if last is not None and (tensors := last.overflowed):
+                first, more = tensors[0], f" and {len(tensors) - 1} more" if len(tensors) > 1 else ""
+                where = f"{first.inf} inf, {first.nan} nan, first at {first.first_index}"
+                parts[-1] += f", last {first.name} ({where}){more}"
+        return "  ".join(parts)
+
+
+class End(_Record):
+    """How a run ended; a run without it was killed."""
+
+    kind: Literal["end"] = "end"
+    error: str | None = None
+    """The exception that ended it."""
+
+
+_RECORD: TypeAdapter[Header | Step | End] = TypeAdapter(Annotated[Header | Step | End, Field(discriminator="kind")])
+
+
+class RunLogWriter:
+    """Writes a run log, a line at a time.
+
+    Args:
+        path (Union[str, Path]): a new file; its directory is made.
+        header (Header): the first line.
+        resume (bool): append to the log that is there, if there is one. Default: False.
+
+    Raises:
+        FileExistsError: if the file exists and `resume` is False.
+        ValueError: if `resume` is True and the file is no run log of this schema.
+    """
+
+    def __init__(self, path: str | Path, header: Header, *, resume: bool = False) -> None:
+        self.path = Path(path)
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        appends = resume and self.path.exists() and self.path.stat().st_size > 0
+        if self.path.exists() and not resume:
+            raise FileExistsError(
+                f"RunLogWriter: path must be a new file, got {self.path}, which exists; "
+                "to go on with that run, use resume=True"
+            )
+        if appends:
+            next(iterate(self.path))
+        self._file = self.path.open("ab")
+        if appends and not _ends_with_newline(self.path):
+            self._file.write(b"\n")  # the line that the crash cut off
+        self.write(header)
+
+    def write(self, record: Header | Step | End) -> None:
+        """Append a line and hand it to the operating system; a log that was closed is opened again."""
+        if self._file.closed:
+            self._file = self.path.open("ab")
+        self._file.write(record.model_dump_json(exclude_none=True).encode() + b"\n")
+        self._file.flush()
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+    def __enter__(self) -> RunLogWriter:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _ends_with_newline(path: Path) -> bool:
+    with path.open("rb") as file:
+        file.seek(-1, os.SEEK_END)
+        return file.read() == b"\n"
+
+
+def iterate(path: str | Path, on_progress: Callable[[int, int], None] | None = None) -> Iterator[Header | Step | End]:
+    """The records of a log, one by one, the header first.
+
+    A line that a crash cut off is left out: the last one, or the one before the header of a resumed run.
+
+    Args:
+        path (Union[str, Path]): the log.
+        on_progress (Callable, optional): called now and then with the bytes that were read and their total.
+
+    Raises:
+        ValueError: if the file is empty, no run log, of another schema version, or damaged; names file and line.
+    """
+    path = Path(path)
+    total = path.stat().st_size
+    with path.open("rb") as file:
+        first = file.readline(_HEADER_BYTES)
+        yield _header(path, 1, first)
+        done, cut_off = len(first), None
+        for number, line in enumerate(file, 2):
+            done += len(line)
+            if on_progress is not None and number % 4096 == 0:
+                on_progress(done, total)
+            try:
+                record = _record(path, number, line)
+            except ValueError as error:
+                if cut_off is not None:
+                    break
+                if line.endswith(b"\n"):
+                    cut_off = error  # for good, unless the run was resumed here
+                continue
+            if cut_off is not None and not isinstance(record, Header):
+                break
+            cut_off = None
+            yield record
+        if cut_off is not None:
+            raise cut_off
+    if on_progress is not None:
+        on_progress(total, total)
+
+
+def _record(path: Path, number: int, line: bytes) -> Header | Step | End:
+    if b'"schema_version"' in line:
+        return _header(path, number, line)
+    try:
+        return _RECORD.validate_json(line)
+    except ValidationError as error:
+        raise ValueError(f"run log {path}: line {number} is no record: {_first(error)}") from error
+
+
+def _header(path: Path, number: int, line: bytes) -> Header:
+    if not line:
+        raise ValueError(f"run log {path}: the file is empty")
+    try:
+        content = json.loads(line)
+    except ValueError:
+        content = None
+    if not isinstance(content, dict) or content.get("kind") != "header":
+        start = line[:40].decode(errors="replace").strip()
+        raise ValueError(f"run log {path}: line {number} must be a header, got {start!r}; this is no run log")
+    version = content.get("schema_version")
+    if version != SCHEMA_VERSION:
+        raise ValueError(f"run log {path}: schema_version in line {number} must be {SCHEMA_VERSION}, got {version!r}")
+    try:
+        return Header.model_validate(content)
+    except ValidationError as error:
+        raise ValueError(f"run log {path}: the header in line {number}: {_first(error)}") from error
+
+
+def _first(error: ValidationError) -> str:
+    first = error.errors()[0]
+    return f"{'.'.join(map(str, first['loc']))}: {first['msg']}".removeprefix(": ")

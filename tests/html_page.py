@@ -1,0 +1,74 @@
+"""An HTML page, taken apart for tests."""
+
+from __future__ import annotations
+
+from html.parser import HTMLParser
+
+_VOID = {"meta", "br", "img", "link", "input"}
+
+
+class Page(HTMLParser):
+    """Tables as rows of texts, headings, texts of the plots, and everything that would leave the page."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tables: dict[str, list[list[str]]] = {}
+        self.headings: list[str] = []
+        self.figures: dict[str, list[str]] = {}
+        self.paths: dict[str, int] = {}
+        self.elements: set[str] = set()
+        self.links: list[str] = []
+        self.ids: list[str] = []
+        self.text = ""
+        self._open: list[str] = []
+        self._table: list[list[str]] = []
+        self._figure: str | None = None
+        self.feed(text)
+        self.close()
+        assert self._open == [], "an element was not closed"
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        given = dict(attrs)
+        self.elements.add(tag)
+        self.links += [v or "" for k, v in attrs if k in {"src", "href", "xlink:href", "action", "data", "srcset"}]
+        self.links += [str(v) for k, v in attrs if k == "style" and "url(" in str(v) and "url(#" not in str(v)]
+        if "id" in given:
+            self.ids.append(str(given["id"]))
+        if tag == "table":
+            self._table = self.tables.setdefault(str(given["class"]) + "+" * (given["class"] in self.tables), [])
+        if tag == "tr":
+            self._table.append([])
+        if tag in {"td", "th"}:
+            self._table[-1].append("")
+        if tag in {"h1", "h2", "h3"}:
+            self.headings.append("")
+        if tag == "figure":
+            self._figure = str(given["id"])
+            self.figures[self._figure] = []
+        if tag == "path" and self._figure:
+            self.paths[self._figure] = self.paths.get(self._figure, 0) + 1
+        if tag not in _VOID:
+            self._open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.handle_starttag(tag, attrs)
+        if tag not in _VOID:
+            self.handle_endtag(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self._open.pop() == tag
+        if tag == "figure":
+            self._figure = None
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+        if {"td", "th"} & set(self._open):
+            self._table[-1][-1] += data
+        elif {"h1", "h2", "h3"} & set(self._open):
+            self.headings[-1] += data
+        elif self._figure and "text" in self._open:
+            self.figures[self._figure].append(data.strip())
+
+    def row(self, table: str, first: str) -> list[str]:
+        (row,) = (row[1:] for row in self.tables[table] if row[0] == first)
+        return row

@@ -1,0 +1,265 @@
+"""boost-ext doctor: what a configuration or a script really uses."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from textwrap import dedent
+from typing import Any
+
+import mindspore as ms
+import pytest
+from mindspore import nn
+from typer.testing import CliRunner, Result
+
+from boost_ext.cli import app
+from boost_ext.doctor import mindspore_boost_uses
+from boost_ext.ms.doctor import run_script
+from boost_ext.ms.step import BoostTrainOneStepCell
+
+NETWORK = """
+import sys
+import mindspore as ms
+import numpy as np
+from mindspore import Tensor, nn, ops
+
+class Net(nn.Cell):
+    def __init__(self):
+        super().__init__()
+        self.conv1, self.bn1 = nn.Conv2d(1, 1, 3), nn.BatchNorm2d(1)
+        self.conv2, self.bn2 = nn.Conv2d(1, 1, 3), nn.BatchNorm2d(1)
+        self.flatten, self.fc = nn.Flatten(), nn.Dense(16, 3)
+
+    def construct(self, x):
+        y = self.bn2(self.conv2(ops.relu(self.bn1(self.conv1(x)))))
+        return self.fc(self.flatten(ops.relu(y + x)))
+
+net = Net()
+loss_fn = nn.SoftmaxCrossEntropyWithLogits(sparse=True, reduction="mean")
+optimizer = nn.Momentum(net.trainable_params(), 0.1, 0.9)
+x, y = Tensor(np.ones((2, 1, 4, 4), np.float32)), Tensor([0, 1], ms.int32)
+data = ms.dataset.NumpySlicesDataset({"x": x.asnumpy(), "y": y.asnumpy()}).batch(2)
+"""
+
+
+@pytest.fixture
+def run() -> Callable[..., Result]:
+    runner = CliRunner()
+    return lambda *arguments: runner.invoke(app, ["doctor", *map(str, arguments)], env={"COLUMNS": "200"})
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> Callable[[str], Path]:
+    def write(text: str) -> Path:
+        path = tmp_path / "train_it.py"
+        path.write_text(NETWORK + dedent(text) + "\nopen('after.txt', 'w')\n")
+        return path
+
+    return write
+
+
+class TestConfiguration:
+    @pytest.fixture
+    def config(self, tmp_path: Path) -> Callable[[Any], Path]:
+        def write(content: Any) -> Path:
+            path = tmp_path / "boost.json"
+            path.write_text(json.dumps(content))
+            return path
+
+        return write
+
+    def test_plan(self, run: Callable[..., Result], config: Callable[[Any], Path]) -> None:
+        result = run(config({"grad_freeze": {"freeze_p": 0.5}}), "--level", "O1")
+        assert result.exit_code == 0, result.output
+        assert "boost plan: level O1, mode auto" in result.output
+        assert "freeze_p=0.5" in result.output
+
+    def test_mode_and_ranks(self, run: Callable[..., Result], config: Callable[[Any], Path]) -> None:
+        path = config({"boost": {"adasum": True}})
+        assert "mode auto ignores" in run(path).output
+        assert "this run has 4" in run(path, "--mode", "manual", "--ranks", 4).output
+
+    @pytest.mark.parametrize(
+        ("content", "options", "message"),
+        [
+            ({"boost": {"adasun": True}}, [], "did you mean 'adasum'"),
+            ({"grad_freeze": {"freeze_p": "a"}}, [], "freeze_p: must be a number"),
+            ({}, ["--level", "O4"], "level must be one of"),
+            ({}, ["--mode", "some"], "boost.mode: must be one of"),
+            ({}, ["--mode", "enable_all"], "dim_reduce.weight_load_dir"),
+            ({}, ["argument"], "a configuration takes no arguments"),
+        ],
+    )
+    def test_refused(
+        self,
+        run: Callable[..., Result],
+        config: Callable[[Any], Path],
+        content: Any,
+        options: list[str],
+        message: str,
+    ) -> None:
+        result = run(config(content), *options)
+        assert result.exit_code == 1
+        assert message in " ".join(result.output.split())
+        assert "Traceback" not in result.output
+
+    def test_missing(self, run: Callable[..., Result], tmp_path: Path) -> None:
+        result = run(tmp_path / "no.json")
+        assert result.exit_code == 1
+        assert "target must be an existing .json or .py file" in result.output
+
+
+class TestScript:
+    def test_model(self, run: Callable[..., Result], script: Callable[[str], Path]) -> None:
+        path = script(
+            """
+            from boost_ext import Model
+            model = Model(net, loss_fn, optimizer, boost_level="O1")
+            model.train(1, data)
+            """
+        )
+        result = run(path)
+        text = " ".join(result.output.split())
+        assert result.exit_code == 0, result.output
+        assert "stopped before Model.train, at train_it.py:26" in text
+        assert "BoostTrainOneStepCell, built at train_it.py:25" in text
+        assert 'removed=["bn1"]' in text
+        assert "removed 1 of 2 batch norms" in text
+        assert "trains: 7 parameters of 72 elements" in text
+        assert "frozen elements of each group: 0: 0.0%" in text
+        assert not Path("after.txt").exists()
+
+    def test_cells_without_a_plan(self, script: Callable[[str], Path]) -> None:
+        report = run_script(
+            script(
+                """
+                from boost_ext import boost
+                loss_net = nn.WithLossCell(net, loss_fn)
+                cell = boost.BoostTrainOneStepCell(loss_net, optimizer, accumulation_steps=4)
+                other = boost.BoostTrainOneStepWithLossScaleCell(loss_net, optimizer, Tensor(64.0))
+                try:
+                    other(x, y)
+                except Exception:
+                    pass
+                """
+            )
+        )
+        assert report.outcome.startswith(
+            "stopped before the first call of BoostTrainOneStepWithLossScaleCell, at train_it"
+        )
+        assert [cell.cell for cell in report.cells] == ["BoostTrainOneStepCell", "BoostTrainOneStepWithLossScaleCell"]
+        assert [cell.plan for cell in report.cells] == [None, None]
+        assert report.cells[0].facts["micro-batches for each update"] == "4"
+        assert report.cells[1].facts["loss scale"] == "64"
+        assert report.healthy
+
+    def test_amp_and_arguments(self, script: Callable[[str], Path]) -> None:
+        report = run_script(
+            script(
+                """
+                from boost_ext import amp
+                cell = amp.build_train_network(net, optimizer, loss_fn, level="O2", boost_level=sys.argv[1])
+                cell(x, y)
+                """
+            ),
+            ["O1"],
+        )
+        assert report.cells[0].plan.level == "O1"
+        assert report.cells[0].facts["loss scale"] == f"{2**24:g}"
+        assert sys.argv[0] != report.script
+
+    def test_nothing_was_trained_and_nothing_stays_behind(self, script: Callable[[str], Path]) -> None:
+        functions = [BoostTrainOneStepCell.__init__, BoostTrainOneStepCell.__call__, ms.Model.train, ms.Model.fit]
+        functions += [nn.Optimizer.__call__, nn.TrainOneStepCell.__call__]
+        path = list(sys.path)
+        run_script(script("nn.TrainOneStepCell(nn.WithLossCell(net, loss_fn), optimizer)(x, y)"))
+        after = [BoostTrainOneStepCell.__init__, BoostTrainOneStepCell.__call__, ms.Model.train, ms.Model.fit]
+        after += [nn.Optimizer.__call__, nn.TrainOneStepCell.__call__]
+        assert functions == after
+        assert "__call__" not in vars(nn.TrainOneStepCell)
+        assert sys.path == path
+
+    @pytest.mark.parametrize(
+        ("code", "outcome"),
+        [
+            (
+                "nn.TrainOneStepCell(nn.WithLossCell(net, loss_fn), optimizer)(x, y)",
+                "the first call of TrainOneStepCell",
+            ),
+            ("ms.Model(net, loss_fn, optimizer).train(1, data)", "stopped before Model.train"),
+            ("optimizer(tuple(p.value() for p in optimizer.parameters))", "the first call of Momentum"),
+            ("pass", "ran to its end without a training step"),
+            ("sys.exit(0)", "exited with 0 before a training step"),
+        ],
+    )
+    def test_never_builds_a_cell(
+        self, run: Callable[..., Result], script: Callable[[str], Path], code: str, outcome: str
+    ) -> None:
+        result = run(script(code))
+        assert result.exit_code == 1
+        assert outcome in " ".join(result.output.split())
+        assert "No training cell of boost_ext was built" in result.output
+
+    def test_a_refused_configuration(self, run: Callable[..., Result], script: Callable[[str], Path]) -> None:
+        result = run(
+            script(
+                """
+                from boost_ext import Model
+                Model(net, loss_fn, optimizer, boost_config_dict={"boost": {"mode": "manual", "lessbn": True}})
+                """
+            )
+        )
+        assert result.exit_code == 1
+        assert "failed before a training step" in result.output
+        assert "did you mean 'less_bn'" in result.output
+        assert "train_it.py" in result.output
+
+    @pytest.mark.parametrize(
+        ("code", "line"),
+        [
+            (
+                "from mindspore import boost\nboost.BoostTrainOneStepCell(nn.WithLossCell(net, loss_fn), optimizer)",
+                "from mindspore import boost",
+            ),
+            ("import mindspore.boost as b", "import mindspore.boost as b"),
+            ("ms.boost", "ms.boost"),
+            (
+                "ms.Model(net, loss_fn, optimizer, {'loss'}, boost_level='O1').train(1, data)",
+                "Model with boost_level 'O1'",
+            ),
+        ],
+    )
+    def test_mindspores_boost_is_reported(
+        self, run: Callable[..., Result], script: Callable[[str], Path], code: str, line: str
+    ) -> None:
+        result = run(script(code))
+        assert result.exit_code == 1
+        assert "It uses mindspore.boost" in result.output
+        assert line in result.output
+
+    def test_modules_beside_the_script_are_read_too(self, script: Callable[[str], Path], tmp_path: Path) -> None:
+        (tmp_path / "my_network.py").write_text("from mindspore.boost import LessBN\n")
+        report = run_script(script("import my_network"))
+        assert report.others == ["my_network.py:1: from mindspore.boost import LessBN"]
+
+    def test_options_are_for_configurations(self, run: Callable[..., Result], script: Callable[[str], Path]) -> None:
+        result = run(script("pass"), "--level", "O1")
+        assert result.exit_code == 1
+        assert "are for a configuration" in result.output
+
+
+def test_a_script_without_mindspore_says_what_to_install(script: Callable[[str], Path]) -> None:
+    code = "import sys; sys.modules['mindspore'] = None\nfrom boost_ext.cli import main\nmain()"
+    command = [sys.executable, "-c", code, "doctor", str(script("pass"))]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 1
+    assert "pip install 'boost_ext[mindspore]'" in done.stderr
+
+
+def test_boost_ext_is_no_use_of_mindspores(tmp_path: Path) -> None:
+    path = tmp_path / "good.py"
+    path.write_text("import mindspore as ms\nfrom boost_ext import boost\nboost.LessBN\nms.amp\n")
+    assert not list(mindspore_boost_uses(path))

@@ -1,0 +1,207 @@
+"""Model: MindSpore's training loop on the cells of boost_ext."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import mindspore as ms
+import numpy as np
+import pytest
+from mindspore import Tensor
+from mindspore.train import callback as callbacks
+from tests.ms.model_training import (
+    ACCUMULATE,
+    FREEZE,
+    LESS_BN,
+    Grouped,
+    Losses,
+    images,
+    loss_fn,
+    manual,
+    momentum,
+    points,
+    resnet,
+)
+from tests.ms.networks import Mlp
+
+import boost_ext
+from boost_ext import Model, amp
+from boost_ext.ms.group_loss_scale import GroupLossScaleManager
+from boost_ext.ms.step import BoostTrainOneStepCell, BoostTrainOneStepWithLossScaleCell
+
+
+def test_a_subclass_of_mindspores() -> None:
+    net = Mlp()
+    model = Model(net, loss_fn(), momentum(net))
+    assert isinstance(model, ms.Model)
+    assert type(model.train_network) is BoostTrainOneStepCell
+    assert model.train_network.plan is model.plan
+    assert boost_ext.Model is Model
+
+
+def test_trains_like_mindspores_model(mode: int) -> None:
+    ours, theirs = Mlp(), Mlp()
+    Model(ours, loss_fn(), momentum(ours)).train(2, points())
+    ms.Model(theirs, loss_fn(), momentum(theirs)).train(2, points())
+    for p, q in zip(ours.get_parameters(), theirs.get_parameters(), strict=True):
+        np.testing.assert_allclose(p.asnumpy(), q.asnumpy(), rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("sink", [False, True], ids=["no-sink", "sink"])
+@pytest.mark.parametrize("config", ["", FREEZE, ACCUMULATE, LESS_BN], ids=["plain", "freeze", "accumulate", "less_bn"])
+def test_learns(mode: int, config: Any, sink: bool) -> None:
+    net, seen = resnet(), Losses()
+    model = Model(net, loss_fn(), momentum(net), metrics={"accuracy", "loss"}, boost_config_dict=config)
+    model.train(6, images(), callbacks=[seen], dataset_sink_mode=sink)
+    assert seen.seen[-1] < 0.3 * seen.seen[0]
+    assert model.eval(images(seed=1), dataset_sink_mode=sink)["accuracy"] > 0.8
+
+
+@pytest.mark.parametrize(
+    ("amp_level", "boost_level"),
+    [("O0", "O0"), ("O0", "O1"), ("O0", "O2"), ("O2", "O0"), ("O2", "O1"), ("O3", "O1")],
+)
+def test_levels(mode: int, amp_level: str, boost_level: str) -> None:
+    net, seen = resnet(), Losses()
+    model = Model(
+        net,
+        loss_fn(),
+        momentum(net),
+        {"accuracy"},
+        amp_level=amp_level,
+        boost_level=boost_level,
+        boost_config_dict={"grad_freeze": {"param_groups": 2}},  # each is a graph to compile
+    )
+    scaled = amp_level == "O2"
+    assert type(model.train_network) is (BoostTrainOneStepWithLossScaleCell if scaled else BoostTrainOneStepCell)
+    assert model.plan.applies("less_bn") is model.plan.applies("grad_freeze") is (boost_level != "O0")
+    model.train(14, images(), callbacks=[seen])  # at O2 the dynamic loss scale overflows until it fits
+    assert seen.seen[-1] < 0.3 * seen.seen[0]
+    assert model.eval(images(seed=1))["accuracy"] > 0.8
+    prediction = model.predict(Tensor(np.zeros((3, 1, 8, 8), np.float32)))
+    assert prediction.shape == (3, 8)
+
+
+class TestH11:
+    """The reference skips boost without a word when there are neither metrics nor an evaluation network."""
+
+    def test_reference_skips(self) -> None:
+        net = resnet()
+        names = [p.name for p in net.trainable_params()]
+        reference = ms.Model(net, loss_fn(), momentum(net), boost_level="O1")
+        assert [p.name for p in reference.train_network.network.trainable_params()] == names
+
+    def test_applied_without_metrics(self) -> None:
+        net = resnet()
+        model = Model(net, loss_fn(), momentum(net), boost_level="O1")
+        assert model.plan["less_bn"].details["removed"] == ["block1.bn1", "block2.bn1"]
+        names = {p.name for p in model.train_network.optimizer.parameters}
+        assert "block1.bn1.gamma" not in names
+        assert {"block1.bn2.gamma", "fc.weight", "fc.multiplier"} <= names
+
+    def test_two_models_do_not_know_of_each_other(self) -> None:
+        """The reference's AutoBoost is one object for the whole process, with the first level."""
+        first, second, third = Mlp(), Mlp(), Mlp()
+        plans = [
+            Model(first, loss_fn(), momentum(first), boost_level="O1").plan,
+            Model(second, loss_fn(), momentum(second)).plan,
+            Model(third, loss_fn(), momentum(third), boost_level="O1", boost_config_dict=manual(less_bn=False)).plan,
+        ]
+        assert [p.applies("grad_freeze") for p in plans] == [True, False, True]
+        assert [p.applies("fn_head") for p in plans] == [True, False, False]
+
+    def test_accumulation_counts(self, mode: int) -> None:
+        net = Mlp()
+        model = Model(net, loss_fn(), momentum(net), boost_config_dict=ACCUMULATE)
+        model.train(1, points(3))
+        assert int(model.train_network.optimizer.global_step.asnumpy().item()) == 1
+        assert model.train_network.accumulation.max_accumulation_step == 2
+
+
+class TestLossScale:
+    @pytest.mark.parametrize("manager", [amp.DynamicLossScaleManager, ms.amp.DynamicLossScaleManager])
+    def test_a_step_counts_once(self, mode: int, manager: Any) -> None:
+        """The loop reports each step to the manager after the cell has counted it."""
+        net = Mlp()
+        scale = manager(256, 2, 3)
+        model = Model(net, loss_fn(), momentum(net), loss_scale_manager=scale)
+        model.train(2, points(3))
+        assert float(model.train_network.scale_sense.asnumpy()) == 1024
+
+    def test_groups(self, mode: int) -> None:
+        manager = GroupLossScaleManager(1024, [])
+        net = Grouped(manager)
+        manager.loss_scale_groups = [net.first.trainable_params(), net.head.trainable_params()]
+        seen = Losses()
+        model = Model(net, loss_fn(), momentum(net), {"accuracy"}, loss_scale_manager=manager)
+        model.train(8, points(), callbacks=[seen])
+        assert model.plan["loss_scale_group"].reason == "loss_scale_manager is a GroupLossScaleManager"
+        assert seen.seen[-1] < 0.7 * seen.seen[0]
+        assert float(manager.loss_scales[0].asnumpy()) > 1024
+
+    def test_fixed_scale_that_the_optimizer_does_not_know(self) -> None:
+        net = Mlp()
+        with pytest.raises(ValueError, match=r"optimizer.loss_scale must be 1000"):
+            Model(net, loss_fn(), momentum(net), loss_scale_manager=amp.FixedLossScaleManager(1000.0, False))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ({"acc_level": "O1"}, ValueError, "Model: acc_level must not be given, it is called boost_level"),
+        ({"boost_config": {}}, ValueError, "Model: unknown argument 'boost_config', did you mean 'boost_config_dict'"),
+        ({"boost_level": "O3"}, ValueError, r"level must be one of \['O0', 'O1', 'O2'\], got 'O3'"),
+        ({"amp_level": "O7"}, ValueError, "level must be one of"),
+        ({"boost_config_dict": {"bost": {}}}, ValueError, "unknown section 'bost', did you mean 'boost'"),
+        ({"boost_config_dict": {"boost": {"mode": "enable_all"}}}, ValueError, "dim_reduce.weight_load_dir"),
+        ({"keep_batchnorm_fp32": 1}, TypeError, "keep_batchnorm_fp32 must be a bool"),
+    ],
+)
+def test_refused(arguments: dict[str, Any], error: type[Exception], message: str) -> None:
+    net = resnet()
+    before = [p.name for p in net.get_parameters()]
+    with pytest.raises(error, match=message):
+        Model(net, loss_fn(), momentum(net), **({"boost_level": "O1"} | arguments))
+    assert [p.name for p in net.get_parameters()] == before
+
+
+def test_network_must_be_a_cell() -> None:
+    with pytest.raises(TypeError, match="Model: network must be a Cell, got function"):
+        Model(lambda x: x)
+
+
+def test_dynamic_shapes(mode: int) -> None:
+    net = Mlp()
+    net.set_inputs(Tensor(shape=[None, 6], dtype=ms.float32))
+    loss = loss_fn()
+    loss.set_inputs(Tensor(shape=[None, 4], dtype=ms.float32), Tensor(shape=[None], dtype=ms.int32))
+    model = Model(net, loss, momentum(net))
+    assert [tuple(t.shape) for t in model.train_network.get_inputs()] == [(-1, 6), (-1,)]
+    model.train(1, points(2))
+
+
+def test_without_mindspore_the_error_names_the_extra() -> None:
+    code = "import sys; sys.modules['mindspore'] = None\nimport boost_ext\nboost_ext.Model"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    assert "ImportError: boost_ext.Model needs mindspore" in done.stderr
+    assert "pip install 'boost_ext[mindspore]'" in done.stderr
+
+
+def test_other_attributes_of_the_package() -> None:
+    with pytest.raises(AttributeError, match="module 'boost_ext' has no attribute 'model_'"):
+        _ = boost_ext.model_
+
+
+def test_the_page(mode: int, capsys: pytest.CaptureFixture[str]) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "model.md").read_text()
+    (code,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    net = resnet()
+    names = {"net": net, "loss_fn": loss_fn(), "optimizer": momentum(net), "dataset": images()}
+    exec(code, names | {"LossMonitor": callbacks.LossMonitor})
+    printed = capsys.readouterr().out
+    assert "removed 2 of 4 batch norms" in printed
+    assert "{'accuracy':" in printed

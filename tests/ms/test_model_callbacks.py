@@ -1,0 +1,111 @@
+"""Model: callbacks, evaluation and checkpoints."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import mindspore as ms
+import numpy as np
+import pytest
+from mindspore import Tensor, nn
+from mindspore.train import callback as callbacks
+from tests.ms.model_training import (
+    ACCUMULATE,
+    FREEZE,
+    Losses,
+    images,
+    loss_fn,
+    momentum,
+    points,
+    resnet,
+    snapshot,
+)
+from tests.ms.networks import Mlp
+
+from boost_ext import Model
+
+
+class TestCallbacks:
+    def test_monitors(self, mode: int, capsys: pytest.CaptureFixture[str]) -> None:
+        net = Mlp()
+        model = Model(net, loss_fn(), momentum(net))
+        model.train(2, points(), callbacks=[callbacks.LossMonitor(), callbacks.TimeMonitor()])
+        printed = capsys.readouterr().out
+        assert len(re.findall(r"epoch: \d step: \d, loss is \d\.\d+", printed)) == 8
+        assert printed.count("Train epoch time") == 2
+
+    def test_fit_and_early_stopping(self, mode: int, capsys: pytest.CaptureFixture[str]) -> None:
+        net = Mlp()
+        model = Model(net, loss_fn(), nn.SGD(net.trainable_params(), 1e-12), metrics={"accuracy"})
+        stop = callbacks.EarlyStopping(monitor="eval_loss", patience=2, verbose=True)
+        seen = Losses()
+        model.fit(20, points(), points(), callbacks=[stop, seen, callbacks.LossMonitor()])
+        assert len(seen.seen) < 6 * 4
+        assert "Eval result: epoch 1, metrics: {'accuracy':" in capsys.readouterr().out
+
+    @pytest.mark.parametrize("config", ["", FREEZE, ACCUMULATE], ids=["plain", "freeze", "accumulate"])
+    def test_a_learning_rate_set_by_a_callback_is_used(self, mode: int, config: Any) -> None:
+        net = Mlp()
+        model = Model(net, loss_fn(), nn.SGD(net.trainable_params(), 0.1), boost_config_dict=config)
+        start = snapshot(net)
+        stop = callbacks.LearningRateScheduler(lambda rate, step: rate if step < 4 else 0.0)
+        model.train(1, points(4), callbacks=[stop])
+        trained = snapshot(net)
+        assert any(np.any(start[name] != trained[name]) for name in start)
+        model.train(1, points(4))
+        after = snapshot(net)
+        for name, value in trained.items():
+            np.testing.assert_array_equal(value, after[name])
+
+    @pytest.mark.parametrize("level", ["O0", "O1"])
+    def test_a_checkpoint_loads_back(self, mode: int, level: str, tmp_path: Path) -> None:
+        net = resnet()
+        model = Model(net, loss_fn(), momentum(net), {"accuracy"}, boost_level=level)
+        keep = callbacks.ModelCheckpoint("net", str(tmp_path), callbacks.CheckpointConfig(4))
+        model.train(2, images(), callbacks=[keep])
+        saved = ms.load_checkpoint(str(next(tmp_path.glob("net-2_4.ckpt"))))
+
+        other = resnet(5)
+        again = Model(other, loss_fn(), momentum(other), {"accuracy"}, boost_level=level)
+        missing, _ = ms.load_param_into_net(again.train_network, saved)
+        assert not missing
+        assert again.eval(images()) == model.eval(images())
+        evaluated = resnet(6)
+        only = Model(evaluated, loss_fn(), metrics={"accuracy"}, boost_level=level)
+        missing, _ = ms.load_param_into_net(evaluated, saved)
+        assert not missing
+        assert only.eval(images()) == model.eval(images())
+
+
+class TestEvaluation:
+    @pytest.mark.parametrize("shared", [False, True])
+    def test_eval_network_gets_the_same_rewrite(self, mode: int, shared: bool) -> None:
+        net = resnet()
+        backbone = net if shared else resnet(7)
+        evaluation = nn.WithEvalCell(backbone, loss_fn())
+        model = Model(net, loss_fn(), momentum(net), {"accuracy"}, evaluation, [0, 1, 2], boost_level="O1")
+        model.train(2, images())
+        missing, _ = ms.load_param_into_net(backbone, {p.name: p for p in net.get_parameters()})
+        assert not missing
+        assert [p.name for p in backbone.get_parameters()] == [p.name for p in net.get_parameters()]
+        direct = np.argmax(model.predict(Tensor(next(images().create_tuple_iterator())[0])).asnumpy(), axis=1)
+        accuracy = model.eval(images())["accuracy"]
+        assert 0 <= accuracy <= 1
+        expected = np.argmax(backbone.set_train(False)(next(images().create_tuple_iterator())[0]).asnumpy(), axis=1)
+        np.testing.assert_array_equal(direct, expected)
+
+    def test_without_optimizer_the_plan_says_so(self) -> None:
+        model = Model(resnet(), loss_fn(), metrics={"loss"}, boost_level="O1")
+        assert model.plan.applies("less_bn")
+        assert model.plan["grad_freeze"].reason == "this Model has no optimizer: it only evaluates"
+
+    def test_a_network_that_trains_itself(self) -> None:
+        net = Mlp()
+        cell = nn.TrainOneStepCell(nn.WithLossCell(net, loss_fn()), momentum(net))
+        Model(cell).train(1, points())
+        with pytest.raises(
+            ValueError, match="optimizer must be given for boost_level 'O1', got None and a network that"
+        ):
+            Model(cell, boost_level="O1")

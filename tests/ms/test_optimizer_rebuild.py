@@ -1,0 +1,138 @@
+"""An optimizer constructed again over other parameters or groups goes on where the first one was."""
+
+from __future__ import annotations
+
+import mindspore as ms
+import numpy as np
+import pytest
+from mindspore import Parameter, Tensor, nn, ops
+from tests.ms.optimizers import (
+    OPTIMIZERS,
+    RATES,
+    assert_close,
+    in_groups,
+    make_grads,
+    make_parameters,
+    schedule,
+    values,
+)
+
+from boost_ext.ms.optimizer_rebuild import parameter_groups, rebuild
+
+
+@pytest.mark.parametrize("grouped", [False, True], ids=["list", "groups"])
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_a_rebuilt_optimizer_goes_on(mode: int, name: str, grouped: bool) -> None:
+    """Three steps of one and two of the other are five steps; for every optimizer."""
+    ours, theirs = make_parameters(), make_parameters()
+
+    def make(parameters: list[Parameter]) -> nn.Optimizer:
+        return OPTIMIZERS[name](in_groups(parameters) if grouped else parameters)
+
+    first, reference = make(ours), make(theirs)
+    for step in range(3):
+        first(make_grads(step))
+        reference(make_grads(step))
+    second = rebuild(first, parameter_groups(first))
+    assert type(second) is type(first)
+    assert [id(p) for p in second.parameters] == [id(p) for p in ours]
+    for step in range(3, 5):
+        second(make_grads(step))
+        reference(make_grads(step))
+    assert_close(values(ours), values(theirs))
+    assert second.global_step.asnumpy() == 5
+    assert first.global_step.asnumpy() == 3
+
+
+@pytest.mark.parametrize(("rate", "group_rate"), [("float", "list"), ("list", "schedule"), ("schedule", "float")])
+@pytest.mark.parametrize("name", ["Adam", "AdamWeightDecay", "AdamOffload"])
+def test_learning_rates_go_on(mode: int, name: str, rate: str, group_rate: str) -> None:
+    def make(parameters: list[Parameter]) -> nn.Optimizer:
+        return OPTIMIZERS[name](in_groups(parameters, RATES[group_rate]()), RATES[rate]())
+
+    ours, theirs = make_parameters(), make_parameters()
+    first, reference = make(ours), make(theirs)
+    first(make_grads(0))
+    reference(make_grads(0))
+    second = rebuild(first, parameter_groups(first))
+    for step in range(1, 4):
+        second(make_grads(step))
+        reference(make_grads(step))
+    assert_close(values(ours), values(theirs))
+
+
+def test_a_learning_rate_that_was_changed_is_the_one_of_now() -> None:
+    optimizer = OPTIMIZERS["Momentum"](make_parameters())
+    ops.assign(optimizer.learning_rate, Tensor(0.025, ms.float32))
+    assert rebuild(optimizer, parameter_groups(optimizer)).learning_rate.asnumpy() == np.float32(0.025)
+    optimizer = OPTIMIZERS["Momentum"](in_groups(make_parameters(), 0.5))
+    ops.assign(optimizer.learning_rate[0], Tensor(0.125, ms.float32))
+    again = rebuild(optimizer, parameter_groups(optimizer))
+    assert [r.asnumpy() for r in again.learning_rate] == [r.asnumpy() for r in optimizer.learning_rate]
+    assert again.learning_rate[0].asnumpy() == 0.125
+
+
+def test_state_follows_the_object_not_the_name() -> None:
+    """A parameter that took the place of another one of its name starts anew, whatever its shape."""
+    parameters = make_parameters()
+    optimizer = OPTIMIZERS["Momentum"](parameters)
+    optimizer(make_grads(0))
+    replaced = Parameter(Tensor(np.ones((5, 3), np.float32)), name="fc.weight")
+    new = rebuild(optimizer, [parameters[0], replaced, parameters[3]])
+    old = {p.name: p.asnumpy() for p in optimizer.moments}
+    assert_close(values(new.moments), [old["moments.conv.weight"], np.zeros((5, 3)), old["moments.fc.bias"]], rtol=0)
+    assert new.global_step.asnumpy() == 1
+    assert not {id(p) for p in new.moments} & {id(p) for p in optimizer.moments}
+
+
+def test_dynamic_weight_decay(mode: int) -> None:
+    decay = nn.ExponentialDecayLR(0.1, 0.5, 1)
+    ours, theirs = make_parameters(), make_parameters()
+    first = nn.AdamWeightDecay(in_groups(ours), 0.1, weight_decay=decay)
+    reference = nn.AdamWeightDecay(in_groups(theirs), 0.1, weight_decay=decay)
+    second = rebuild(first, parameter_groups(first))
+    for step in range(3):
+        second(make_grads(step))
+        reference(make_grads(step))
+    assert_close(values(ours), values(theirs))
+
+
+def test_rebuild_takes_optimizers_only() -> None:
+    with pytest.raises(TypeError, match=r"^rebuild: optimizer must be an Optimizer, got Dense$"):
+        rebuild(nn.Dense(2, 2), [])
+
+
+def test_a_new_group_needs_a_learning_rate_that_is_known() -> None:
+    parameters = make_parameters()
+    groups = [{"params": parameters[:2], "lr": 0.5}, {"params": parameters[2:], "lr": schedule()}]
+    optimizer = nn.AdamWeightDecay(groups)
+    assert len(rebuild(optimizer, parameter_groups(optimizer)).parameters) == 4
+    with pytest.raises(ValueError, match=r"^rebuild: every group must have lr"):
+        rebuild(optimizer, [groups[0], {"params": parameters[2:]}])
+
+
+class Unregistered(nn.Optimizer):
+    def __init__(self, params) -> None:
+        super().__init__(0.1, params)
+
+
+class WithArguments(nn.Optimizer):
+    def __init__(self, params, learning_rate, power) -> None:
+        super().__init__(learning_rate, params)
+        self.power = power
+        self.init_args = {"power": power}
+
+
+def test_classes_of_ones_own() -> None:
+    parameters = make_parameters()
+    new = rebuild(WithArguments(parameters, schedule(), 3), parameters[:2])
+    assert (new.power, len(new.parameters), new.dynamic_lr) == (3, 2, True)
+    with pytest.raises(TypeError, match=r"^rebuild: Unregistered does not say .* define init_args"):
+        rebuild(Unregistered(parameters), parameters)
+
+    class Subclass(nn.Momentum):
+        def __init__(self, params) -> None:
+            super().__init__(params, 0.1, 0.9)
+
+    with pytest.raises(TypeError, match=r"^rebuild: Subclass cannot be constructed from params and \['learning_rate'"):
+        rebuild(Subclass(parameters), parameters)

@@ -1,0 +1,213 @@
+"""boost_config_dict as frozen, validated data: defaults, ranges, and errors that say where."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from boost_ext.config import EXCLUDES, FEATURES, LEVELS, BoostConfig, DimReduceConfig, Switches, allowed
+
+# As mindspore.boost documents them; loss_scale_group and its default are those of 2.10.
+DOCUMENTED = {
+    "boost": {
+        "mode": "auto",
+        "less_bn": False,
+        "grad_freeze": False,
+        "adasum": False,
+        "grad_accumulation": False,
+        "dim_reduce": False,
+        "loss_scale_group": False,
+    },
+    "common": {"gradient_split_groups": [50, 100], "device_number": 8},
+    "less_bn": {"fn_flag": True, "gc_flag": True},
+    "grad_freeze": {"param_groups": 10, "freeze_type": 1, "freeze_p": 0.7, "total_steps": 65536},
+    "grad_accumulation": {"grad_accumulation_step": 1},
+    "dim_reduce": {
+        "rho": 0.55,
+        "gamma": 0.9,
+        "alpha": 0.001,
+        "sigma": 0.4,
+        "n_components": 32,
+        "pca_mat_path": None,
+        "weight_load_dir": None,
+        "timeout": 1800,
+    },
+}
+ROOT = Path(__file__).resolve().parents[1]
+
+
+@pytest.mark.parametrize("empty", ["", {}, None, {"boost": {}}, BoostConfig()])
+def test_defaults_are_the_documented_ones(empty: Any) -> None:
+    assert json.loads(BoostConfig.load(empty).model_dump_json()) == DOCUMENTED
+
+
+def test_the_documented_dict_loads_and_is_the_default() -> None:
+    assert BoostConfig.load(DOCUMENTED) == BoostConfig()
+
+
+def test_tables_speak_of_the_same_features() -> None:
+    assert set(FEATURES) == set(Switches.model_fields) - {"mode"}
+    assert set().union(*LEVELS.values()) | set(EXCLUDES) | set().union(*EXCLUDES.values()) == set(FEATURES)
+    assert LEVELS["O0"] < LEVELS["O1"] < LEVELS["O2"]
+
+
+def test_frozen() -> None:
+    config = BoostConfig.load({"dim_reduce": {"rho": 0.5}})
+    with pytest.raises(ValidationError, match="frozen"):
+        config.dim_reduce.rho = 0.1
+    with pytest.raises(TypeError):
+        LEVELS["O0"] = frozenset({"less_bn"})
+
+
+def test_the_dict_is_copied() -> None:
+    given = {"common": {"gradient_split_groups": [1, 2]}}
+    config = BoostConfig.load(given)
+    given["common"]["gradient_split_groups"].append(3)
+    assert config.common.gradient_split_groups == (1, 2)
+
+
+def test_which_keys_were_given_is_known() -> None:
+    switches = BoostConfig.load({"boost": {"mode": "manual", "less_bn": False}}).boost
+    assert switches.model_fields_set == {"mode", "less_bn"}
+
+
+def test_an_int_is_a_split_point_and_a_number() -> None:
+    config = BoostConfig.load({"common": {"gradient_split_groups": 7}, "grad_freeze": {"freeze_p": 1}})
+    assert config.common.gradient_split_groups == 7
+    assert config.grad_freeze.freeze_p == 1.0
+
+
+@pytest.mark.parametrize(
+    ("source", "error", "message"),
+    [
+        ({"grad_freeze": {"freeze_p": 1.5}}, ValueError, "grad_freeze.freeze_p: must be from 0 to 1, got 1.5"),
+        ({"grad_freeze": {"freeze_type": 2}}, ValueError, "grad_freeze.freeze_type: must be 0 or 1, got 2"),
+        ({"grad_freeze": {"param_groups": 0}}, ValueError, "grad_freeze.param_groups: must be >= 1, got 0"),
+        ({"grad_freeze": {"total_steps": "9"}}, TypeError, "grad_freeze.total_steps: must be an int, got str '9'"),
+        ({"grad_freeze": {"freeze_p": "x"}}, TypeError, "grad_freeze.freeze_p: must be a number, got str 'x'"),
+        ({"grad_freeze": {"freeze_p": True}}, TypeError, "grad_freeze.freeze_p: must be a number, got bool True"),
+        (
+            {"grad_accumulation": {"grad_accumulation_step": 2.0}},
+            TypeError,
+            "grad_accumulation_step: must be an int, got float 2.0",
+        ),
+        ({"dim_reduce": {"rho": float("nan")}}, ValueError, "dim_reduce.rho: must be > 0 and < 1, got nan"),
+        ({"dim_reduce": {"alpha": float("inf")}}, ValueError, "dim_reduce.alpha: must be finite and >= 0, got inf"),
+        ({"dim_reduce": {"pca_mat_path": 3}}, TypeError, "dim_reduce.pca_mat_path: must be a str or None, got int 3"),
+        ({"dim_reduce": 3}, TypeError, "dim_reduce: must be a dict, got int 3"),
+        ({"less_bn": {"gc_flag": 1}}, TypeError, "less_bn.gc_flag: must be a bool, got int 1"),
+        (
+            {"common": {"gradient_split_groups": "a"}},
+            TypeError,
+            "gradient_split_groups: must be an int or a list of ints, got 'a'",
+        ),
+        (
+            {"common": {"gradient_split_groups": [5, True]}},
+            TypeError,
+            "gradient_split_groups: must be an int or a list of ints, got .*True",
+        ),
+        (
+            {"common": {"gradient_split_groups": [9, 5]}},
+            ValueError,
+            r"gradient_split_groups: must be .*rising.*\[9, 5\]",
+        ),
+        ({"common": {"gradient_split_groups": []}}, ValueError, "gradient_split_groups: must be .*not empty"),
+        ({"common": {"gradient_split_groups": 0}}, ValueError, "gradient_split_groups: must be >= 1.*got 0"),
+        (
+            {"boost": {"mode": "manuel"}},
+            ValueError,
+            r"boost.mode: must be one of \['auto', 'manual', 'enable_all', 'disable_all'\], got 'manuel'",
+        ),
+        ({"boost": {"mode": 1}}, TypeError, "boost.mode: must be a str, got int 1"),
+        (
+            {"boost": {"lessbn": True}},
+            ValueError,
+            r"boost: unknown key 'lessbn', did you mean 'less_bn'\? Known: \['mode', 'less_bn', .*'loss_scale_group'\]",
+        ),
+        ({"dim_reduce": {"roh": 1}}, ValueError, "dim_reduce: unknown key 'roh', did you mean 'rho'"),
+        ({"dimreduce": {}}, ValueError, "unknown section 'dimreduce', did you mean 'dim_reduce'.*'grad_accumulation'"),
+        ({"boost": {1: True}}, TypeError, "boost: keys must be str, got int 1"),
+        ({1: {}}, TypeError, "sections must be str, got int 1"),
+        ([1], TypeError, "must be a dict or the path of a JSON file, got list"),
+        (3, TypeError, "must be a dict or the path of a JSON file, got int"),
+    ],
+)
+def test_refused(source: Any, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=f"^boost_config_dict: .*{message}") as caught:
+        BoostConfig.load(source)
+    assert "\n" not in str(caught.value)
+    assert not isinstance(caught.value, ValidationError)
+
+
+def test_all_problems_at_once() -> None:
+    source = {"grad_freeze": {"freeze_p": 2}, "boost": {"mode": "x", "adasum": 1}, "les_bn": {}}
+    with pytest.raises(ValueError, match="4 problems") as caught:
+        BoostConfig.load(source)
+    for text in ("freeze_p: must be from 0 to 1, got 2", "boost.mode: must", "boost.adasum: must", "'less_bn'"):
+        assert text in str(caught.value)
+
+
+def test_only_wrong_types_are_a_type_error() -> None:
+    with pytest.raises(TypeError, match="2 problems"):
+        BoostConfig.load({"boost": {"adasum": 1, "less_bn": "yes"}})
+
+
+names = st.sampled_from(sorted({*BoostConfig.model_fields, *Switches.model_fields, *DimReduceConfig.model_fields}))
+values = st.one_of(
+    st.none(), st.booleans(), st.integers(-3, 3), st.floats(), st.text(max_size=3), st.lists(st.integers())
+)
+
+
+@given(st.dictionaries(names, st.one_of(values, st.dictionaries(names, values, max_size=4)), max_size=4))
+def test_any_dict_loads_or_is_refused_in_words(source: dict[str, Any]) -> None:
+    message = "boost_config_dict: "
+    try:
+        BoostConfig.load(source)
+    except (ValueError, TypeError) as error:
+        message = "" if isinstance(error, ValidationError) else str(error)
+    assert message.startswith("boost_config_dict: ")
+
+
+class TestFile:
+    def test_read(self, tmp_path: Path) -> None:
+        path = tmp_path / "boost.json"
+        path.write_text(json.dumps(DOCUMENTED | {"grad_freeze": {"freeze_p": 0}}))
+        assert BoostConfig.load(str(path)).grad_freeze.freeze_p == 0
+        assert BoostConfig.load(path) == BoostConfig.load(str(path))
+
+    def test_missing(self, tmp_path: Path) -> None:
+        with pytest.raises(FileNotFoundError, match=r"boost_config_dict .*no\.json: must be a readable JSON file"):
+            BoostConfig.load(str(tmp_path / "no.json"))
+
+    @pytest.mark.parametrize(
+        ("text", "message"),
+        [
+            ("{", "must hold JSON, got: Expecting"),
+            ("[]", "must hold a JSON object, got list"),
+            ('{"boost": {"mode": "auto", "mode": "manual"}}', "key 'mode' must be given once"),
+            ('{"grad_freeze": {"freeze_p": NaN}}', "grad_freeze.freeze_p: must be from 0 to 1, got nan"),
+            ('{"bost": {}}', "unknown section 'bost', did you mean 'boost'"),
+        ],
+    )
+    def test_refused(self, tmp_path: Path, text: str, message: str) -> None:
+        path = tmp_path / "boost.json"
+        path.write_text(text)
+        with pytest.raises(ValueError, match=rf"^boost_config_dict .*boost\.json: .*{message}"):
+            BoostConfig.load(str(path))
+
+
+def test_the_page_lists_every_key_with_default_and_range() -> None:
+    page = (ROOT / "docs" / "autoboost.md").read_text()
+    for section, field in BoostConfig.model_fields.items():
+        for key, entry in type(field.default).model_fields.items():
+            default = json.dumps(DOCUMENTED[section][key])
+            row = f"| `{section}.{key}` | `{default}` |"
+            assert row in page, row
+            if (section, key) not in {("boost", "mode"), ("common", "gradient_split_groups")}:
+                assert f"{row} {allowed(entry)} |" in page, row
