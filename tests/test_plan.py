@@ -195,6 +195,11 @@ class TestData:
         assert "boost plan: level O1, mode auto" in text
         assert "freeze_p=0.7" in text
 
+    def test_names_are_no_markup(self) -> None:
+        console = Console(file=io.StringIO(), width=200)
+        console.print(make("O1").with_result("less_bn", reason="in [bold] and [/dim]"))
+        assert "in [bold] and [/dim]" in console.file.getvalue()
+
 
 def test_no_mindspore() -> None:
     code = "import sys; sys.modules['mindspore'] = None\nimport boost_ext.plan, boost_ext.config"

@@ -119,7 +119,8 @@ int call(const char* op, void (*fn)(Params&), int count, void** data, int* ndims
 }
 
 // The scale is what the loss was multiplied with; powers of two have an exact reciprocal.
-double reciprocal(float scale) { return static_cast<double>(1.0F / scale); }
+// In float64: MindSpore flushes subnormal float32 to zero, and those are the reciprocals of scales beyond 2^126.
+double reciprocal(float scale) { return 1.0 / static_cast<double>(scale); }
 
 void write(const View& v, float value) { *static_cast<float*>(v.data) = value; }
 

@@ -1,16 +1,25 @@
 #include "ops/unscale_and_check.h"
 
 namespace boost_ext {
+namespace {
+
+constexpr double kLeastNormal = 1.1754943508222875e-38;  // of float32
+constexpr double kLeastSubnormal = 1.401298464324817e-45;
+constexpr double kTwo64 = 18446744073709551616.0;
+
+}  // namespace
 
 std::vector<Finiteness> unscale_and_check(const Context& context, const Views& grads, double inv_scale) {
   const char* op = "unscale_and_check";
   require_backend(op, {&grads});
   const List list{"grads", grads};
   require_floats(op, list);
-  const auto factor = static_cast<float>(inv_scale);
   require_finite(op, "inv_scale", inv_scale);
-  require(factor > 0 && factor <= 3.4028234663852886e38F, op, ": inv_scale must be a positive float32, got ",
-          inv_scale);
+  require(inv_scale >= kLeastSubnormal && inv_scale <= 3.4028234663852886e38, op,
+          ": inv_scale must be a positive float32, got ", inv_scale);
+  // A caller may run with subnormals flushed to zero, as MindSpore does: then in two passes with normal factors.
+  const bool twice = inv_scale < kLeastNormal;
+  const auto factor = static_cast<float>(twice ? inv_scale * kTwo64 : inv_scale);
   const std::vector<std::size_t> first = first_occurrence(grads);
   Views distinct;
   std::vector<std::size_t> place(grads.size());
@@ -28,6 +37,7 @@ std::vector<Finiteness> unscale_and_check(const Context& context, const Views& g
   if (factor != 1) require_writables(op, list);
   overlap.check();
   std::vector<Finiteness> found(distinct.size());
+  if (twice) BOOST_EXT_CPU(unscale_and_check)(context, distinct, static_cast<float>(1 / kTwo64), found.data());
   BOOST_EXT_CPU(unscale_and_check)(context, distinct, factor, found.data());
   if (distinct.size() == grads.size()) return found;
   std::vector<Finiteness> result(grads.size());

@@ -6,6 +6,7 @@
 // inv_scale  finite and > 0. With inv_scale = 1 nothing is written, and read-only tensors are accepted
 // Returns per tensor: how many inf, how many nan, the first index (row-major) of either or -1, and the largest finite
 // magnitude, all of the values after the multiplication (so an overflow of the product itself is found, too).
+// With inv_scale below the least normal float32 the product is rounded twice.
 // A tensor listed more than once is one tensor: multiplied once, reported each time. Partial overlaps are refused.
 // The pass keeps one integer maximum of the bits of |g|: inf and nan are the largest bits there are, so finding them
 // and measuring the largest magnitude is the same work; counting happens only in blocks that have some.

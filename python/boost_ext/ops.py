@@ -185,7 +185,7 @@ def centralize(grads: Arrays, out: Arrays | None = None) -> Arrays:
     """Gradient centralization: subtract from each output channel its mean (Yong et al., ECCV 2020, eq. 1).
 
     The first axis is the output channel, as in Dense and Conv2d. Tensors with fewer than two axes stay what they are.
-    ``out``, like the gradients in number, sizes and dtypes, is written instead of them; then gradients may share memory.
+    ``out``, like the gradients in number, sizes and dtypes, is written instead of them; they may share memory then.
 
     Returns:
         ``out``; without it ``grads``, which are written in place.

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
+from rich.markup import escape
 from rich.table import Table
 
 from boost_ext.config import EXCLUDES, LEVELS, BoostConfig, CommonConfig, nearest
@@ -102,7 +103,7 @@ class Plan:
             table.add_column(column, overflow="fold")
         for name, decision in self.features.items():
             style = _STYLES[decision.status]
-            table.add_row(name, f"[{style}]{decision.status}[/]", *_texts(decision))
+            table.add_row(name, f"[{style}]{decision.status}[/]", *map(escape, _texts(decision)))
         return table
 
     def __str__(self) -> str:

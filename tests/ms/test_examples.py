@@ -70,7 +70,7 @@ def test_optimizer_process():
     optimizer_process.add_grad_centralization(network)
     optimizer = optimizer_process.generate_new_optimizer()
     assert isinstance(optimizer, nn.Momentum)
-    before = network.weight.asnumpy()
+    before = network.weight.asnumpy().copy()
     grad = np.random.default_rng(0).standard_normal(before.shape).astype(np.float32)
     optimizer((Tensor(grad),))
     expected = before - 0.1 * (grad - grad.mean(axis=1, keepdims=True))

@@ -5,9 +5,10 @@ from __future__ import annotations
 import mindspore as ms
 import numpy as np
 import pytest
-from mindspore import Parameter, Tensor
+from mindspore import Parameter, Tensor, nn
 from tests.ms.group_networks import Net, example, with_loss
 
+from boost_ext import boost
 from boost_ext.ms.group_loss_scale import GroupLossScaleManager, GroupLossScaleUpdateCell, GroupUnscaleAndCheck
 
 A, B = (Parameter(Tensor([1.0]), name=n) for n in "ab")
@@ -94,3 +95,9 @@ def test_a_network_without_the_scales_is_refused() -> None:
     manager.loss_scale_groups = [["a"], ["b"]]  # too late for the copy in the rewritten network
     with pytest.raises(ValueError, match=f"^{text}"):
         manager.require_in(converted)
+
+
+def test_a_cell_that_does_not_take_the_scales_out() -> None:
+    net = with_loss(example()[1])
+    with pytest.raises(ValueError, match="must be that manager: nothing else takes its scales out"):
+        boost.BoostTrainOneStepCell(net, nn.SGD(net.trainable_params(), 0.1))

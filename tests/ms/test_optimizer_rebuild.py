@@ -111,6 +111,15 @@ def test_a_new_group_needs_a_learning_rate_that_is_known() -> None:
         rebuild(optimizer, [groups[0], {"params": parameters[2:]}])
 
 
+def test_a_new_group_needs_a_weight_decay_that_is_known() -> None:
+    parameters = make_parameters()
+    optimizer = nn.AdamWeightDecay([{"params": parameters[:2]}, {"params": parameters[2:]}], weight_decay=0.5)
+    assert [float(w.asnumpy()) for w in rebuild(optimizer, [{"params": parameters}]).weight_decay] == [0.5] * 4
+    optimizer = nn.AdamWeightDecay([{"params": parameters[:2], "weight_decay": 0.1}, {"params": parameters[2:]}])
+    with pytest.raises(ValueError, match=r"^rebuild: every group must have weight_decay"):
+        rebuild(optimizer, [{"params": parameters}])
+
+
 class Unregistered(nn.Optimizer):
     def __init__(self, params) -> None:
         super().__init__(0.1, params)

@@ -64,8 +64,9 @@ class CommonHeadLastFN(nn.Cell):
         self.matmul = ops.MatMul(transpose_b=True)
 
     @classmethod
-    def from_dense(cls, dense: nn.Dense, multiplier: float = 1.0) -> CommonHeadLastFN:
+    def from_dense(cls, dense: nn.Dense, multiplier: float = 1.0) -> Any:
         """The layer that takes the place of ``dense``: with its Parameters themselves, and its activation."""
+        # Not annotated with the class: mixed precision O1 copies its source and evaluates what stands there.
         head = cls(dense.in_channels, dense.out_channels, has_bias=dense.has_bias)
         head.weight = dense.weight
         if dense.has_bias:

@@ -80,15 +80,28 @@ def _default_rate(optimizer: nn.Optimizer, groups: Sequence[Any]) -> Any:
     rate = getattr(optimizer, "init_learning_rate", None)
     if rate is not None:
         return rate
-    if any("lr" not in group for group in groups if "order_params" not in group):
-        cls = type(optimizer).__name__
-        raise ValueError(
-            f"rebuild: every group must have lr: each group of the {cls} has, and its default is not known"
-        )
+    _require(optimizer, groups, "lr")
     return 0.0
 
 
-def _hyperparameters(optimizer: nn.Optimizer) -> dict[str, Any]:
+def _default_decay(optimizer: nn.Optimizer, groups: Sequence[Any]) -> Any:
+    if not optimizer.is_group:
+        return _decay(optimizer, optimizer.weight_decay)
+    decays = [_decay(optimizer, decay) for decay in optimizer.group_weight_decay]
+    if all(decay is decays[0] or decay == decays[0] for decay in decays):
+        return decays[0]
+    _require(optimizer, groups, "weight_decay")
+    return 0.0
+
+
+def _require(optimizer: nn.Optimizer, groups: Sequence[Any], key: str) -> None:
+    """Every group has a value of its own: the optimizer has not kept the one that it would take instead."""
+    if not groups or any(key not in group for group in groups if "order_params" not in group):
+        cls = type(optimizer).__name__
+        raise ValueError(f"rebuild: every group must have {key}: those of the {cls} differ, and its default is unknown")
+
+
+def _hyperparameters(optimizer: nn.Optimizer, groups: Sequence[Any]) -> dict[str, Any]:
     """The constructor's keyword arguments besides the parameters and the learning rate."""
     recorded = getattr(optimizer, "init_args", None)
     if recorded is not None:
@@ -103,7 +116,7 @@ def _hyperparameters(optimizer: nn.Optimizer) -> dict[str, Any]:
             "mindspore.nn.optim.optimizer does)"
         )
     arguments = {name: float(getattr(optimizer, name).asnumpy().item()) for name in ("beta1", "beta2", "eps")}
-    arguments["weight_decay"] = 0.0 if optimizer.is_group else _decay(optimizer, optimizer.weight_decay)
+    arguments["weight_decay"] = _default_decay(optimizer, groups)
     if isinstance(optimizer, nn.AdamOffload):
         arguments |= {name: optimizer.opt.attrs[name] for name in ("use_locking", "use_nesterov")}
         arguments["loss_scale"] = optimizer.loss_scale
@@ -118,8 +131,8 @@ def rebuild(optimizer: Optimizer, params: Iterable[Any]) -> Optimizer:
     checkpoint does not start again because its network was rewritten; parameters that are new start with fresh
     state. The given optimizer stays as it is and may be dropped. LARS is constructed around the rebuilt optimizer.
 
-    If a group asks for ``grad_centralization``, the class is a subclass of the optimizer's that does it on every
-    platform, see :func:`boost_ext.ms.grad_centralization.centralizing`.
+    If a group asks for ``grad_centralization``, the class is a subclass of the optimizer's that does it on
+    the CPU, see :func:`boost_ext.ms.grad_centralization.centralizing`.
 
     Args:
         optimizer (Optimizer): of ``mindspore.nn``, or of a class with ``init_args``.
@@ -127,21 +140,22 @@ def rebuild(optimizer: Optimizer, params: Iterable[Any]) -> Optimizer:
 
     Raises:
         TypeError: if `optimizer` is no Optimizer, or does not say what it was constructed with.
-        ValueError: if a group has no learning rate and there is no default that is known.
+        ValueError: if a group has no learning rate or weight decay, and the one to take instead is not known.
     """
     if not isinstance(optimizer, nn.Optimizer):
         raise TypeError(f"rebuild: optimizer must be an Optimizer, got {type(optimizer).__name__}")
     if isinstance(optimizer, nn.LARS):
-        around: Optimizer = type(optimizer)(rebuild(optimizer.opt, params), **_hyperparameters(optimizer))
+        around: Optimizer = type(optimizer)(rebuild(optimizer.opt, params), **_hyperparameters(optimizer, ()))
         return around
-    groups = list(params)
-    arguments = _hyperparameters(optimizer)
+    items = list(params)
+    groups = [item for item in items if isinstance(item, dict)]
+    arguments = _hyperparameters(optimizer, groups)
     if "learning_rate" not in arguments:
-        arguments["learning_rate"] = _default_rate(optimizer, [g for g in groups if isinstance(g, dict)])
-    asked = any(isinstance(group, dict) and group.get("grad_centralization", False) for group in groups)
+        arguments["learning_rate"] = _default_rate(optimizer, groups)
+    asked = any(group.get("grad_centralization", False) for group in groups)
     cls = centralizing(optimizer) if asked else type(optimizer)
     try:
-        new: Optimizer = cls(params=groups, **arguments)
+        new: Optimizer = cls(params=items, **arguments)
     except TypeError as error:
         name = type(optimizer).__name__
         raise TypeError(

@@ -20,7 +20,17 @@ from boost_ext.ms.dim_reduce import DimReduce, projection_matrix
 from boost_ext.ms.grad_accumulation import GradientAccumulation
 from boost_ext.ms.group_loss_scale import GroupLossScaleManager, GroupUnscaleAndCheck
 
-__all__ = ["SLOTS", "ApplyAccumulated", "ApplyDimReduce", "ApplyOptimizer", "Choice", "GroupGuard", "Guard", "Pipeline"]
+__all__ = [
+    "SLOTS",
+    "ApplyAccumulated",
+    "ApplyDimReduce",
+    "ApplyOptimizer",
+    "Choice",
+    "GroupGuard",
+    "Guard",
+    "Pipeline",
+    "require_no_groups",
+]
 
 SLOTS = ("source", "guard", "apply", "update_scale")
 """What the slot clock tells apart; the hold slot is part of apply, which calls it."""
@@ -107,6 +117,15 @@ class GroupGuard(nn.Cell):
 
     def construct(self, scale: Tensor, report: Parameter, grads: Any) -> Tensor:
         return self.check(report, grads)
+
+
+def require_no_groups(owner: str, network: nn.Cell) -> None:
+    """Refuse a network whose gradients come back with the scales of groups, when nobody takes them out."""
+    if any(getattr(cell, "loss_scale_number", 0) for _, cell in network.cells_and_names()):
+        raise ValueError(
+            f"{owner}: network calls a GroupLossScaleManager, so scale_sense of BoostTrainOneStepWithLossScaleCell must "
+            "be that manager: nothing else takes its scales out of the gradients"
+        )
 
 
 class Pipeline(nn.Cell):

@@ -21,7 +21,16 @@ from boost_ext.ms.grad_accumulation import GradientAccumulation
 from boost_ext.ms.group_loss_scale import GroupLossScaleManager, GroupLossScaleUpdateCell
 from boost_ext.ms.observation import Observation, observation
 from boost_ext.ms.options import StepOptions, step_options
-from boost_ext.ms.pipeline import ApplyAccumulated, ApplyDimReduce, ApplyOptimizer, Choice, GroupGuard, Guard, Pipeline
+from boost_ext.ms.pipeline import (
+    ApplyAccumulated,
+    ApplyDimReduce,
+    ApplyOptimizer,
+    Choice,
+    GroupGuard,
+    Guard,
+    Pipeline,
+    require_no_groups,
+)
 from boost_ext.ms.resume import load_state, state_of
 
 if TYPE_CHECKING:
@@ -112,6 +121,8 @@ class BoostTrainOneStepCell(nn.TrainOneStepCell):
         """Put the slots together. ``unscale``: the optimizer gets gradients without the loss scale."""
         if compile not in ("step", "network", "off"):
             raise ValueError(f"{type(self).__name__}: compile must be 'step', 'network' or 'off', got {compile!r}")
+        if groups is None:
+            require_no_groups(type(self).__name__, network)
         nn.TrainOneStepCell.__init__(self, network, optimizer)
         self.plan = plan
         self.scale_sense = scale_sense
@@ -231,14 +242,7 @@ class BoostTrainOneStepCell(nn.TrainOneStepCell):
         self.steps_made = load_state(self, state)
 
     def gradient_freeze_process(self, *inputs: Tensor) -> Tensor:
-        """Train one step with gradient freezing.
-
-        Args:
-            inputs (tuple[Tensor]): the network's inputs.
-
-        Returns:
-            Tensor, the loss.
-        """
+        """Train one step of gradient freezing on the network's inputs; returns the loss."""
         return self.choice(self.schedule[self.position[0]], *inputs)[0]
 
     def gradient_accumulation_process(
@@ -302,6 +306,7 @@ class BoostTrainOneStepWithLossScaleCell(BoostTrainOneStepCell):
         name = type(self).__name__
         manager, groups = None, None
         if isinstance(scale_sense, GroupLossScaleManager):
+            scale_sense.require_in(network)
             groups, manager, scale = scale_sense, GroupLossScaleUpdateCell(scale_sense), _scale_parameter(1.0)
         elif isinstance(scale_sense, nn.Cell):
             manager = scale_sense
