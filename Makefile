@@ -5,7 +5,7 @@ VENVS ?= .venvs
 ARGS ?=
 SOURCES := $(shell find CMakeLists.txt pyproject.toml csrc python -type f -not -name '*.so' -not -path '*/__pycache__/*')
 
-.PHONY: train test test-python test-numpy2 test-native bench lint format clean
+.PHONY: train test test-python test-numpy2 test-native bench bench-levels lint format clean
 
 train: $(VENVS)/train/installed
 	$(VENVS)/train/bin/boost-ext train $(ARGS)
@@ -29,6 +29,10 @@ test-native: $(VENVS)/lint/installed
 
 bench: $(VENVS)/bench/installed
 	$(VENVS)/bench/bin/python -m benchmarks $(ARGS)
+
+# The boost levels on residual networks: half an hour on two cores.
+bench-levels: $(VENVS)/bench/installed
+	$(VENVS)/bench/bin/python -m benchmarks.levels $(ARGS)
 
 lint: $(VENVS)/lint/installed $(VENVS)/test/installed
 	$(VENVS)/lint/bin/ruff check .

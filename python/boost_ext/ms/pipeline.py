@@ -123,8 +123,8 @@ def require_no_groups(owner: str, network: nn.Cell) -> None:
     """Refuse a network whose gradients come back with the scales of groups, when nobody takes them out."""
     if any(getattr(cell, "loss_scale_number", 0) for _, cell in network.cells_and_names()):
         raise ValueError(
-            f"{owner}: network calls a GroupLossScaleManager, so scale_sense of BoostTrainOneStepWithLossScaleCell must "
-            "be that manager: nothing else takes its scales out of the gradients"
+            f"{owner}: network calls a GroupLossScaleManager, so the scale_sense of a cell with loss scaling "
+            "must be that manager: nothing else takes its scales out of the gradients"
         )
 
 
