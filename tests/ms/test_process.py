@@ -237,7 +237,7 @@ def example(docstring: str) -> str:
 @pytest.mark.usefixtures("mode")
 @pytest.mark.parametrize("cls", [OptimizerProcess, ParameterProcess])
 def test_examples(cls: type) -> None:
-    scope = {cls.__name__: cls}
+    scope: dict = {}
     exec(example(cls.__doc__), scope)
     if cls is ParameterProcess:
         assert names(scope["group_params"][0]["params"]) == ["0.weight", "0.bias"]

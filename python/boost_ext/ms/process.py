@@ -70,6 +70,7 @@ class OptimizerProcess:
 
     Examples:
         >>> from mindspore import nn
+        >>> from boost_ext.boost import OptimizerProcess
         >>> network = nn.SequentialCell(nn.Conv2d(3, 16, 3), nn.ReLU(), nn.Flatten(), nn.Dense(1024, 10))
         >>> optimizer = nn.Momentum(network.trainable_params(), learning_rate=0.1, momentum=0.9)
         >>> process = OptimizerProcess(optimizer)
@@ -180,6 +181,7 @@ class ParameterProcess:
 
     Examples:
         >>> from mindspore import nn
+        >>> from boost_ext.boost import ParameterProcess
         >>> network = nn.SequentialCell(nn.Dense(16, 10), nn.Dense(10, 10))
         >>> parameters = ParameterProcess().assign_parameter_group(network.trainable_params(), 2)
         >>> group_params = ParameterProcess.generate_group_params(parameters[:2], network.trainable_params())
