@@ -13,7 +13,7 @@ train: $(VENVS)/train/installed
 test: test-python test-numpy2 test-native
 
 test-python: $(VENVS)/test/installed
-	BOOST_EXT_OBJECTS=$(CURDIR)/build/wheel $(VENVS)/test/bin/python -m pytest $(ARGS)
+	BOOST_EXT_OBJECTS=$(CURDIR)/build/wheel $(VENVS)/test/bin/python -m pytest -n 2 --dist loadfile $(ARGS)
 
 # The core, without MindSpore, on NumPy 2.
 test-numpy2: $(VENVS)/core/installed

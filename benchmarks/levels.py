@@ -113,6 +113,7 @@ def compile_all(cell: Any, batch: Any) -> None:
 def step_times(mode: int, batch_size: int, rounds: int, depth: int) -> dict[str, float]:
     """Mean milliseconds of a step for each variant."""
     import mindspore as ms
+    from rich.progress import track
 
     ms.set_context(mode=mode)
     rng = np.random.default_rng(0)
@@ -123,12 +124,12 @@ def step_times(mode: int, batch_size: int, rounds: int, depth: int) -> dict[str,
     cells = {}
     # In PYNATIVE_MODE the training cells run the graphs of GRAPH_MODE; only MindSpore's own cell differs there.
     names = {"MindSpore", "O0", "O1"} if mode == ms.PYNATIVE_MODE else {v.name for v in VARIANTS}
-    for variant in (v for v in VARIANTS if v.name in names):
+    for variant in track([v for v in VARIANTS if v.name in names], description="compiling"):
         ms.set_seed(0)
         cells[variant.name] = cell_of(variant, resnet((16, 32, 64), depth, 3), 1e-3, 5 * rounds)
         compile_all(cells[variant.name], batch)
     spent = dict.fromkeys(cells, 0.0)
-    for _ in range(rounds):
+    for _ in track(range(rounds), description="timing"):
         for name, cell in cells.items():
             start = time.perf_counter()
             for _ in range(5):
@@ -232,6 +233,9 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("runs/bench/levels"))
     options = parser.parse_args()
     os.environ.setdefault("GLOG_v", "3")
+    # On a CPU with AVX-512 oneDNN 3.10 computes MindSpore's convolutions by its reference kernel (docs/benchmarks.md),
+    # and beside that nothing else of a step would show. For all variants alike.
+    os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX2")
 
     import mindspore as ms
     from rich.console import Console

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 
 import numpy as np
@@ -20,6 +21,10 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow],
 )
 settings.load_profile("boost_ext")
+
+# On a CPU with AVX-512 oneDNN 3.10 computes MindSpore's convolutions with its reference kernel, sixty times slower
+# (docs/benchmarks.md). Read when MindSpore first convolves.
+os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX2")
 
 ISAS: list[str] = boost_ext.build_info()["cpu_isas"]
 

@@ -18,3 +18,15 @@ def mode(request: pytest.FixtureRequest) -> Iterator[int]:
 def own_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """MindSpore writes into the working directory: rewritten networks (level O1), the graph of a failed compilation."""
     monkeypatch.chdir(tmp_path)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """GRAPH_MODE compiles everything: there the cells' ``compile`` decides nothing, and one value of it is enough."""
+
+    def is_repeated(item: pytest.Item) -> bool:
+        params = getattr(getattr(item, "callspec", None), "params", {})
+        return params.get("mode") == ms.GRAPH_MODE and params.get("compile") in ("network", "off")
+
+    repeated = [item for item in items if is_repeated(item)]
+    config.hook.pytest_deselected(items=repeated)
+    items[:] = [item for item in items if not is_repeated(item)]
