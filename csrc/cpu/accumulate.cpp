@@ -15,8 +15,8 @@ void accumulate(const Context& context, Tensors accumulators, Tensors grads, flo
     typed(grads[at.tensor], [&](auto* p) BOOST_EXT_INLINE_LAMBDA {
       const auto* g = p + at.begin;
       if (first) {
-        sweep(at.count, [&](auto io, std::int64_t i, auto)
-                            BOOST_EXT_INLINE_LAMBDA { io.store(a + i, factor * io.load(g + i)); });
+        sweep(at.count,
+              [&](auto io, std::int64_t i, auto) BOOST_EXT_INLINE_LAMBDA { io.store(a + i, factor * io.load(g + i)); });
         return;
       }
       sweep(at.count, [&](auto io, std::int64_t i, auto)

@@ -19,8 +19,8 @@ void require_scales(const char* op, const Views& scales, const View& found) {
     const Name name("scales", static_cast<std::int64_t>(i));
     require_dtype(op, name, scales[i], DType::f32);
     require_size(op, name, scales[i], 1);
-    require(std::isfinite(value(scales[i])) && value(scales[i]) >= 1, op, ": ", name,
-            " must be finite and >= 1, got ", value(scales[i]));
+    require(std::isfinite(value(scales[i])) && value(scales[i]) >= 1, op, ": ", name, " must be finite and >= 1, got ",
+            value(scales[i]));
   }
   require_dtype(op, "found", found, DType::i32);
   require_size(op, "found", found, static_cast<std::int64_t>(scales.size()));
