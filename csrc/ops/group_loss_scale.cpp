@@ -40,9 +40,7 @@ bool group_unscale_and_check(const Context& context, const Views& grads, const V
   require_size(op, "groups", groups, tensors);
   require_scales(op, scales, found);
   require_writable(op, "found", found);
-  require_dtype(op, "report", report, DType::f64);
-  require_size(op, "report", report, 4 * tensors);
-  require_writable(op, "report", report);
+  require_report(op, report, grads.size());
   const auto* group = static_cast<const std::int32_t*>(groups.data);
   const std::vector<std::size_t> first = first_occurrence(grads);
   std::vector<Views> members(scales.size());

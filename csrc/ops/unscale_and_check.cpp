@@ -45,6 +45,12 @@ std::vector<Finiteness> unscale_and_check(const Context& context, const Views& g
   return result;
 }
 
+void require_report(const char* op, const View& report, std::size_t tensors) {
+  require_dtype(op, "report", report, DType::f64);
+  require_size(op, "report", report, 4 * static_cast<std::int64_t>(tensors));
+  require_writable(op, "report", report);
+}
+
 void write_row(double* row, const Finiteness& f) {
   row[0] = static_cast<double>(f.inf);
   row[1] = static_cast<double>(f.nan);
@@ -55,9 +61,7 @@ void write_row(double* row, const Finiteness& f) {
 bool unscale_and_check(const Context& context, const Views& grads, double inv_scale, const View& report) {
   const char* op = "unscale_and_check";
   require_backend(op, {&grads}, {report});
-  require_dtype(op, "report", report, DType::f64);
-  require_size(op, "report", report, 4 * static_cast<std::int64_t>(grads.size()));
-  require_writable(op, "report", report);
+  require_report(op, report, grads.size());
   Overlap overlap(op);
   overlap.writes("report", report);
   overlap.reads({"grads", grads});

@@ -19,6 +19,7 @@ from boost_ext.config import DimReduceConfig
 from boost_ext.ms import native
 from boost_ext.ms.checkpoint import read_checkpoint
 from boost_ext.ms.compiled import Forward
+from boost_ext.ms.state import state
 
 __all__ = ["DimReduce", "projection_matrix"]
 
@@ -27,7 +28,7 @@ _EPSILON = 1e-20
 
 
 def _state(name: str, value: npt.NDArray[Any] | Tensor) -> Parameter:
-    return Parameter(Tensor(value), name=f"dim_reduce.{name}", requires_grad=False)
+    return state(f"dim_reduce.{name}", value)
 
 
 def _float32_like(prefix: str, weights: Sequence[Parameter]) -> ParameterTuple:

@@ -10,6 +10,7 @@ import numpy as np
 from mindspore import Parameter, Tensor, nn, ops
 
 from boost_ext.ms.optimizer_copy import restrict
+from boost_ext.ms.state import state
 
 __all__ = ["FreezeOpt"]
 
@@ -74,7 +75,7 @@ class FreezeOpt(nn.Cell):
         self.train_strategy = _strategy(train_strategy, self.groups_num)
         given = self.train_strategy
         self.schedule = tuple(range(self.groups_num)) if given is None else tuple(int(i) for i in given.asnumpy())
-        self.position = Parameter(Tensor([0], ms.int32), name="freeze.position", requires_grad=False)
+        self.position = state("freeze.position", [0], ms.int32)
         self.opts = tuple(_Step(restrict(opt, group), self.position, len(self.schedule)) for group in groups)
         for i, step in enumerate(self.opts):
             self.insert_child_to_cell(f"opt_{i}", step)

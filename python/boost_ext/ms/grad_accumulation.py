@@ -9,6 +9,7 @@ from mindspore import Parameter, ParameterTuple, Tensor, nn, ops
 from mindspore.common.initializer import initializer
 
 from boost_ext.ms import native
+from boost_ext.ms.state import state
 
 __all__ = ["GradientAccumulation", "checked_steps"]
 
@@ -74,7 +75,7 @@ class GradientAccumulation(nn.Cell):
                 )
                 for w in weights
             )
-            self.count = Parameter(Tensor([0], ms.int32), name="accumulation_step", requires_grad=False)
+            self.count = state("accumulation_step", [0], ms.int32)
         else:
             of_weight = {id(w): a for w, a in zip(share.optimizer.parameters, share.accumulators, strict=True)}
             self.accumulators = ParameterTuple(of_weight[id(w)] for w in weights)

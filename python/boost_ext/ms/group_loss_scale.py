@@ -17,6 +17,7 @@ from mindspore._c_expression import MixedPrecisionType
 
 from boost_ext.ms import native
 from boost_ext.ms.loss_scale_update import check_int, check_scale
+from boost_ext.ms.state import state
 
 __all__ = ["GroupLossScaleManager", "GroupLossScaleUpdateCell", "GroupUnscaleAndCheck"]
 
@@ -156,10 +157,10 @@ class GroupLossScaleManager(_AnyPrecision):
         if self._in_use:
             raise RuntimeError(f"{owner}: loss_scale_number must stay {self.loss_scale_number}, got {number}")
         self.loss_scales = ParameterTuple(
-            _state(f"loss_scale.group.{i}", np.float32(scale)) for i, scale in enumerate(scales)
+            state(f"loss_scale.group.{i}", np.float32(scale)) for i, scale in enumerate(scales)
         )
-        self.found = _state("loss_scale.found", np.full(number, -1, np.int32))
-        self.overflows = _state("loss_scale.overflows", np.zeros(1, np.int32))
+        self.found = state("loss_scale.found", np.full(number, -1, np.int32))
+        self.overflows = state("loss_scale.overflows", np.zeros(1, np.int32))
         self.loss_scale_number = number
 
     def update_loss_scale_status(self, layer: int, update_ratio: float | Tensor) -> Tensor:
@@ -313,10 +314,6 @@ def _require_groups(manager: GroupLossScaleManager) -> None:
         raise ValueError(
             f"{type(manager).__name__}: loss_scale_groups must be assigned before the training cell is made, got none"
         )
-
-
-def _state(name: str, value: Any) -> Parameter:
-    return Parameter(Tensor(value), name=name, requires_grad=False)
 
 
 def _name(parameter: Any) -> str:

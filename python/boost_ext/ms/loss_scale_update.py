@@ -16,6 +16,7 @@ import numpy as np
 from mindspore import Parameter, Tensor, nn, ops
 
 from boost_ext.ms import native
+from boost_ext.ms.state import state
 
 __all__ = [
     "DynamicLossScaleUpdateCell",
@@ -78,10 +79,6 @@ class Rule(NamedTuple):
         )
 
 
-def _state(name: str, value: Any, dtype: Any) -> Parameter:
-    return Parameter(Tensor(value, dtype), name=name, requires_grad=False)
-
-
 class DynamicLossScaleUpdateCell(nn.DynamicLossScaleUpdateCell):  # type: ignore[misc]
     r"""Adapts a loss scale after each step.
 
@@ -128,9 +125,9 @@ class DynamicLossScaleUpdateCell(nn.DynamicLossScaleUpdateCell):  # type: ignore
         owner = type(self).__name__
         self.rule = Rule.checked(owner, scale_factor, scale_window, max_loss_scale)
         scale = check_scale(owner, "loss_scale_value", loss_scale_value, self.rule.maximum)
-        self.scale_sense = _state("loss_scale.value", scale, ms.float32)
-        self.counters = _state("loss_scale.counters", [1, 0, 0], ms.int32)
-        self.reported = _state("loss_scale.reported", 1, ms.int32)
+        self.scale_sense = state("loss_scale.value", scale, ms.float32)
+        self.counters = state("loss_scale.counters", [1, 0, 0], ms.int32)
+        self.reported = state("loss_scale.reported", 1, ms.int32)
         self.update = native.LossScaleUpdate(*self.rule)
 
     def get_loss_scale(self) -> float:
@@ -170,7 +167,7 @@ class FixedLossScaleUpdateCell(nn.FixedLossScaleUpdateCell):  # type: ignore[mis
     def __init__(self, loss_scale_value: float) -> None:
         value = check_scale(type(self).__name__, "loss_scale_value", loss_scale_value)
         super().__init__(value)
-        self.scale_sense = _state("loss_scale.value", value, ms.float32)
+        self.scale_sense = state("loss_scale.value", value, ms.float32)
 
     def get_loss_scale(self) -> float:
         """The loss scale."""

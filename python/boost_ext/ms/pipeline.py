@@ -19,6 +19,7 @@ from boost_ext.ms.compiled import Gradients
 from boost_ext.ms.dim_reduce import DimReduce, projection_matrix
 from boost_ext.ms.grad_accumulation import GradientAccumulation
 from boost_ext.ms.group_loss_scale import GroupLossScaleManager, GroupUnscaleAndCheck
+from boost_ext.ms.state import state
 
 __all__ = [
     "SLOTS",
@@ -161,11 +162,11 @@ class Pipeline(nn.Cell):
         self.one, self.unit = barriers
         self.names = tuple(w.name for w in weights)
         nothing_found = np.tile([0.0, 0.0, -1.0, 0.0], (len(self.names), 1))
-        self.report = _buffer(f"{name}.finiteness", nothing_found)
+        self.report = state(f"{name}.finiteness", nothing_found, ms.float64)
         self._compile = compile
         self.instrumented = instrumented
         if instrumented:
-            self.stamps = _buffer(f"{name}.stamps", np.zeros(len(SLOTS) + 1))
+            self.stamps = state(f"{name}.stamps", np.zeros(len(SLOTS) + 1), ms.float64)
             self.timestamp = native.Timestamp()
             self.slots = tuple(Tensor([i], ms.int32) for i in range(len(SLOTS) + 1))
 
@@ -194,10 +195,6 @@ class Pipeline(nn.Cell):
         if self.instrumented:
             return ops.depend(value, self.timestamp(self.stamps, self.slots[slot], (value,)))
         return value
-
-
-def _buffer(name: str, value: Any) -> Parameter:
-    return Parameter(Tensor(value, ms.float64), name=name, requires_grad=False)
 
 
 class Choice(nn.Cell):

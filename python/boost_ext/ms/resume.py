@@ -16,26 +16,17 @@ from mindspore import Parameter, Tensor, nn, ops
 
 __all__ = ["load_state", "load_training_state", "save_training_state", "state_of"]
 
-# Written before they are read in every step.
-_SCRATCH = (
-    "dim_reduce.weights_clone.",
-    "dim_reduce.statistics_clone.",
-    "dim_reduce.dn.",
-    "dim_reduce.grad_proj.",
-    "dim_reduce.gk",
-    "dim_reduce.dk",
-    "dim_reduce.slope",
-    "dim_reduce.bk_next",
-)
 _MATRIX = "dim_reduce.pca_mat"
+# Written before they are read in every step; and the matrix, which has its file.
+_SCRATCH = {_MATRIX, "dim_reduce.gk", "dim_reduce.dk", "dim_reduce.slope", "dim_reduce.bk_next"}
+_SCRATCH_LISTS = tuple(f"dim_reduce.{name}." for name in ("weights_clone", "statistics_clone", "dn", "grad_proj"))
+_SCRATCH_OF_GUARDS = (".finiteness", ".stamps")
 _STEP, _RANDOM = "boost_ext.step", "boost_ext.random_state"
 _CONSTANT = "boost_ext.constant."
 
 
 def _is_scratch(name: str) -> bool:
-    if name == "dim_reduce.gk_last":
-        return False
-    return name.endswith((".finiteness", ".stamps")) or name == _MATRIX or name.startswith(_SCRATCH)
+    return name in _SCRATCH or name.startswith(_SCRATCH_LISTS) or name.endswith(_SCRATCH_OF_GUARDS)
 
 
 def _moving(cell: Any) -> dict[str, Parameter]:

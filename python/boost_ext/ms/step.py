@@ -32,6 +32,7 @@ from boost_ext.ms.pipeline import (
     require_no_groups,
 )
 from boost_ext.ms.resume import load_state, state_of
+from boost_ext.ms.state import state
 
 if TYPE_CHECKING:
     from boost_ext.plan import Plan
@@ -42,11 +43,7 @@ Compile = Literal["step", "network", "off"]
 
 
 def _scale_parameter(value: float | Tensor) -> Parameter:
-    return Parameter(Tensor(value, ms.float32), name="scale_sense", requires_grad=False)
-
-
-def _ones(name: str) -> Parameter:
-    return Parameter(Tensor(1.0, ms.float32), name=name, requires_grad=False)
+    return state("scale_sense", value, ms.float32)
 
 
 class BoostTrainOneStepCell(nn.TrainOneStepCell):
@@ -126,7 +123,7 @@ class BoostTrainOneStepCell(nn.TrainOneStepCell):
         nn.TrainOneStepCell.__init__(self, network, optimizer)
         self.plan = plan
         self.scale_sense = scale_sense
-        self.barriers = (_ones("scale_in"), _ones("scale_out"))
+        self.barriers = tuple(state(name, 1.0, ms.float32) for name in ("scale_in", "scale_out"))
         self.freeze = isinstance(optimizer, FreezeOpt)
         self.accumulation: Any = None
         updates = optimizer.opts if self.freeze else (optimizer,)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import builtins
 import operator
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from itertools import islice
 from typing import Any
@@ -47,25 +48,28 @@ def truth(value: Any) -> bool | None:
     return bool(value)
 
 
-class Expressions:
+class Expressions(ABC):
     """Evaluates expressions. A subclass says what calls, attributes and operations do."""
 
+    @abstractmethod
     def op(self, values: Any, kind: Kind = "op") -> Any:
         """An operation that is not followed."""
-        raise NotImplementedError
 
+    @abstractmethod
     def call(self, function: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-        raise NotImplementedError
+        """``function(*args, **kwargs)``."""
 
+    @abstractmethod
     def attribute(self, value: Any, name: str, *default: Any) -> Any:
-        raise NotImplementedError
+        """``getattr(value, name, *default)``."""
 
+    @abstractmethod
     def item(self, node: Node) -> Node:
         """One of several tensors."""
-        raise NotImplementedError
 
+    @abstractmethod
     def assign(self, target: ast.expr, value: Any, frame: Frame) -> None:
-        raise NotImplementedError
+        """``target = value``."""
 
     def eval(self, node: ast.expr, frame: Frame) -> Any:
         """The value of an expression."""
