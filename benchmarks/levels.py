@@ -17,6 +17,8 @@ from typing import Any
 
 import numpy as np
 
+from boost_ext import convolutions
+
 FREEZE = {"mode": "manual", "less_bn": False, "grad_freeze": True}
 LESS_BN = {"mode": "manual", "less_bn": True, "grad_freeze": False}
 
@@ -233,9 +235,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("runs/bench/levels"))
     options = parser.parse_args()
     os.environ.setdefault("GLOG_v", "3")
-    # On a CPU with AVX-512 oneDNN 3.10 computes MindSpore's convolutions by its reference kernel (docs/benchmarks.md),
-    # and beside that nothing else of a step would show. For all variants alike.
-    os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX2")
+    convolutions.make_fast()  # for all variants alike; beside slow convolutions nothing else of a step would show
 
     import mindspore as ms
     from rich.console import Console
@@ -245,6 +245,7 @@ def main() -> None:
     watch = report.Watch()
     result: dict[str, Any] = report.machine(len(os.sched_getaffinity(0)))
     result |= {"quick": options.quick, "rounds": options.rounds, "epochs": options.epochs, "seeds": options.seeds}
+    result["onednn_max_cpu_isa"] = convolutions.limit()
     if options.only != "accuracy":
         shape = (4, 1, 1) if options.quick else (32, options.rounds, 3)
         result["milliseconds"] = {

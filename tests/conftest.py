@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
 
 import numpy as np
@@ -10,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 import boost_ext
-from boost_ext import _core
+from boost_ext import _core, convolutions
 
 # The same examples on every run and no time limit: a test that fails only now and then tells nobody anything.
 settings.register_profile(
@@ -22,9 +21,7 @@ settings.register_profile(
 )
 settings.load_profile("boost_ext")
 
-# On a CPU with AVX-512 oneDNN 3.10 computes MindSpore's convolutions with its reference kernel, sixty times slower
-# (docs/benchmarks.md). Read when MindSpore first convolves.
-os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX2")
+convolutions.make_fast()  # before MindSpore is imported; the tests that train would be slow
 
 ISAS: list[str] = boost_ext.build_info()["cpu_isas"]
 
@@ -51,3 +48,17 @@ def threads() -> Iterator[Callable[[int], None]]:
 @pytest.fixture
 def rng() -> np.random.Generator:
     return np.random.default_rng(20240607)
+
+
+@pytest.fixture
+def pretend(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """To the module convolutions: a CPU with or without AVX-512, and what the environment says of oneDNN."""
+
+    def pretend(*, avx512: bool, onednn: str = "", dnnl: str = "") -> None:
+        isas = ["baseline", "avx2", *(["avx512"] if avx512 else [])]
+        monkeypatch.setattr(convolutions, "build_info", lambda: {"cpu_isas": isas})
+        # Empty, which is as good as not set, and not deleted: so pytest also undoes what the test itself sets.
+        monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", onednn)
+        monkeypatch.setenv("DNNL_MAX_CPU_ISA", dnnl)
+
+    return pretend

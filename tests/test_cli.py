@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from typer.testing import CliRunner, Result
 
 import boost_ext
+from boost_ext import cli, convolutions
 from boost_ext.cli import app
 from boost_ext.pca import load_matrix
 from boost_ext.pca_reference import reference_parameters
@@ -58,6 +61,16 @@ def test_info_as_json_is_the_build_info_and_the_versions() -> None:
     content = json.loads(done.stdout)
     assert content.items() >= {k: v for k, v in boost_ext.build_info().items() if k != "threads"}.items()
     assert content["packages"]["numpy"] == np.__version__
+    assert content["convolutions"] == {"limit": convolutions.limit(), "advice": convolutions.advice()}
+
+
+@pytest.mark.parametrize(("limit", "row"), [("", "slow: set ONEDNN_MAX_CPU_ISA=AVX2"), ("AVX2", "limited to AVX2")])
+def test_info_tells_how_mindspore_convolves(
+    run: Callable[..., Result], pretend: Callable[..., None], limit: str, row: str
+) -> None:
+    pretend(avx512=True, onednn=limit)
+    (line,) = [line for line in run("info").output.splitlines() if "MindSpore's convolutions" in line]
+    assert row in line
 
 
 @pytest.mark.parametrize(
@@ -92,6 +105,33 @@ def test_train_refuses_a_directory_with_files(run: Callable[..., Result], tmp_pa
     result = run("train", "--output", tmp_path)
     assert result.exit_code == 1
     assert "must be a new or empty directory" in result.output
+
+
+@pytest.mark.parametrize(
+    ("machine", "seen"),
+    [
+        ({"avx512": True}, "AVX2"),
+        ({"avx512": False}, ""),
+        ({"avx512": True, "onednn": "AVX512_CORE"}, "AVX512_CORE"),
+    ],
+    ids=["set", "not needed", "the user's"],
+)
+def test_train_makes_convolutions_fast_before_mindspore_is_imported(
+    run: Callable[..., Result],
+    pretend: Callable[..., None],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    machine: dict[str, Any],
+    seen: str,
+) -> None:
+    pretend(**machine)
+    at_import: list[str] = []
+    monkeypatch.setattr(cli, "_need", lambda *_: at_import.append(os.environ["ONEDNN_MAX_CPU_ISA"]))
+    monkeypatch.setattr(cli, "_train", lambda *_: None)
+    result = run("train", "--output", tmp_path / "run")
+    assert result.exit_code == 0, result.output
+    assert at_import == [seen]
+    assert ("Set ONEDNN_MAX_CPU_ISA=AVX2 for all runs, the plain one too" in result.output) == (seen == "AVX2")
 
 
 @pytest.fixture

@@ -33,6 +33,7 @@ from rich.progress import (
 from rich.table import Table
 
 import boost_ext
+from boost_ext import convolutions
 
 __all__ = ["app", "main"]
 
@@ -116,7 +117,8 @@ def info(
     build = boost_ext.build_info()
     versions = _versions()
     if as_json:
-        typer.echo(json.dumps({**build, "packages": versions}, indent=1))
+        convolving = {"limit": convolutions.limit(), "advice": convolutions.advice()}
+        typer.echo(json.dumps({**build, "packages": versions, "convolutions": convolving}, indent=1))
         return
     table = Table(title=f"boost_ext {build['version']}", show_header=False)
     table.add_column(style="bold")
@@ -126,6 +128,7 @@ def info(
     table.add_row("instruction sets built", ", ".join(build["built_isas"]))
     table.add_row("this CPU has", ", ".join(build["cpu_isas"]))
     table.add_row("used", f"{build['isa']}, {build['threads']} threads")
+    table.add_row("MindSpore's convolutions", convolutions.state())
     for name, version in versions.items():
         table.add_row(name, version or "[dim]not installed[/]")
     Console().print(table)
@@ -156,14 +159,22 @@ def train(
 
     The same network, initial weights, batches and number of epochs each time: plain MindSpore (plain), the step cell
     (boost), mixed precision with dynamic loss scaling (amp), and DimReduce in the subspace that the checkpoints of a
-    short plain run span (dim_reduce). Ends with a table, plots as PNG, and all numbers as JSON.
+    short plain run span (dim_reduce). Ends with a table, plots as PNG, and all numbers as JSON. Where AVX-512 makes
+    MindSpore's convolutions slow, all runs do without it, unless ONEDNN_MAX_CPU_ISA is set.
     """
     with _errors():
         folder = output or Path("runs", "train", time.strftime("%Y%m%d-%H%M%S"))
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
             raise ValueError(f"train: --output must be a new or empty directory, got {folder}")
+        limited = convolutions.make_fast()  # before MindSpore is imported; one process, so for all runs alike
         _need("train", "mindspore", "sklearn", "matplotlib")
         folder.mkdir(parents=True, exist_ok=True)
+    if limited:
+        Console().print(
+            f"Set {convolutions.VARIABLE}={convolutions.FAST} for all runs, the plain one too: "
+            "MindSpore's convolutions are slow with this CPU's AVX-512.",
+            highlight=False,
+        )
     from boost_ext.training.settings import Settings
 
     given: dict[str, Any] = {"epochs": epochs, "target": target}
@@ -274,11 +285,11 @@ def doctor(
     """Say which boost algorithms a configuration or a script really uses, and why the others not.
 
     A configuration is checked, and its plan printed. A script runs up to its first training step, and the plan of each
-    training cell that it has built is printed; nothing is trained. Exit code 1: something is wrong with the
-    configuration, or the script does not train with boost_ext.
+    training cell that it has built is printed; nothing is trained. Both say when MindSpore's convolutions are slow on
+    this CPU. Exit code 1: something is wrong with the configuration, or the script does not train with boost_ext.
     """
     with _errors():
-        from boost_ext.doctor import plan_of_file, print_report
+        from boost_ext.doctor import plan_of_file, print_advice, print_report
 
         if not target.is_file():
             raise ValueError(f"doctor: target must be an existing .json or .py file, got {target}")
@@ -290,6 +301,7 @@ def doctor(
 
             report = run_script(target, arguments or [])
             print_report(report, Console())
+            print_advice(Console())  # after the script, which may have set the variable itself
             if not report.healthy:
                 raise typer.Exit(1)
         elif arguments:
@@ -300,6 +312,7 @@ def doctor(
             except TypeError as error:
                 raise ValueError(str(error)) from error
             Console().print(decided)
+            print_advice(Console())
 
 
 @app.command()

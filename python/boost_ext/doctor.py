@@ -10,10 +10,11 @@ from pathlib import Path
 from rich.console import Console
 from rich.markup import escape
 
+from boost_ext import convolutions
 from boost_ext.config import BoostConfig
 from boost_ext.plan import Plan, plan
 
-__all__ = ["CellReport", "ScriptReport", "mindspore_boost_uses", "plan_of_file", "print_report"]
+__all__ = ["CellReport", "ScriptReport", "mindspore_boost_uses", "plan_of_file", "print_advice", "print_report"]
 
 
 def plan_of_file(path: Path, level: str = "O0", mode: str | None = None, *, rank_size: int = 1) -> Plan:
@@ -132,3 +133,9 @@ def print_report(report: ScriptReport, console: Console) -> None:
         )
         for line in report.others:
             console.print(f"  {escape(line)}", soft_wrap=True, highlight=False)
+
+
+def print_advice(console: Console) -> None:
+    """Print what would make training faster on this machine, if anything would."""
+    if advice := convolutions.advice():
+        console.print(f"[bold yellow]Slow convolutions:[/] {escape(advice)}", soft_wrap=True, highlight=False)

@@ -106,6 +106,15 @@ class TestConfiguration:
         assert message in " ".join(result.output.split())
         assert "Traceback" not in result.output
 
+    def test_slow_convolutions(
+        self, run: Callable[..., Result], config: Callable[[Any], Path], pretend: Callable[..., None]
+    ) -> None:
+        path = config({})
+        pretend(avx512=True)
+        assert "set ONEDNN_MAX_CPU_ISA=AVX2" in run(path).output
+        pretend(avx512=True, onednn="AVX2")
+        assert "ONEDNN" not in run(path).output
+
     def test_missing(self, run: Callable[..., Result], tmp_path: Path) -> None:
         result = run(tmp_path / "no.json")
         assert result.exit_code == 1
@@ -131,6 +140,22 @@ class TestScript:
         assert "trains: 7 parameters of 72 elements" in text
         assert "frozen elements of each group: 0: 0.0%" in text
         assert not Path("after.txt").exists()
+
+    @pytest.mark.parametrize(
+        ("own", "told"), [("", True), ("import os; os.environ['ONEDNN_MAX_CPU_ISA'] = 'AVX2'", False)]
+    )
+    def test_slow_convolutions(
+        self,
+        run: Callable[..., Result],
+        script: Callable[[str], Path],
+        pretend: Callable[..., None],
+        own: str,
+        told: bool,
+    ) -> None:
+        pretend(avx512=True)
+        result = run(script(f"{own}\nfrom boost_ext import Model\nModel(net, loss_fn, optimizer).train(1, data)"))
+        assert result.exit_code == 0, result.output
+        assert ("set ONEDNN_MAX_CPU_ISA=AVX2" in result.output) == told
 
     def test_cells_without_a_plan(self, script: Callable[[str], Path]) -> None:
         report = run_script(

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner, Result
 
+from boost_ext import convolutions
 from boost_ext.cli import app
 from boost_ext.training import digits, report
 from boost_ext.training.network import new_network
@@ -40,6 +41,8 @@ def test_table_plots_and_json(quick: tuple[Path, Result, dict[str, Any]]) -> Non
         assert text in result.output
     for name in ("loss.png", "accuracy.png", "loss_scale.png"):
         assert (folder / name).read_bytes().startswith(PNG)
+    written = json.loads((folder / "results.json").read_text())
+    assert written["onednn_max_cpu_isa"] == convolutions.limit()
     assert len(list((folder / "checkpoints").glob("*.ckpt"))) == 22
 
 

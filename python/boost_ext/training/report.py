@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 
+from boost_ext import convolutions
 from boost_ext.training.results import Run
 from boost_ext.training.settings import Settings
 
@@ -93,10 +94,11 @@ def _power(scale: float) -> str:
 
 
 def write_json(path: Path, runs: Sequence[Run], settings: Settings, versions: dict[str, str | None]) -> None:
-    """Settings, versions and every curve."""
+    """Settings, versions, what limits MindSpore's convolutions, and every curve."""
     content: dict[str, Any] = {
         "settings": settings.as_dict(),
         "versions": versions,
+        "onednn_max_cpu_isa": convolutions.limit(),
         "runs": [run.as_dict(settings.target) for run in runs],
     }
     path.write_text(json.dumps(content, indent=1) + "\n")

@@ -1,0 +1,84 @@
+"""Whether MindSpore convolves slowly on this CPU, and what to do about it. Needs no MindSpore.
+
+oneDNN 3.10, which MindSpore 2.10 brings, computes convolutions larger than 1 × 1 with its reference kernel where it
+finds AVX-512, and with a fast one where it does not (docs/benchmarks.md). An environment variable hides AVX-512 from
+oneDNN, which reads it once: after MindSpore's first convolution or matrix product it is too late to set it.
+"""
+
+from __future__ import annotations
+
+import os
+
+from boost_ext._core import build_info
+
+__all__ = ["FAST", "VARIABLE", "advice", "are_slow", "limit", "make_fast", "state"]
+
+VARIABLE = "ONEDNN_MAX_CPU_ISA"
+FAST = "AVX2"
+"""The widest instruction set that every CPU with AVX-512 has and that brings no reference kernel."""
+
+# In oneDNN's order; DNNL was its name before.
+_VARIABLES = (VARIABLE, "DNNL_MAX_CPU_ISA")
+# oneDNN ignores values that it does not know: whatever is not in here leaves AVX-512 on.
+_WITHOUT_AVX512 = {"sse41", "avx", "avx2", "avx2_vnni", "avx2_vnni_2"}
+
+
+def limit() -> str | None:
+    """The instruction set that the environment limits oneDNN to.
+
+    Returns:
+        str, as it was written, known to oneDNN or not; None if nothing is set. An empty variable is not set.
+    """
+    return next((value for name in _VARIABLES if (value := os.environ.get(name))), None)
+
+
+def _has_avx512() -> bool:
+    return "avx512" in build_info()["cpu_isas"]
+
+
+def are_slow() -> bool:
+    """Whether this CPU has AVX-512 and the environment does not hide it from oneDNN.
+
+    Returns:
+        bool. It is about the environment now, not about what oneDNN has read already.
+    """
+    return _has_avx512() and (limit() or "").lower() not in _WITHOUT_AVX512
+
+
+def state() -> str:
+    """How MindSpore convolves here, and why, in a few words.
+
+    Returns:
+        str.
+    """
+    if are_slow():
+        return f"slow: set {VARIABLE}={FAST}"
+    return f"fast: oneDNN is limited to {limit()}" if _has_avx512() else "fast: no AVX-512"
+
+
+def advice() -> str | None:
+    """What to do about slow convolutions.
+
+    Returns:
+        str, a sentence; None if they are fast.
+    """
+    if not are_slow():
+        return None
+    return (
+        "this CPU has AVX-512, where MindSpore 2.10 computes convolutions larger than 1x1 by a kernel that was "
+        f"60 times slower where it was measured; if the network has any, set {VARIABLE}={FAST} before MindSpore starts."
+    )
+
+
+def make_fast() -> bool:
+    """Set the variable for this process and those that it starts, on a CPU that needs it.
+
+    A limit that is set already stays, whatever it is: the user has chosen it. Call it before MindSpore is imported.
+
+    Returns:
+        bool, whether it was set.
+    """
+    if limit() is not None or not _has_avx512():
+        return False
+    os.environ[VARIABLE] = FAST
+    return True
