@@ -132,3 +132,115 @@ def loss_scale_update(state: LossScale, overflow: bool, factor: float, window: i
     if iteration - last >= window:
         return LossScale(min(scale * factor, max_scale), iteration + 1, iteration, 0)
     return LossScale(scale, iteration + 1, last, 0)
+
+
+class Moments(NamedTuple):
+    """The weight after a step, and the states."""
+
+    w: Array
+    state: tuple[Array, ...]
+
+
+def ready_gradient(
+    w: Array, g: Array, inv_scale: float = 1.0, ratio: float = 1.0, l2: float = 0.0, centralized: bool = False
+) -> Array:
+    u = inv_scale * ratio * g + l2 * w
+    if centralized and u.ndim >= 2 and u.size:
+        u = u - u.mean(axis=tuple(range(1, u.ndim)), keepdims=True)
+    return u
+
+
+def sgd_step(
+    w: Array, u: Array, a: Array | None, lr: float, momentum: float, dampening: float, nesterov: bool, first: bool
+) -> Moments:
+    if a is None:
+        return Moments(w - lr * u, ())
+    a = u if first else momentum * a + (1 - dampening) * u
+    return Moments(w - lr * (u + momentum * a if nesterov else a), (a,))
+
+
+def momentum_step(w: Array, u: Array, a: Array, lr: float, momentum: float, use_nesterov: bool) -> Moments:
+    a = momentum * a + u
+    return Moments(w - lr * (u + momentum * a if use_nesterov else a), (a,))
+
+
+def _averages(u: Array, m: Array, v: Array, beta1: float, beta2: float) -> tuple[Array, Array]:
+    return beta1 * m + (1 - beta1) * u, beta2 * v + (1 - beta2) * u**2
+
+
+def adam_step(
+    w: Array,
+    u: Array,
+    m: Array,
+    v: Array,
+    x: Array | None,
+    lr: float,
+    step: int,
+    beta1: float,
+    beta2: float,
+    eps: float,
+    use_nesterov: bool,
+) -> Moments:
+    m, v = _averages(u, m, v, beta1, beta2)
+    rate = lr * np.sqrt(1 - beta2**step) / (1 - beta1**step)
+    top = beta1 * m + (1 - beta1) * u if use_nesterov else m
+    if x is None:
+        return Moments(w - rate * top / (np.sqrt(v) + eps), (m, v))
+    x = np.maximum(x, v)
+    return Moments(w - rate * top / (np.sqrt(x) + eps), (m, v, x))
+
+
+def adam_weight_decay_step(
+    w: Array, u: Array, m: Array, v: Array, lr: float, beta1: float, beta2: float, eps: float, decay: float
+) -> Moments:
+    m, v = _averages(u, m, v, beta1, beta2)
+    return Moments(w - lr * (m / (np.sqrt(v) + eps) + decay * w), (m, v))
+
+
+def lamb_step(
+    w: Array, u: Array, m: Array, v: Array, lr: float, step: int, beta1: float, beta2: float, eps: float, decay: float
+) -> Moments:
+    m, v = _averages(u, m, v, beta1, beta2)
+    r = m / (1 - beta1**step) / (np.sqrt(v / (1 - beta2**step)) + eps) + decay * w
+    norms = np.linalg.norm(w.ravel()), np.linalg.norm(r.ravel())
+    return Moments(w - lr * (norms[0] / norms[1] if min(norms) > 0 else 1.0) * r, (m, v))
+
+
+def _over_root(u: Array, h: Array) -> Array:
+    return np.divide(u, np.sqrt(h), out=np.zeros_like(u), where=h != 0)
+
+
+def adagrad_step(w: Array, u: Array, h: Array, lr: float, update_slots: bool) -> Moments:
+    h = h + u**2 if update_slots else h
+    return Moments(w - lr * _over_root(u, h), (h,))
+
+
+def proximal_adagrad_step(w: Array, u: Array, h: Array, lr: float, l1: float, l2: float) -> Moments:
+    h = h + u**2
+    p = w - lr * _over_root(u, h)
+    return Moments(np.sign(p) * np.maximum(np.abs(p) - lr * l1, 0) / (1 + lr * l2), (h,))
+
+
+def rmsprop_step(
+    w: Array, u: Array, s: Array, a: Array, lr: float, decay: float, momentum: float, epsilon: float
+) -> Moments:
+    s = decay * s + (1 - decay) * u**2
+    a = momentum * a + lr * u / np.sqrt(s + epsilon)
+    return Moments(w - a, (s, a))
+
+
+def centered_rmsprop_step(
+    w: Array, u: Array, g: Array, s: Array, a: Array, lr: float, decay: float, momentum: float, epsilon: float
+) -> Moments:
+    g, s = decay * g + (1 - decay) * u, decay * s + (1 - decay) * u**2
+    a = momentum * a + lr * u / np.sqrt(np.maximum(s - g**2, 0) + epsilon)
+    return Moments(w - a, (g, s, a))
+
+
+def ftrl_step(w: Array, u: Array, h: Array, z: Array, lr: float, l1: float, l2: float, lr_power: float) -> Moments:
+    n = h + u**2
+    if lr == 0:
+        return Moments(w, (n, z + u))
+    z = z + u - (n**-lr_power - h**-lr_power) / lr * w
+    shrunk = (np.sign(z) * l1 - z) / (n**-lr_power / lr + 2 * l2)
+    return Moments(np.where(np.abs(z) > l1, shrunk, 0.0), (n, z))

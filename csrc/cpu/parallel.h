@@ -51,11 +51,15 @@ template <class Fn> void on_threads(int threads, std::int64_t work, std::int64_t
 // The blocks of a list of tensors, in order.
 class Blocks {
  public:
-  Blocks(Tensors tensors, std::int64_t block) : tensors_(tensors), block_(block), first_(tensors.count + 1), total_(0) {
+  // Where by_row says so, a block is a row of its tensor instead, however long.
+  Blocks(Tensors tensors, std::int64_t block, const unsigned char* by_row = nullptr)
+      : tensors_(tensors), first_(tensors.count + 1), block_(tensors.count), total_(0) {
     first_[0] = 0;
     for (std::int64_t t = 0; t < tensors.count; ++t) {
-      first_[t + 1] = first_[t] + (tensors[t].size + block - 1) / block;
-      total_ += tensors[t].size;
+      const View& v = tensors[t];
+      block_[t] = by_row != nullptr && by_row[t] && v.size > 0 ? v.size / v.rows : block;
+      first_[t + 1] = first_[t] + (v.size + block_[t] - 1) / block_[t];
+      total_ += v.size;
     }
   }
   std::int64_t count() { return first_[tensors_.count]; }
@@ -75,17 +79,17 @@ class Blocks {
       }
       for (std::int64_t b = begin; b < end; ++b) {
         while (first_[t + 1] <= b) ++t;
-        const std::int64_t start = (b - first_[t]) * block_;
+        const std::int64_t start = (b - first_[t]) * block_[t];
         const std::int64_t left = tensors_[t].size - start;
-        fn(Block{b, t, start, left < block_ ? left : block_});
+        fn(Block{b, t, start, left < block_[t] ? left : block_[t]});
       }
     });
   }
 
  private:
   Tensors tensors_;
-  std::int64_t block_;
   Scratch<std::int64_t> first_;
+  Scratch<std::int64_t> block_;
   std::int64_t total_;
 };
 

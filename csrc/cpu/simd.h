@@ -80,6 +80,48 @@ BOOST_EXT_INLINE F all(float s) {
   BOOST_EXT_EACH(i) r.v[i] = s - Vf{};
   return r;
 }
+BOOST_EXT_INLINE F operator/(F a, F b) {
+  BOOST_EXT_EACH(i) a.v[i] /= b.v[i];
+  return a;
+}
+// Where x < y, a, otherwise b: also where one of x and y is nan.
+BOOST_EXT_INLINE F where_less(F x, F y, F a, F b) {
+  BOOST_EXT_EACH(i) b.v[i] = x.v[i] < y.v[i] ? a.v[i] : b.v[i];
+  return b;
+}
+BOOST_EXT_INLINE F where_equal(F x, F y, F a, F b) {
+  BOOST_EXT_EACH(i) b.v[i] = x.v[i] == y.v[i] ? a.v[i] : b.v[i];
+  return b;
+}
+BOOST_EXT_INLINE F max(F a, F b) { return where_less(b, a, a, b); }
+BOOST_EXT_INLINE F abs(F a) {
+  BOOST_EXT_EACH(i) a.v[i] = reinterpret_cast<Vf>(reinterpret_cast<Vi>(a.v[i]) & 0x7fffffff);
+  return a;
+}
+// |a| with the sign of b.
+BOOST_EXT_INLINE F copy_sign(F a, F b) {
+  BOOST_EXT_EACH(i) {
+    const Vu sign = reinterpret_cast<Vu>(b.v[i]) & 0x80000000u;
+    a.v[i] = reinterpret_cast<Vf>((reinterpret_cast<Vu>(a.v[i]) & 0x7fffffffu) | sign);
+  }
+  return a;
+}
+BOOST_EXT_INLINE Vf square_root(Vf a) {
+#if defined(__AVX512F__)
+  return reinterpret_cast<Vf>(_mm512_sqrt_ps(reinterpret_cast<__m512>(a)));
+#elif defined(__AVX2__)
+  return reinterpret_cast<Vf>(_mm256_sqrt_ps(reinterpret_cast<__m256>(a)));
+#elif defined(__x86_64__)
+  return reinterpret_cast<Vf>(_mm_sqrt_ps(reinterpret_cast<__m128>(a)));
+#else
+  for (int i = 0; i < kWidth; ++i) a[i] = __builtin_sqrtf(a[i]);
+  return a;
+#endif
+}
+BOOST_EXT_INLINE F sqrt(F a) {
+  BOOST_EXT_EACH(i) a.v[i] = square_root(a.v[i]);
+  return a;
+}
 BOOST_EXT_INLINE D operator+(D a, D b) {
   BOOST_EXT_EACH2(i) a.v[i] += b.v[i];
   return a;

@@ -12,6 +12,7 @@
 #include "ops/global_norm.h"
 #include "ops/group_loss_scale.h"
 #include "ops/loss_scale_update.h"
+#include "ops/optimizer_step.h"
 #include "ops/pca_back_project.h"
 #include "ops/pca_project.h"
 #include "ops/runtime.h"
@@ -172,6 +173,36 @@ void py_group_loss_scale_update(const Object& scales, const Object& found, const
   group_loss_scale_update(a.list("scales", scales), a.one("found", found), a.one("overflows", overflows), max_scale);
 }
 
+// One call's settings from Python: numbers, and sequences of them with one item or one a tensor.
+StepSettings step_settings(const std::string& rule, const std::vector<double>& hyper, double scale, std::int64_t step,
+                           const std::vector<float>& lr, const std::vector<float>& weight_decay,
+                           const std::vector<float>& ratio, const std::vector<unsigned char>& centralize,
+                           const std::vector<unsigned char>& first) {
+  return {find_rule(rule), hyper, scale, step, lr, weight_decay, ratio, centralize, first};
+}
+
+template <class... Settings>
+void py_optimizer_step(const Object& weights, const Object& masters, const Object& grads, const Object& state,
+                       const std::string& rule, const Settings&... settings) {
+  Arrays a(facts(find_rule(rule)).op);
+  const Views w = a.list("weights", weights), g = a.list("grads", grads);
+  const Views m = masters.is_none() ? Views() : a.list("masters", masters);
+  const std::vector<Views> s = a.lists("state", state);
+  const StepSettings all = step_settings(rule, settings...);
+  without_gil([&] { optimizer_step(cpu_context(), all, w, m, g, s); });
+}
+
+template <class... Settings>
+void py_optimizer_step_rows(const Object& weights, const Object& master, const Object& indices, const Object& values,
+                            const Object& state, const std::string& rule, const Settings&... settings) {
+  Arrays a(facts(find_rule(rule)).op);
+  const View w = a.one("weights", weights), i = a.one("indices", indices), v = a.one("values", values);
+  const View m = master.is_none() ? View() : a.one("master", master);
+  const Views s = py::len(state) == 0 ? Views() : a.list("state", state);
+  const StepSettings all = step_settings(rule, settings...);
+  without_gil([&] { optimizer_step_rows(cpu_context(), all, w, m, i, v, s); });
+}
+
 py::dict build_info() {
   py::dict info;
   info["version"] = BOOST_EXT_VERSION;
@@ -219,6 +250,18 @@ PYBIND11_MODULE(_core, m) {
         py::arg("found"), py::arg("report"));
   m.def("group_loss_scale_update", &py_group_loss_scale_update, py::arg("scales"), py::arg("found"),
         py::arg("overflows"), py::arg("max_scale"));
+  using Floats = std::vector<float>;
+  using Flags = std::vector<unsigned char>;
+  m.def("optimizer_step",
+        &py_optimizer_step<std::vector<double>, double, std::int64_t, Floats, Floats, Floats, Flags, Flags>,
+        py::arg("weights"), py::arg("masters"), py::arg("grads"), py::arg("state"), py::arg("rule"), py::arg("hyper"),
+        py::arg("scale"), py::arg("step"), py::arg("lr"), py::arg("weight_decay"), py::arg("ratio"),
+        py::arg("centralize"), py::arg("first"));
+  m.def("optimizer_step_rows",
+        &py_optimizer_step_rows<std::vector<double>, double, std::int64_t, Floats, Floats, Floats, Flags, Flags>,
+        py::arg("weights"), py::arg("master"), py::arg("indices"), py::arg("values"), py::arg("state"), py::arg("rule"),
+        py::arg("hyper"), py::arg("scale"), py::arg("step"), py::arg("lr"), py::arg("weight_decay"), py::arg("ratio"),
+        py::arg("centralize"), py::arg("first"));
   m.def("build_info", &build_info);
   m.def("num_threads", &num_threads);
   m.def("set_num_threads", &set_num_threads, py::arg("threads"));

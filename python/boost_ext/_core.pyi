@@ -43,6 +43,37 @@ def loss_scale_update(
 ) -> None: ...
 def group_unscale_and_check(grads: Any, groups: Any, scales: Any, found: Any, report: Any) -> bool: ...
 def group_loss_scale_update(scales: Any, found: Any, overflows: Any, max_scale: float) -> None: ...
+def optimizer_step(
+    weights: Any,
+    masters: Any,
+    grads: Any,
+    state: Any,
+    rule: str,
+    hyper: list[float],
+    scale: float,
+    step: int,
+    lr: list[float],
+    weight_decay: list[float],
+    ratio: list[float],
+    centralize: list[int],
+    first: list[int],
+) -> None: ...
+def optimizer_step_rows(
+    weights: Any,
+    master: Any,
+    indices: Any,
+    values: Any,
+    state: Any,
+    rule: str,
+    hyper: list[float],
+    scale: float,
+    step: int,
+    lr: list[float],
+    weight_decay: list[float],
+    ratio: list[float],
+    centralize: list[int],
+    first: list[int],
+) -> None: ...
 def build_info() -> _BuildInfo: ...
 def num_threads() -> int: ...
 def set_num_threads(threads: int) -> None: ...

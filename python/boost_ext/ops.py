@@ -26,6 +26,8 @@ import numpy as np
 from boost_ext import _core
 from boost_ext._arguments import empty_like, factors, integer, number
 from boost_ext.finiteness import FiniteReport, TensorReport
+from boost_ext.optimizer_ops import *  # noqa: F403
+from boost_ext.optimizer_ops import __all__ as _STEPS
 
 __all__ = [
     "FiniteReport",
@@ -44,6 +46,7 @@ __all__ = [
     "pca_back_project",
     "pca_project",
     "unscale_and_check",
+    *_STEPS,
 ]
 
 Array = Any

@@ -1,0 +1,214 @@
+// The update expressions of ops/optimizer_step.h, one struct a rule. A rule is made from the hyperparameters and t; its
+// operator() gets sixteen weights, the ready gradients and the states, changes the states and returns the weights.
+#pragma once
+
+#include "cpu/simd.h"
+
+namespace boost_ext::cpu::BOOST_EXT_ISA {
+
+// What a rule may ask of the tensor it works on.
+struct OfTensor {
+  float lr;
+  float decay;  // decoupled
+  bool first;
+};
+
+inline double power(double base, std::int64_t exponent) {
+  double result = 1;
+  for (; exponent > 0; exponent >>= 1, base *= base) {
+    if (exponent & 1) result *= base;
+  }
+  return result;
+}
+
+// b^2 + (1-b) x: the exponential averages. 1 - b is rounded once, from float64.
+struct Decay {
+  float keep;
+  float add;
+  explicit Decay(double b) : keep(static_cast<float>(b)), add(static_cast<float>(1 - b)) {}
+  BOOST_EXT_INLINE F operator()(F average, F x) const { return keep * average + add * x; }
+};
+
+struct PlainSgd {
+  static constexpr int kStates = 0;
+  explicit PlainSgd(const OptimizerStep&) {}
+  BOOST_EXT_INLINE F operator()(const OfTensor& t, F w, F u, F*) const { return w - t.lr * u; }
+};
+
+struct Sgd {
+  static constexpr int kStates = 1;
+  float momentum, undamped;
+  bool nesterov;
+  explicit Sgd(const OptimizerStep& s)
+      : momentum(static_cast<float>(s.hyper[0])),
+        undamped(static_cast<float>(1 - s.hyper[1])),
+        nesterov(s.hyper[2] != 0) {}
+  BOOST_EXT_INLINE F operator()(const OfTensor& t, F w, F u, F* a) const {
+    a[0] = t.first ? u : momentum * a[0] + undamped * u;
+    return w - t.lr * (nesterov ? u + momentum * a[0] : a[0]);
+  }
+};
+
+struct Momentum {
+  static constexpr int kStates = 1;
+  float momentum;
+  bool nesterov;
+  explicit Momentum(const OptimizerStep& s) : momentum(static_cast<float>(s.hyper[0])), nesterov(s.hyper[1] != 0) {}
+  BOOST_EXT_INLINE F operator()(const OfTensor& t, F w, F u, F* a) const {
+    a[0] = momentum * a[0] + u;
+    return w - t.lr * (nesterov ? u + momentum * a[0] : a[0]);
+  }
+};
+
+struct Adam {
+  static constexpr int kStates = 2;
+  Decay first, second;
+  float eps;
+  bool nesterov;
+  double correction;
+  explicit Adam(const OptimizerStep& s)
+      : first(s.hyper[0]),
+        second(s.hyper[1]),
+        eps(static_cast<float>(s.hyper[2])),
+        nesterov(s.hyper[3] != 0),
+        correction(__builtin_sqrt(1 - power(s.hyper[1], s.step)) / (1 - power(s.hyper[0], s.step))) {}
+  BOOST_EXT_INLINE F moments(F u, F* mv) const {
+    mv[0] = first(mv[0], u);
+    mv[1] = second(mv[1], u * u);
+    return nesterov ? first(mv[0], u) : mv[0];
+  }
+  BOOST_EXT_INLINE float rate(const OfTensor& t) const { return static_cast<float>(t.lr * correction); }
+  BOOST_EXT_INLINE F operator()(const OfTensor& t, F w, F u, F* mv) const {
+    const F m = moments(u, mv);
+    return w - rate(t) * m / (sqrt(mv[1]) + all(eps));
+  }
+};
+
+struct AmsGrad : Adam {
+  static constexpr int kStates = 3;
+  using Adam::Adam;
+  BOOST_EXT_INLINE F operator()(const OfTensor& t, F w, F u, F* mvx) const {
+    const F m = moments(u, mvx);
+    mvx[2] = max(mvx[1], mvx[2]);
+    return w - rate(t) * m / (sqrt(mvx[2]) + all(eps));
+  }
+};
+
+struct AdamWeightDecay {
+  static constexpr int kStates = 2;
+  Decay first, second;
+  float eps;
+  explicit AdamWeightDecay(const OptimizerStep& s)
+      : first(s.hyper[0]), second(s.hyper[1]), eps(static_cast<float>(s.hyper[2])) {}
+  BOOST_EXT_INLINE F operator()(const OfTensor& t, F w, F u, F* mv) const {
+    mv[0] = first(mv[0], u);
+    mv[1] = second(mv[1], u * u);
+    return w - t.lr * (mv[0] / (sqrt(mv[1]) + all(eps)) + t.decay * w);
+  }
+};
+
+// Lamb goes over the tensors twice: moments and norms first, then the weights.
+struct Lamb {
+  Decay first, second;
+  float eps;
+  float first_correction, second_correction;
+  explicit Lamb(const OptimizerStep& s)
+      : first(s.hyper[0]),
+        second(s.hyper[1]),
+        eps(static_cast<float>(s.hyper[2])),
+        first_correction(static_cast<float>(1 / (1 - power(s.hyper[0], s.step)))),
+        second_correction(static_cast<float>(1 / (1 - power(s.hyper[1], s.step)))) {}
+  BOOST_EXT_INLINE void moments(F u, F* mv) const {
+    mv[0] = first(mv[0], u);
+    mv[1] = second(mv[1], u * u);
+  }
+  BOOST_EXT_INLINE F direction(const OfTensor& t, F w, const F* mv) const {
+    return first_correction * mv[0] / (sqrt(second_correction * mv[1]) + all(eps)) + t.decay * w;
+  }
+};
+
+// u / sqrt(h), and 0 where h is 0: there has never been a gradient.
+BOOST_EXT_INLINE F over_root(F u, F h) {
+  return where_less(all(0), h, u / sqrt(h), where_equal(h, all(0), all(0), u / sqrt(h)));
+}
+
+struct Adagrad {
+  static constexpr int kStates = 1;
+  bool update_slots;
+  explicit Adagrad(const OptimizerStep& s) : update_slots(s.hyper[0] != 0) {}
+  BOOST_EXT_INLINE F operator()(const OfTensor& t, F w, F u, F* h) const {
+    if (update_slots) h[0] = h[0] + u * u;
+    return w - t.lr * over_root(u, h[0]);
+  }
+};
+
+struct ProximalAdagrad {
+  static constexpr int kStates = 1;
+  float l1, l2;
+  explicit ProximalAdagrad(const OptimizerStep& s)
+      : l1(static_cast<float>(s.hyper[0])), l2(static_cast<float>(s.hyper[1])) {}
+  BOOST_EXT_INLINE F operator()(const OfTensor& t, F w, F u, F* h) const {
+    h[0] = h[0] + u * u;
+    const F p = w - t.lr * over_root(u, h[0]);
+    if (t.lr * l1 == 0 && t.lr * l2 == 0) return p;
+    return copy_sign(max(abs(p) - all(t.lr * l1), all(0)), p) / all(1 + t.lr * l2);
+  }
+};
+
+struct RmsProp {
+  static constexpr int kStates = 2;
+  Decay average;
+  float momentum, eps;
+  explicit RmsProp(const OptimizerStep& s)
+      : average(s.hyper[0]), momentum(static_cast<float>(s.hyper[1])), eps(static_cast<float>(s.hyper[2])) {}
+  BOOST_EXT_INLINE F operator()(const OfTensor& t, F w, F u, F* sa) const {
+    sa[0] = average(sa[0], u * u);
+    sa[1] = momentum * sa[1] + t.lr * u / sqrt(sa[0] + all(eps));
+    return w - sa[1];
+  }
+};
+
+struct CenteredRmsProp : RmsProp {
+  static constexpr int kStates = 3;
+  using RmsProp::RmsProp;
+  BOOST_EXT_INLINE F operator()(const OfTensor& t, F w, F u, F* gsa) const {
+    gsa[0] = average(gsa[0], u);
+    gsa[1] = average(gsa[1], u * u);
+    // Rounding can make the variance negative, by more than eps.
+    const F variance = max(gsa[1] - gsa[0] * gsa[0], all(0));
+    gsa[2] = momentum * gsa[2] + t.lr * u / sqrt(variance + all(eps));
+    return w - gsa[2];
+  }
+};
+
+struct Ftrl {
+  static constexpr int kStates = 2;
+  float l1, l2, exponent;
+  explicit Ftrl(const OptimizerStep& s)
+      : l1(static_cast<float>(s.hyper[0])),
+        l2(static_cast<float>(s.hyper[1])),
+        exponent(static_cast<float>(-s.hyper[2])) {}
+  BOOST_EXT_INLINE F raise(F x) const {
+    if (exponent == 0.5F) return sqrt(x);
+    float lane[kLanes];
+    std::memcpy(lane, &x, sizeof lane);
+    for (float& value : lane) value = __builtin_powf(value, exponent);
+    std::memcpy(&x, lane, sizeof lane);
+    return x;
+  }
+  BOOST_EXT_INLINE F operator()(const OfTensor& t, F w, F u, F* hz) const {
+    const F next = hz[0] + u * u;
+    const F root = raise(next);
+    if (t.lr == 0) {  // the limit of small rates: the weight stays
+      hz[0] = next;
+      hz[1] = hz[1] + u;
+      return w;
+    }
+    hz[1] = hz[1] + u - (root - raise(hz[0])) / all(t.lr) * w;
+    hz[0] = next;
+    const F shrunk = copy_sign(all(l1), hz[1]) - hz[1];
+    return where_less(all(l1), abs(hz[1]), shrunk / (root / all(t.lr) + all(2 * l2)), all(0));
+  }
+};
+
+}  // namespace boost_ext::cpu::BOOST_EXT_ISA

@@ -1,0 +1,210 @@
+#include "ops/optimizer_step.h"
+
+#include "cpu/optimizer_rules.h"
+#include "cpu/parallel.h"
+
+namespace boost_ext::cpu::BOOST_EXT_ISA {
+namespace {
+
+constexpr std::int64_t kBlock = 4096;
+
+bool is_half(const View& v) { return v.dtype == DType::f16 || v.dtype == DType::bf16; }
+
+// Sixteen weights of tensor t, whatever they are stored in.
+template <class Io> BOOST_EXT_INLINE F load_weight(const View& v, Io io, std::int64_t i) {
+  if (v.dtype == DType::f16) return io.load(static_cast<const Half*>(v.data) + i);
+  if (v.dtype == DType::bf16) return io.load(static_cast<const BFloat*>(v.data) + i);
+  return io.load(static_cast<const float*>(v.data) + i);
+}
+
+// The mean of the ready gradients of one row, and of nothing else: 0 where none is subtracted.
+template <class G> BOOST_EXT_INLINE float row_mean(const View& weights, const G* g, Block at, float scale, float l2) {
+  D sums[kAccumulators] = {};
+  sweep(at.count, [&](auto io, std::int64_t i, auto u) BOOST_EXT_INLINE_LAMBDA {
+    F x = scale * io.load(g + at.begin + i);
+    if (l2 != 0) x = x + l2 * load_weight(weights, io, at.begin + i);
+    D& acc = sums[decltype(u)::value];
+    acc = acc + widen(x);
+  });
+  return static_cast<float>(sum((sums[0] + sums[1]) + (sums[2] + sums[3])) / static_cast<double>(at.count));
+}
+
+// A weight that is no longer what its master rounds to was set by somebody else, and the master follows.
+template <class T> void follow(float* master, const T* narrow, std::int64_t n) {
+  sweep(n, [&](auto io, std::int64_t i, auto) BOOST_EXT_INLINE_LAMBDA {
+    const F kept = io.load(master + i);
+    T rounded[kLanes];
+    store(rounded, kept);
+    const F weight = io.load(narrow + i);
+    io.store(master + i, where_equal(load(rounded), weight, kept, weight));
+  });
+}
+
+template <class T> void convert(const float* from, T* to, std::int64_t n) {
+  sweep(n, [&](auto io, std::int64_t i, auto) BOOST_EXT_INLINE_LAMBDA { io.store(to + i, io.load(from + i)); });
+}
+template <class T> void convert_back(const T* from, float* to, std::int64_t n) {
+  sweep(n, [&](auto io, std::int64_t i, auto) BOOST_EXT_INLINE_LAMBDA { io.store(to + i, io.load(from + i)); });
+}
+
+OfTensor of_tensor(const OptimizerStep& s, std::int64_t t) { return {s.lr[t], s.decay[t], s.first[t] != 0}; }
+
+// body(at, io, i, part, w, u) -> w, for all elements: the ready gradients u of the weights w. What comes back is stored
+// if kWrite; with kGradient false u is 0 and gradients are not read. i counts from the start of the tensor.
+template <bool kGradient, bool kWrite, class Body>
+void each_element(const Context& context, const OptimizerStep& s, std::int64_t weight, Body body) {
+  Blocks(s.weights, kBlock, s.centralize)
+      .run(
+          context.threads,
+          [&](Block at) {
+            const View& weights = s.weights[at.tensor];
+            const View& narrow = s.narrow[at.tensor];
+            const float scale = s.scale[at.tensor];
+            const float l2 = s.l2[at.tensor];
+            if (kGradient && narrow.data) {
+              typed(narrow,
+                    [&](auto* p) { follow(static_cast<float*>(weights.data) + at.begin, p + at.begin, at.count); });
+            }
+            typed(s.grads[at.tensor], [&](auto* g) BOOST_EXT_INLINE_LAMBDA {
+              float mean = 0;
+              if (kGradient && s.centralize[at.tensor]) mean = row_mean(weights, g, at, scale, l2);
+              float scratch[kBlock];
+              for (std::int64_t done = 0; done < at.count; done += kBlock) {
+                const std::int64_t begin = at.begin + done;
+                const std::int64_t n = at.count - done < kBlock ? at.count - done : kBlock;
+                float* w = scratch;
+                if (is_half(weights))
+                  typed(weights, [&](auto* p) { convert_back(p + begin, scratch, n); });
+                else
+                  w = static_cast<float*>(weights.data) + begin;
+                sweep(n, [&](auto io, std::int64_t i, auto part) BOOST_EXT_INLINE_LAMBDA {
+                  const F old = io.load(w + i);
+                  F u{};
+                  if (kGradient) u = scale * io.load(g + begin + i) + l2 * old - all(mean);
+                  const F next = body(at, io, begin + i, part, old, u);
+                  if (kWrite) io.store(w + i, next);
+                });
+                if (!kWrite) continue;
+                if (is_half(weights)) typed(weights, [&](auto* p) { convert(scratch, p + begin, n); });
+                if (narrow.data) typed(narrow, [&](auto* p) { convert(w, p + begin, n); });
+              }
+            });
+          },
+          weight);
+}
+
+template <class R> void apply(const Context& context, const OptimizerStep& s) {
+  const R rule(s);
+  each_element<true, true>(context, s, 2 + R::kStates,
+                           [&](Block at, auto io, std::int64_t i, auto, F w, F u) BOOST_EXT_INLINE_LAMBDA {
+                             F state[R::kStates + 1];
+                             float* p[R::kStates + 1];
+                             for (int k = 0; k < R::kStates; ++k) {
+                               p[k] = static_cast<float*>(s.state[k][static_cast<std::size_t>(at.tensor)].data) + i;
+                               state[k] = io.load(p[k]);
+                             }
+                             const F next = rule(of_tensor(s, at.tensor), w, u, state);
+                             for (int k = 0; k < R::kStates; ++k) io.store(p[k], state[k]);
+                             return next;
+                           });
+}
+
+// sums[lane] += x[lane]^2, for a block's sixteen partial sums in memory.
+BOOST_EXT_INLINE void add_squares(double* sums, F x) {
+  D total;
+  std::memcpy(&total, sums, sizeof total);
+  const D wide = widen(x);
+  total = total + wide * wide;
+  std::memcpy(sums, &total, sizeof total);
+}
+
+// Lanes beyond the end of a tensor hold zeros, and so does their direction: they add nothing to the norms.
+// Moments and norms in one sweep, weights in a second one: nobody knows a norm before the last element.
+void apply_lamb(const Context& context, const OptimizerStep& s) {
+  const Lamb rule(s);
+  Blocks blocks(s.weights, kBlock, s.centralize);
+  Scratch<double> w_squares(kLanes * blocks.count()), r_squares(kLanes * blocks.count());
+  const auto moments = [&](Block at, std::int64_t i, int k) BOOST_EXT_INLINE_LAMBDA {
+    return static_cast<float*>(s.state[k][static_cast<std::size_t>(at.tensor)].data) + i;
+  };
+  for (std::int64_t b = 0; b < kLanes * blocks.count(); ++b) w_squares[b] = r_squares[b] = 0;
+  each_element<true, false>(context, s, 3,
+                            [&](Block at, auto io, std::int64_t i, auto, F w, F u) BOOST_EXT_INLINE_LAMBDA {
+                              float* m = moments(at, i, 0);
+                              float* v = moments(at, i, 1);
+                              F mv[2] = {io.load(m), io.load(v)};
+                              rule.moments(u, mv);
+                              io.store(m, mv[0]);
+                              io.store(v, mv[1]);
+                              add_squares(&w_squares[kLanes * at.index], w);
+                              const F r = rule.direction(of_tensor(s, at.tensor), w, mv);
+                              add_squares(&r_squares[kLanes * at.index], r);
+                              return w;
+                            });
+  Scratch<float> trust(s.weights.count);
+  for (std::int64_t t = 0; t < s.weights.count; ++t) {
+    double w = 0, r = 0;
+    for (std::int64_t b = kLanes * blocks.first(t); b < kLanes * blocks.first(t + 1); ++b) {
+      w += w_squares[b];
+      r += r_squares[b];
+    }
+    trust[t] = w > 0 && r > 0 ? static_cast<float>(__builtin_sqrt(w) / __builtin_sqrt(r)) : 1.0F;
+  }
+  each_element<false, true>(context, s, 3,
+                            [&](Block at, auto io, std::int64_t i, auto, F w, F) BOOST_EXT_INLINE_LAMBDA {
+                              const OfTensor t = of_tensor(s, at.tensor);
+                              const F mv[2] = {io.load(moments(at, i, 0)), io.load(moments(at, i, 1))};
+                              return w - t.lr * trust[at.tensor] * rule.direction(t, w, mv);
+                            });
+}
+
+}  // namespace
+
+void optimizer_step(const Context& context, Rule rule, const OptimizerStep& s) {
+  switch (rule) {
+    case Rule::sgd:
+      return s.states == 0 ? apply<PlainSgd>(context, s) : apply<Sgd>(context, s);
+    case Rule::momentum:
+      return apply<Momentum>(context, s);
+    case Rule::adam:
+      return s.states == 2 ? apply<Adam>(context, s) : apply<AmsGrad>(context, s);
+    case Rule::adam_weight_decay:
+      return apply<AdamWeightDecay>(context, s);
+    case Rule::lamb:
+      return apply_lamb(context, s);
+    case Rule::adagrad:
+      return apply<Adagrad>(context, s);
+    case Rule::proximal_adagrad:
+      return apply<ProximalAdagrad>(context, s);
+    case Rule::rmsprop:
+      return apply<RmsProp>(context, s);
+    case Rule::centered_rmsprop:
+      return apply<CenteredRmsProp>(context, s);
+    case Rule::ftrl:
+      return apply<Ftrl>(context, s);
+  }
+}
+
+void sum_rows(const Context& context, const View& values, const std::int64_t* order, const std::int64_t* first,
+              std::int64_t count, float* out) {
+  const std::int64_t width = values.size / first[count];
+  on_threads(context.threads, values.size, count, [&](std::int64_t begin, std::int64_t end) {
+    typed(values, [&](auto* p) BOOST_EXT_INLINE_LAMBDA {
+      for (std::int64_t r = begin; r < end; ++r) {
+        sweep(width, [&](auto io, std::int64_t i, auto) BOOST_EXT_INLINE_LAMBDA {
+          D total{};
+          for (std::int64_t k = first[r]; k < first[r + 1]; ++k) {
+            total = total + widen(io.load(p + order[k] * width + i));
+          }
+          double lane[kLanes];
+          float rounded[kLanes];
+          std::memcpy(lane, &total, sizeof lane);
+          for (int k = 0; k < kLanes; ++k) rounded[k] = static_cast<float>(lane[k]);
+          io.store(out + r * width + i, load(rounded));
+        });
+      }
+    });
+  });
+}
+
+}  // namespace boost_ext::cpu::BOOST_EXT_ISA

@@ -1,0 +1,120 @@
+// optimizer_step: one step of a first-order optimizer over a list of tensors, in one pass over weights, gradients and
+// state. The rules share everything but their state and their update expression:
+//
+//   u = scale * ratio[i] * g + l2[i] * w          unscaled, clipped and decayed gradient of tensor i
+//   u = u - mean(u over all axes but the first)   where centralize[i]; tensors of two axes and more only
+//   w, state <- rule(w, u, state; lr[i])
+//
+// in float32, each operation rounded once. t is the number of this step, from 1. b1 .. are hyperparameters.
+//
+//   rule               state       update
+//   sgd                [a]         a = m a + (1 - dampening) u, in the first step of a tensor a = u;
+//                                  w -= lr (nesterov ? u + m a : a); without momentum there is no state, w -= lr u
+//   momentum           a           a = m a + u;  w -= lr (nesterov ? u + m a : a)
+//   adam               m v [x]     m = b1 m + (1-b1) u;  v = b2 v + (1-b2) u^2;  l = lr sqrt(1-b2^t) / (1-b1^t);
+//                                  w -= l (nesterov ? b1 m + (1-b1) u : m) / (sqrt(v) + eps);
+//                                  with x (AMSGrad) x = max(x, v) takes the place of v in the last line
+//   adam_weight_decay  m v         m, v as adam;  w -= lr (m / (sqrt(v) + eps) + decay w), without bias correction
+//   lamb               m v         m, v as adam;  r = m/(1-b1^t) / (sqrt(v/(1-b2^t)) + eps) + decay w;
+//                                  w -= lr |w|/|r| r, norms over the tensor; the ratio is 1 if a norm is 0
+//   adagrad            h           h += u^2, if update_slots;  w -= lr u / sqrt(h); no step where h is 0
+//   proximal_adagrad   h           h += u^2;  p = w - lr u / sqrt(h);  w = sign(p) max(|p| - lr l1, 0) / (1 + lr l2)
+//   rmsprop            s a         s = d s + (1-d) u^2;  a = m a + lr u / sqrt(s + eps);  w -= a
+//   centered_rmsprop   g s a       g = d g + (1-d) u;  s as rmsprop;  sqrt(max(s - g^2, 0) + eps) in the place of the
+//   root ftrl               h z         n = h + u^2;  z += u - (n^-p - h^-p)/lr w;  h = n;
+//                                  w = |z| > l1 ? (sign(z) l1 - z) / (n^-p/lr + 2 l2) : 0;  with lr = 0, w stays
+//
+// Sources: Sutskever et al. 2013 (momentum, Nesterov); Kingma and Ba 2015 (adam; eps beside the uncorrected root as in
+// mindspore.nn.Adam); Reddi et al. 2018 (AMSGrad); Loshchilov and Hutter 2019 (decoupled decay); You et al. 2020
+// (lamb); Duchi et al. 2011 (adagrad); Duchi and Singer 2009 (proximal); Tieleman and Hinton 2012 (rmsprop); McMahan et
+// al. 2013 (ftrl). Decoupled rules (adam_weight_decay, lamb) decay in their own expression, and l2 is 0.
+//
+// weights   float32, float16 or bfloat16, written
+// masters   nothing, or a list like weights: float32 for half weights, written (empty views for float32 weights). The
+//           arithmetic happens on them, and the weight is what rounding makes of them. Where a weight is no longer what
+//           its master rounds to, somebody has set it (a loaded checkpoint), and the master takes its value.
+// grads     float32, float16 or bfloat16, of the weights' sizes; read
+// state     for each state of the rule a list of float32 tensors of the weights' sizes, written
+// A tensor that is listed twice would be stepped twice, so written tensors must not overlap one another or anything.
+// Empty and 0-d tensors are fine. inf and nan in a gradient reach weights and state: check before, or skip.
+#pragma once
+
+#include "ops/runtime.h"
+
+namespace boost_ext {
+
+enum class Rule {
+  sgd,
+  momentum,
+  adam,
+  adam_weight_decay,
+  lamb,
+  adagrad,
+  proximal_adagrad,
+  rmsprop,
+  centered_rmsprop,
+  ftrl,
+};
+
+constexpr int kMaxStates = 3;
+constexpr int kMaxHyper = 6;
+
+// What a rule takes. The hyperparameters lie in this order in OptimizerStep::hyper.
+struct RuleFacts {
+  const char* name;
+  const char* op;  // for messages
+  int min_states;
+  int max_states;
+  bool decoupled;
+  const char* hyper[kMaxHyper];
+};
+const RuleFacts& facts(Rule rule);
+Rule find_rule(const std::string& name);  // std::invalid_argument with all names
+
+// The settings of one call; a vector of one value holds for all tensors.
+struct StepSettings {
+  Rule rule = Rule::momentum;
+  std::vector<double> hyper;
+  double scale = 1;       // 1 / loss scale, times the factor of clipping
+  std::int64_t step = 1;  // t
+  std::vector<float> lr;  // one, or one a tensor
+  std::vector<float> decay;
+  std::vector<float> ratio;
+  std::vector<unsigned char> centralize;
+  std::vector<unsigned char> first;  // sgd with dampening: this tensor has no momentum yet
+};
+
+void optimizer_step(const Context& context, const StepSettings& settings, const Views& weights, const Views& masters,
+                    const Views& grads, const std::vector<Views>& state);
+
+// The same for some rows of one tensor: its gradient is 0 but for `values`, one row for each of `indices` (int32). Rows
+// that occur more than once are summed first, in float64. Only these rows of weights, master (or a view without data)
+// and state are read and written, by one step of the rule each: what the others would have decayed, they keep ("lazy").
+// Not for lamb, whose norms go over the tensor.
+void optimizer_step_rows(const Context& context, const StepSettings& settings, const View& weights, const View& master,
+                         const View& indices, const View& values, const Views& state);
+
+// What a kernel sees: everything a list of one value a tensor.
+struct OptimizerStep {
+  Tensors weights;  // float32: weights, or masters
+  Tensors narrow;   // half weights beside their master; without data elsewhere
+  Tensors grads;
+  const Views* state;
+  int states;
+  const float* scale;
+  const float* l2;
+  const float* decay;
+  const float* lr;
+  const unsigned char* centralize;
+  const unsigned char* first;
+  const double* hyper;
+  std::int64_t step;
+};
+
+BOOST_EXT_CPU_KERNEL(void, optimizer_step, const Context&, Rule, const OptimizerStep&)
+
+// out[r] = sum of the rows order[first[r]] .. order[first[r + 1] - 1] of values, for r < count.
+BOOST_EXT_CPU_KERNEL(void, sum_rows, const Context&, const View& values, const std::int64_t* order,
+                     const std::int64_t* first, std::int64_t count, float* out)
+
+}  // namespace boost_ext

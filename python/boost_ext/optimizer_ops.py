@@ -1,0 +1,325 @@
+"""One step of an optimizer over a list of tensors, each a single native call; re-exported by :mod:`boost_ext.ops`.
+
+Every function changes ``params`` and its state in place and returns None. What they share:
+
+* ``params``, ``grads`` and each list of state: tensors (see :mod:`boost_ext.ops`) of the same sizes. Parameters and
+  gradients may be float32, float16 or bfloat16, state is float32. Arithmetic is float32.
+* ``lr`` (Union[float, Sequence[float]]): the learning rate, >= 0, or one for each tensor.
+* ``step`` (int): the number of this step, from 1, where the rule corrects a bias.
+
+and, as further keywords, :class:`StepOptions`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, TypedDict
+
+import numpy as np
+
+from boost_ext import _core
+from boost_ext._arguments import integer, number
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+__all__ = [
+    "StepOptions",
+    "adagrad_step",
+    "adam_step",
+    "adam_weight_decay_step",
+    "centered_rmsprop_step",
+    "ftrl_step",
+    "lamb_step",
+    "momentum_step",
+    "proximal_adagrad_step",
+    "rmsprop_step",
+    "sgd_step",
+]
+
+Array = Any
+Arrays = Array | Sequence[Array]
+Numbers = float | Sequence[float]
+
+
+class StepOptions(TypedDict, total=False):
+    """What every step takes beside its own arguments. The gradient that a rule sees is
+
+    ``u = inv_scale * ratio * grad + weight_decay * param``, minus its mean over all axes but the first if centralized.
+    """
+
+    weight_decay: Numbers
+    """L2 penalty, >= 0, or one for each tensor. ``adam_weight_decay_step`` and ``lamb_step`` decouple it. Default: 0."""
+    inv_scale: float
+    """1 / loss scale, times ``min(1, max_norm / norm)`` to clip by the global norm. Default: 1."""
+    ratio: Numbers
+    """A factor on the gradient of each tensor, such as LARS's. Default: 1."""
+    centralize: bool | Sequence[bool]
+    """Gradient centralization; tensors of one axis have none. Default: False."""
+    masters: Sequence[Array | None]
+    """For each half-precision parameter its float32 master copy, in place; None for float32 parameters. A parameter
+    that is not what its master rounds to was set from outside, and the master takes its value. Default: none."""
+    indices: Array
+    """int32 (rows,): `params` and states are one tensor each, and ``grads`` holds only these rows of its gradient.
+    Rows that are listed twice are summed. Other rows, with their state, stay as they are. Default: all rows."""
+
+
+def _numbers(op: str, arg: str, value: Any) -> list[float]:
+    if isinstance(value, (Sequence, np.ndarray)) and not isinstance(value, str):
+        return [number(op, arg, v) for v in value]
+    return [number(op, arg, value)]
+
+
+def _flags(op: str, arg: str, value: Any) -> list[int]:
+    flags = list(value) if isinstance(value, (Sequence, np.ndarray)) else [value]
+    if not all(isinstance(f, (bool, np.bool_)) for f in flags):
+        raise TypeError(f"{op}: {arg} must be a bool, or one for each tensor, got {value!r}")
+    return [int(f) for f in flags]
+
+
+def _step(
+    rule: str,
+    params: Arrays,
+    grads: Arrays,
+    state: Sequence[Arrays],
+    hyper: dict[str, Any],
+    lr: Numbers,
+    options: StepOptions,
+    *,
+    step: int = 1,
+    first: Any = False,
+) -> None:
+    op = f"{rule}_step"
+    unknown = set(options) - StepOptions.__optional_keys__
+    if unknown:
+        raise TypeError(f"{op}: unknown keyword {min(unknown)!r}, known are {sorted(StepOptions.__optional_keys__)}")
+    settings = (
+        rule,
+        [number(op, key, float(v) if isinstance(v, bool) else v) for key, v in hyper.items()],
+        number(op, "inv_scale", options.get("inv_scale", 1.0)),
+        integer(op, "step", step),
+        _numbers(op, "lr", lr),
+        _numbers(op, "weight_decay", options.get("weight_decay", 0.0)),
+        _numbers(op, "ratio", options.get("ratio", 1.0)),
+        _flags(op, "centralize", options.get("centralize", False)),
+        _flags(op, "first", first),
+    )
+    masters = options.get("masters")
+    if "indices" in options:
+        master = None if masters is None else masters[0]
+        _core.optimizer_step_rows(params, master, options["indices"], grads, list(state), *settings)
+        return
+    if masters is not None:
+        masters = [np.empty(0, np.float32) if m is None else m for m in masters]
+    lists = [s if isinstance(s, (list, tuple)) else [s] for s in state]
+    _core.optimizer_step(params, masters, grads, lists, *settings)
+
+
+def sgd_step(
+    params: Arrays,
+    grads: Arrays,
+    accum: Arrays | None = None,
+    *,
+    lr: Numbers,
+    momentum: float = 0.0,
+    dampening: float = 0.0,
+    nesterov: bool = False,
+    first: bool | Sequence[bool] = False,
+    **options: Unpack[StepOptions],
+) -> None:
+    """``a = momentum * a + (1 - dampening) * u``; ``w -= lr * a``, or with `nesterov` ``lr * (u + momentum * a)``.
+
+    In the first step of a tensor (`first`) ``a = u``. Without `accum`: ``w -= lr * u``.
+
+    Source: Sutskever et al. 2013, *On the importance of initialization and momentum in deep learning*.
+    """
+    state = [] if accum is None else [accum]
+    hyper = {"momentum": momentum, "dampening": dampening, "nesterov": nesterov}
+    _step("sgd", params, grads, state, hyper, lr, options, first=first)
+
+
+def momentum_step(
+    params: Arrays,
+    grads: Arrays,
+    moments: Arrays,
+    *,
+    lr: Numbers,
+    momentum: float = 0.9,
+    use_nesterov: bool = False,
+    **options: Unpack[StepOptions],
+) -> None:
+    """``a = momentum * a + u``; ``w -= lr * a``, or with `use_nesterov` ``w -= lr * (u + momentum * a)``.
+
+    Source: Sutskever et al. 2013; ``mindspore.nn.Momentum``.
+    """
+    hyper = {"momentum": momentum, "use_nesterov": use_nesterov}
+    _step("momentum", params, grads, [moments], hyper, lr, options)
+
+
+def adam_step(
+    params: Arrays,
+    grads: Arrays,
+    moments1: Arrays,
+    moments2: Arrays,
+    max_moments2: Arrays | None = None,
+    *,
+    lr: Numbers,
+    step: int,
+    beta1: float = 0.9,
+    beta2: float = 0.999,
+    eps: float = 1e-8,
+    use_nesterov: bool = False,
+    **options: Unpack[StepOptions],
+) -> None:
+    """``m = b1 m + (1-b1) u``; ``v = b2 v + (1-b2) u²``; ``w -= lr √(1-b2^t)/(1-b1^t) · m / (√v + eps)``.
+
+    `use_nesterov` puts ``b1 m + (1-b1) u`` in the place of m; `max_moments2` makes it AMSGrad. `eps` stands beside the
+    uncorrected root, as in ``mindspore.nn.Adam``.
+
+    Source: Kingma and Ba 2015, *Adam: a method for stochastic optimization*, the form at the end of section 2; Reddi
+    et al. 2018 (AMSGrad).
+    """
+    state = [moments1, moments2] + ([] if max_moments2 is None else [max_moments2])
+    hyper = {"beta1": beta1, "beta2": beta2, "eps": eps, "use_nesterov": use_nesterov}
+    _step("adam", params, grads, state, hyper, lr, options, step=step)
+
+
+def adam_weight_decay_step(
+    params: Arrays,
+    grads: Arrays,
+    moments1: Arrays,
+    moments2: Arrays,
+    *,
+    lr: Numbers,
+    beta1: float = 0.9,
+    beta2: float = 0.999,
+    eps: float = 1e-6,
+    **options: Unpack[StepOptions],
+) -> None:
+    """m and v as :func:`adam_step`; ``w -= lr * (m / (√v + eps) + weight_decay * w)``. No bias correction.
+
+    Source: ``mindspore.nn.AdamWeightDecay``; decoupled decay: Loshchilov and Hutter 2019.
+    """
+    hyper = {"beta1": beta1, "beta2": beta2, "eps": eps}
+    _step("adam_weight_decay", params, grads, [moments1, moments2], hyper, lr, options)
+
+
+def lamb_step(
+    params: Arrays,
+    grads: Arrays,
+    moments1: Arrays,
+    moments2: Arrays,
+    *,
+    lr: Numbers,
+    step: int,
+    beta1: float = 0.9,
+    beta2: float = 0.999,
+    eps: float = 1e-6,
+    **options: Unpack[StepOptions],
+) -> None:
+    """``r = m/(1-b1^t) / (√(v/(1-b2^t)) + eps) + weight_decay * w``; ``w -= lr · ‖w‖/‖r‖ · r``, a tensor at a time.
+
+    m and v as :func:`adam_step`. The ratio of the norms, in float64, is 1 where one of them is 0. Two sweeps over the
+    tensors. `indices` is refused.
+
+    Source: You et al. 2020, *Large batch optimization for deep learning: training BERT in 76 minutes*, algorithm 2.
+    """
+    hyper = {"beta1": beta1, "beta2": beta2, "eps": eps}
+    _step("lamb", params, grads, [moments1, moments2], hyper, lr, options, step=step)
+
+
+def adagrad_step(
+    params: Arrays,
+    grads: Arrays,
+    accum: Arrays,
+    *,
+    lr: Numbers,
+    update_slots: bool = True,
+    **options: Unpack[StepOptions],
+) -> None:
+    """``h += u²`` (unless `update_slots` is False); ``w -= lr * u / √h``, and no step where h is 0.
+
+    Source: Duchi et al. 2011, *Adaptive subgradient methods*; ``mindspore.nn.Adagrad``.
+    """
+    _step("adagrad", params, grads, [accum], {"update_slots": update_slots}, lr, options)
+
+
+def proximal_adagrad_step(
+    params: Arrays,
+    grads: Arrays,
+    accum: Arrays,
+    *,
+    lr: Numbers,
+    l1: float = 0.0,
+    l2: float = 0.0,
+    **options: Unpack[StepOptions],
+) -> None:
+    """``h += u²``; ``p = w - lr * u / √h``; ``w = sign(p) * max(|p| - lr * l1, 0) / (1 + lr * l2)``.
+
+    Source: Duchi and Singer 2009, *Efficient learning using forward-backward splitting*.
+    """
+    _step("proximal_adagrad", params, grads, [accum], {"l1": l1, "l2": l2}, lr, options)
+
+
+def rmsprop_step(
+    params: Arrays,
+    grads: Arrays,
+    mean_squares: Arrays,
+    moments: Arrays,
+    *,
+    lr: Numbers,
+    decay: float = 0.9,
+    momentum: float = 0.0,
+    epsilon: float = 1e-10,
+    **options: Unpack[StepOptions],
+) -> None:
+    """``s = decay * s + (1 - decay) * u²``; ``a = momentum * a + lr * u / √(s + epsilon)``; ``w -= a``.
+
+    Source: Tieleman and Hinton 2012, lecture 6.5; ``mindspore.nn.RMSProp``.
+    """
+    hyper = {"decay": decay, "momentum": momentum, "epsilon": epsilon}
+    _step("rmsprop", params, grads, [mean_squares, moments], hyper, lr, options)
+
+
+def centered_rmsprop_step(
+    params: Arrays,
+    grads: Arrays,
+    mean_grads: Arrays,
+    mean_squares: Arrays,
+    moments: Arrays,
+    *,
+    lr: Numbers,
+    decay: float = 0.9,
+    momentum: float = 0.0,
+    epsilon: float = 1e-10,
+    **options: Unpack[StepOptions],
+) -> None:
+    """:func:`rmsprop_step` with the variance: ``g = decay * g + (1 - decay) * u`` and ``√(max(s - g², 0) + epsilon)``.
+
+    Source: Graves 2013, *Generating sequences with recurrent neural networks*, equations 38-45.
+    """
+    hyper = {"decay": decay, "momentum": momentum, "epsilon": epsilon}
+    _step("centered_rmsprop", params, grads, [mean_grads, mean_squares, moments], hyper, lr, options)
+
+
+def ftrl_step(
+    params: Arrays,
+    grads: Arrays,
+    accum: Arrays,
+    linear: Arrays,
+    *,
+    lr: Numbers,
+    l1: float = 0.0,
+    l2: float = 0.0,
+    lr_power: float = -0.5,
+    **options: Unpack[StepOptions],
+) -> None:
+    """``n = h + u²``; ``z += u - (n^-p - h^-p) / lr * w``; ``h = n``;
+    ``w = (sign(z) * l1 - z) / (n^-p / lr + 2 * l2)`` where ``|z| > l1``, else 0. p is `lr_power`, <= 0.
+
+    With `lr` 0 the weights stay.
+
+    Source: McMahan et al. 2013, *Ad click prediction: a view from the trenches*, algorithm 1.
+    """
+    hyper = {"l1": l1, "l2": l2, "lr_power": lr_power}
+    _step("ftrl", params, grads, [accum, linear], hyper, lr, options)
