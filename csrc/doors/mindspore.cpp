@@ -6,6 +6,7 @@
 #include <cstring>
 #include <exception>
 
+#include "doors/packed_step.h"
 #include "ops/accumulate.h"
 #include "ops/adasum.h"
 #include "ops/bfgs_update.h"
@@ -14,6 +15,7 @@
 #include "ops/global_norm.h"
 #include "ops/group_loss_scale.h"
 #include "ops/loss_scale_update.h"
+#include "ops/optimizer_step.h"
 #include "ops/pca_back_project.h"
 #include "ops/pca_project.h"
 #include "ops/timestamp.h"
@@ -184,6 +186,9 @@ BOOST_EXT_GRAPH_OP(timestamp) {
   const View stamps = p.take();
   timestamp(stamps, p.integer());
 }
+
+// see packed_step.h
+BOOST_EXT_GRAPH_OP(optimizer_step) { packed_step(p.list(p.left())); }
 
 // norm (1,), tensors...
 BOOST_EXT_GRAPH_OP(global_norm) {

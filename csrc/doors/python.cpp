@@ -4,6 +4,7 @@
 #include <pybind11/stl.h>
 
 #include "doors/arrays.h"
+#include "doors/packed_step.h"
 #include "ops/accumulate.h"
 #include "ops/adasum.h"
 #include "ops/bfgs_update.h"
@@ -203,6 +204,12 @@ void py_optimizer_step_rows(const Object& weights, const Object& master, const O
   without_gil([&] { optimizer_step_rows(cpu_context(), all, w, m, i, v, s); });
 }
 
+void py_packed_step(const Object& arrays) {
+  Arrays a("optimizer_step");
+  const Views all = a.list("arrays", arrays);
+  without_gil([&] { packed_step(all); });
+}
+
 py::dict build_info() {
   py::dict info;
   info["version"] = BOOST_EXT_VERSION;
@@ -262,6 +269,7 @@ PYBIND11_MODULE(_core, m) {
         py::arg("weights"), py::arg("master"), py::arg("indices"), py::arg("values"), py::arg("state"), py::arg("rule"),
         py::arg("hyper"), py::arg("scale"), py::arg("step"), py::arg("lr"), py::arg("weight_decay"), py::arg("ratio"),
         py::arg("centralize"), py::arg("first"));
+  m.def("packed_step", &py_packed_step, py::arg("arrays"));
   m.def("build_info", &build_info);
   m.def("num_threads", &num_threads);
   m.def("set_num_threads", &set_num_threads, py::arg("threads"));

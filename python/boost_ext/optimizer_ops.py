@@ -49,7 +49,7 @@ class StepOptions(TypedDict, total=False):
     """
 
     weight_decay: Numbers
-    """L2 penalty, >= 0, or one for each tensor. ``adam_weight_decay_step`` and ``lamb_step`` decouple it. Default: 0."""
+    """L2 penalty, >= 0, or one for each tensor; ``adam_weight_decay_step`` and ``lamb_step`` decouple it. Default: 0."""
     inv_scale: float
     """1 / loss scale, times ``min(1, max_norm / norm)`` to clip by the global norm. Default: 1."""
     ratio: Numbers

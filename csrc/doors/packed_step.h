@@ -1,0 +1,23 @@
+// The call of optimizer_step that MindSpore makes, from its graphs and by pointer alike: one flat list of arrays, numbers
+// included, so that nothing is read on the Python side.
+#pragma once
+
+#include "ops/tensor.h"
+
+namespace boost_ext {
+
+// In this order, n tensors in g groups (same learning rate, decay and centralization), k states:
+//   layout    int32 (6 + 3 n,): rule, g, k, whether there are powers, whether there is `first`, n; then for each
+//             tensor its group, whether it is centralized, and whether it has a master
+//   hyper     float64: those of the rule, and the optimizer's own loss scale, which its decays are multiplied with
+//   skip      bool (1,): if true, nothing is written at all
+//   scale     float32 (1,), clip float32 (1,): gradients are multiplied with clip / (scale * own loss scale)
+//   step      int32 (1,), written: steps made so far
+//   ratio     float32 (1,) or (n,)
+//   lr        g of float32; decay: g of float32
+//   powers    beta1^t and beta2^t, float32, written: for checkpoints, nothing is computed with them
+//   weights   n; masters: as many as the layout says; grads: n; state: k n
+//   first     n of float32 (1,), written: not 0 in the first step of a tensor
+void packed_step(const Views& arrays);
+
+}  // namespace boost_ext
