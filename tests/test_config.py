@@ -11,7 +11,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from boost_ext.config import EXCLUDES, FEATURES, LEVELS, BoostConfig, DimReduceConfig, Switches, allowed
+from boost_ext.config import (
+    EXCLUDES,
+    FEATURES,
+    LEVEL_DEFAULTS,
+    LEVELS,
+    BoostConfig,
+    DimReduceConfig,
+    GradFreezeConfig,
+    Switches,
+    allowed,
+)
 
 # As mindspore.boost documents them; loss_scale_group and its default are those of 2.10.
 DOCUMENTED = {
@@ -63,6 +73,9 @@ def test_frozen() -> None:
         config.dim_reduce.rho = 0.1
     with pytest.raises(TypeError):
         LEVELS["O0"] = frozenset({"less_bn"})
+    for target in (LEVEL_DEFAULTS, LEVEL_DEFAULTS["O1"], LEVEL_DEFAULTS["O1"]["grad_freeze"]):
+        with pytest.raises(TypeError):
+            target["freeze_p"] = 0
 
 
 def test_the_dict_is_copied() -> None:
@@ -75,6 +88,61 @@ def test_the_dict_is_copied() -> None:
 def test_which_keys_were_given_is_known() -> None:
     switches = BoostConfig.load({"boost": {"mode": "manual", "less_bn": False}}).boost
     assert switches.model_fields_set == {"mode", "less_bn"}
+
+
+OWN = {"O0": (0.7, True), "O1": (0.4, False), "O2": (0.2, False)}
+"""freeze_p and fn_flag, of a configuration that says nothing."""
+
+
+class TestLevels:
+    @pytest.mark.parametrize("level", LEVELS)
+    @pytest.mark.parametrize("mode", ["auto", "manual"])
+    def test_own_defaults(self, level: str, mode: str) -> None:
+        config = BoostConfig.load({"boost": {"mode": mode}, "grad_freeze": {"total_steps": 50}}).at_level(level)
+        freeze_p, fn_flag = OWN[level]
+        changed = {"grad_freeze": {"freeze_p": freeze_p, "total_steps": 50}, "less_bn": {"fn_flag": fn_flag}}
+        expected = {name: section | changed.get(name, {}) for name, section in DOCUMENTED.items()}
+        expected["boost"]["mode"] = mode
+        assert json.loads(config.model_dump_json()) == expected
+
+    @pytest.mark.parametrize("level", LEVELS)
+    @pytest.mark.parametrize("mode", ["enable_all", "disable_all"])
+    def test_none_where_no_level_decides(self, level: str, mode: str) -> None:
+        config = BoostConfig.load({"boost": {"mode": mode}})
+        assert config.at_level(level) == config
+        assert config.level_defaults(level) == {}
+
+    @pytest.mark.parametrize("level", ["O1", "O2"])
+    @pytest.mark.parametrize("mode", ["auto", "manual"])
+    def test_what_is_given_wins_though_it_is_the_documented_default(self, level: str, mode: str) -> None:
+        given = {"less_bn": {"fn_flag": True}, "grad_freeze": {"freeze_p": 0.7}}
+        config = BoostConfig.load({"boost": {"mode": mode}, **given})
+        assert config.at_level(level) == config
+        assert config.level_defaults(level) == {"less_bn": {}, "grad_freeze": {}}
+
+    def test_one_key_of_two(self) -> None:
+        config = BoostConfig.load({"less_bn": {"fn_flag": True}}).at_level("O1")
+        assert (config.grad_freeze.freeze_p, config.less_bn.fn_flag) == (0.4, True)
+
+    def test_nothing_is_marked_as_given(self) -> None:
+        given = {"less_bn": {"gc_flag": False}, "grad_freeze": {"param_groups": 3}}
+        config = BoostConfig.load(given)
+        there = config.at_level("O2")
+        assert there.model_fields_set == {"less_bn", "grad_freeze"}
+        assert there.less_bn.model_fields_set == {"gc_flag"}
+        assert there.model_dump(exclude_unset=True) == given
+        assert there.at_level("O1") == config.at_level("O1") != there
+        assert there.at_level("O0") == config
+
+    def test_the_table_names_keys_and_changes_them(self) -> None:
+        assert set(LEVEL_DEFAULTS) == set(LEVELS)
+        for sections in LEVEL_DEFAULTS.values():
+            values = {section: dict(keys) for section, keys in sections.items()}
+            BoostConfig.load(values)
+            assert all(DOCUMENTED[s][key] != value for s, keys in values.items() for key, value in keys.items())
+
+    def test_the_class_keeps_the_documented_default(self) -> None:
+        assert GradFreezeConfig().freeze_p == 0.7
 
 
 def test_an_int_is_a_split_point_and_a_number() -> None:
@@ -200,6 +268,21 @@ class TestFile:
         path.write_text(text)
         with pytest.raises(ValueError, match=rf"^boost_config_dict .*boost\.json: .*{message}"):
             BoostConfig.load(str(path))
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_the_page_says_what_each_level_changes(level: str) -> None:
+    page = (ROOT / "docs" / "autoboost.md").read_text()
+    rows = {line.split("|")[1].strip(" `"): line for line in page.splitlines() if line.startswith("| `")}
+    changed = {
+        f"{section}.{key}": json.dumps(value)
+        for section, keys in LEVEL_DEFAULTS[level].items()
+        for key, value in keys.items()
+    }
+    assert rows[level].split("|")[3].strip() == ", ".join(f"`{key}` {value}" for key, value in changed.items())
+    for key, value in changed.items():
+        assert f"`{value}` at " in rows[key]
+        assert level in rows[key]
 
 
 def test_the_page_lists_every_key_with_default_and_range() -> None:

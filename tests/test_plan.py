@@ -31,12 +31,11 @@ def manual(**switches: bool) -> dict[str, Any]:
 
 
 PARTS = {"less_bn", "fn_head", "grad_centralization"}
+O1 = {"less_bn", "grad_centralization", "grad_freeze"}
 
 
 class TestLevels:
-    @pytest.mark.parametrize(
-        ("level", "expected"), [("O0", set()), ("O1", PARTS | {"grad_freeze"}), ("O2", PARTS | {"grad_freeze"})]
-    )
+    @pytest.mark.parametrize(("level", "expected"), [("O0", set()), ("O1", O1), ("O2", O1)])
     def test_auto(self, level: str, expected: set[str]) -> None:
         assert on(make(level)) == expected
 
@@ -44,6 +43,32 @@ class TestLevels:
         assert make("O2")["adasum"].reason == "grad_freeze is on, and adasum cannot be combined with it"
         assert make("O2", 8)["adasum"].status == "skipped"
         assert make("O1")["adasum"].reason == "level O1 does not have it"
+
+    @pytest.mark.parametrize("mode", ["auto", "manual"])
+    @pytest.mark.parametrize(("level", "freeze_p"), [("O1", 0.4), ("O2", 0.2)])
+    def test_own_defaults(self, level: str, freeze_p: float, mode: str) -> None:
+        decided = make(level, boost={"mode": mode})
+        assert decided["grad_freeze"].details["freeze_p"] == freeze_p
+        reason = f"level {level} has it; freeze_p {freeze_p} is the default of level {level}"
+        assert decided["grad_freeze"].reason == reason
+        assert decided["fn_head"].status == "skipped"
+        assert decided["fn_head"].reason == f"level {level} leaves it out (less_bn.fn_flag switches it on)"
+        assert not [name for name, decision in decided.features.items() if decision.ignored]
+
+    @pytest.mark.parametrize("mode", ["auto", "manual"])
+    @pytest.mark.parametrize("level", ["O1", "O2"])
+    def test_what_is_given_is_not_the_levels(self, level: str, mode: str) -> None:
+        decided = make(level, boost={"mode": mode}, grad_freeze={"freeze_p": 0.7}, less_bn={"fn_flag": True})
+        assert on(decided) == PARTS | {"grad_freeze"}
+        assert decided["grad_freeze"].details["freeze_p"] == 0.7
+        assert decided["grad_freeze"].reason == f"level {level} has it"
+        assert decided["fn_head"].reason == "less_bn.fn_flag is True"
+
+    def test_o0_has_the_documented_defaults(self) -> None:
+        decided = make("O0", boost=manual(less_bn=True, grad_freeze=True))
+        assert on(decided) == PARTS | {"grad_freeze"}
+        assert decided["grad_freeze"].details["freeze_p"] == 0.7
+        assert decided["grad_freeze"].reason == "boost.grad_freeze is True"
 
     @pytest.mark.parametrize(
         ("level", "error"), [("O3", ValueError), ("o1", ValueError), ("", ValueError), (1, TypeError)]
@@ -68,7 +93,7 @@ class TestModes:
 
     def test_manual_overrides_what_is_given(self) -> None:
         decided = make("O1", boost=manual(grad_freeze=False))
-        assert on(decided) == PARTS
+        assert on(decided) == O1 - {"grad_freeze"}
         assert decided["grad_freeze"].reason == "boost.grad_freeze is False"
         assert decided["less_bn"].reason == "level O1 has it"
         assert on(make("O0", boost=manual(grad_freeze=True))) == {"grad_freeze"}
@@ -125,7 +150,7 @@ class TestPrecedence:
 
     @pytest.mark.parametrize(("flag", "part"), [("fn_flag", "fn_head"), ("gc_flag", "grad_centralization")])
     def test_parts_of_less_bn(self, flag: str, part: str) -> None:
-        decided = make("O1", less_bn={flag: False})
+        decided = make("O1", less_bn={"fn_flag": True, flag: False})
         assert on(decided) == (PARTS | {"grad_freeze"}) - {part}
         assert decided[part].reason == f"less_bn.{flag} is False"
         assert make("O0")[part].reason == "it comes with less_bn, which is off"
@@ -136,6 +161,21 @@ class TestPrecedence:
         assert decided["adasum"].ignored == ("common.device_number has no effect",)
         assert decided["less_bn"].ignored == ("common.gradient_split_groups has no effect",)
         assert not make("O0", grad_freeze={"freeze_p": 0.7})["grad_freeze"].ignored  # the default
+
+    @pytest.mark.parametrize("boost", [manual(grad_freeze=False, less_bn=False), {"mode": "disable_all"}])
+    @pytest.mark.parametrize("level", ["O1", "O2"])
+    def test_a_levels_own_defaults_are_no_settings(self, level: str, boost: dict[str, Any]) -> None:
+        def ignored(**sections: Any) -> list[str]:
+            decided = make(level, boost=boost, **sections)
+            return [line for decision in decided.features.values() for line in decision.ignored]
+
+        assert not ignored()
+        assert ignored(grad_freeze={"freeze_p": 0.5}) == ["section grad_freeze has no effect"]
+        assert ignored(less_bn={"gc_flag": False}) == ["section less_bn has no effect"]
+
+    def test_the_documented_default_is_a_setting_where_the_level_has_its_own(self) -> None:
+        decided = make("O1", boost=manual(grad_freeze=False), grad_freeze={"freeze_p": 0.7})
+        assert decided["grad_freeze"].ignored == ("section grad_freeze has no effect",)
 
     @pytest.mark.parametrize("rank_size", [1, 2])
     def test_every_combination_decides_about_every_feature(self, rank_size: int) -> None:
@@ -179,7 +219,7 @@ class TestData:
         data = make("O1", boost={"adasum": True}).as_dict()
         assert json.loads(json.dumps(data)) == data
         assert data["level"] == "O1"
-        assert data["features"]["grad_freeze"]["details"]["freeze_p"] == 0.7
+        assert data["features"]["grad_freeze"]["details"]["freeze_p"] == 0.4
         assert data["features"]["adasum"]["ignored"]
 
     def test_text(self) -> None:
@@ -193,7 +233,8 @@ class TestData:
         console.print(make("O1"))
         text = console.file.getvalue()
         assert "boost plan: level O1, mode auto" in text
-        assert "freeze_p=0.7" in text
+        assert "freeze_p=0.4" in text
+        assert "level O1 leaves it out (less_bn.fn_flag switches it on)" in text
 
     def test_names_are_no_markup(self) -> None:
         console = Console(file=io.StringIO(), width=200)

@@ -1,7 +1,8 @@
 """The configuration of the algorithms: frozen, validated data, passed in and never shared. Imports nothing of ours.
 
-Sections, keys and defaults are those of ``boost_config_dict`` of mindspore.boost. What a level switches on, and which
-algorithm excludes which, is data too: :data:`LEVELS`, :data:`EXCLUDES`.
+Sections, keys and defaults are those of ``boost_config_dict`` of mindspore.boost. What a level switches on, which
+defaults it changes, and which algorithm excludes which, is data too: :data:`LEVELS`, :data:`LEVEL_DEFAULTS`,
+:data:`EXCLUDES`.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ __all__ = [
     "EXCLUDES",
     "FEATURES",
     "LEVELS",
+    "LEVEL_DEFAULTS",
     "MODES",
     "BoostConfig",
     "CommonConfig",
@@ -50,6 +52,19 @@ LEVELS: Mapping[str, frozenset[str]] = types.MappingProxyType(
 )
 """What each level switches on."""
 
+
+def _level_defaults(freeze_p: float) -> Mapping[str, Mapping[str, Any]]:
+    sections: dict[str, dict[str, Any]] = {"less_bn": {"fn_flag": False}, "grad_freeze": {"freeze_p": freeze_p}}
+    return types.MappingProxyType({name: types.MappingProxyType(keys) for name, keys in sections.items()})
+
+
+# The documented defaults freeze too little for the speed that the levels are documented with, and the FN head costs
+# accuracy and saves no time: docs/benchmarks.md has the measurements.
+LEVEL_DEFAULTS: Mapping[str, Mapping[str, Mapping[str, Any]]] = types.MappingProxyType(
+    {"O0": types.MappingProxyType({}), "O1": _level_defaults(0.4), "O2": _level_defaults(0.2)}
+)
+"""What keys that are left out are at each level, by section, where that is not the documented default."""
+
 EXCLUDES: Mapping[str, tuple[str, ...]] = types.MappingProxyType(
     {
         "dim_reduce": tuple(f for f in FEATURES if f != "dim_reduce"),
@@ -69,7 +84,7 @@ class Switches(_Section):
     mode: Mode = "auto"
     """Who decides: the level; the booleans given, over the level; everything on; everything off."""
     less_bn: bool = False
-    """Fewer batch norms; brings the FN head and gradient centralization along, see section ``less_bn``."""
+    """Fewer batch norms; section ``less_bn`` says what comes along."""
     grad_freeze: bool = False
     """Gradient freezing."""
     adasum: bool = False
@@ -164,6 +179,24 @@ class BoostConfig(_Section):
     grad_freeze: GradFreezeConfig = GradFreezeConfig()
     grad_accumulation: GradAccumulationConfig = GradAccumulationConfig()
     dim_reduce: DimReduceConfig = DimReduceConfig()
+
+    def level_defaults(self, level: str) -> dict[str, dict[str, Any]]:
+        """The :data:`LEVEL_DEFAULTS` in force, by section: of keys that were not given, if the mode reads the level."""
+        if self.boost.mode not in ("auto", "manual"):
+            return {}
+        return {
+            section: {key: value for key, value in keys.items() if key not in getattr(self, section).model_fields_set}
+            for section, keys in LEVEL_DEFAULTS[level].items()
+        }
+
+    def at_level(self, level: str) -> BoostConfig:
+        """The configuration in force at a level. ``model_fields_set`` still says which keys were given."""
+        own = self.level_defaults(level)
+        sections = {}
+        for name, section in self:
+            values = {key: getattr(section, key) for key in section.model_fields_set} | own.get(name, {})
+            sections[name] = type(section).model_construct(section.model_fields_set, **values)
+        return type(self).model_construct(self.model_fields_set, **sections)
 
     @classmethod
     def load(cls, source: BoostConfig | Mapping[str, Any] | str | os.PathLike[str] | None = "") -> BoostConfig:

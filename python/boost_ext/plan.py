@@ -11,7 +11,7 @@ from typing import Any, Literal
 from rich.markup import escape
 from rich.table import Table
 
-from boost_ext.config import EXCLUDES, LEVELS, BoostConfig, CommonConfig, nearest
+from boost_ext.config import EXCLUDES, LEVELS, BoostConfig, nearest
 
 __all__ = ["Decision", "Plan", "Status", "plan"]
 
@@ -123,7 +123,7 @@ def plan(level: str, config: BoostConfig, *, rank_size: int = 1) -> Plan:
 
     Args:
         level (str): "O0", "O1" or "O2".
-        config (BoostConfig): who decides (``boost.mode``), and the settings.
+        config (BoostConfig): who decides (``boost.mode``), and the settings; what it leaves out is as at the level.
         rank_size (int): processes that train together. Default: 1.
 
     Returns:
@@ -138,23 +138,26 @@ def plan(level: str, config: BoostConfig, *, rank_size: int = 1) -> Plan:
         raise TypeError(f"AutoBoost: level must be a str, got {type(level).__name__}")
     if level not in LEVELS:
         raise ValueError(f"AutoBoost: level must be one of {list(LEVELS)}, got {level!r}")
+    config = config.at_level(level)
     asked, why = _asked(level, config)
     off = _excluded(asked)
     _need_subspace(asked, config)
 
     decisions: dict[str, Decision] = {}
     for name in asked:
+        ignored = tuple(_ignored_settings(level, name, config))
         if not asked[name]:
-            ignored = (*_ignored_switch(name, config, True), *_ignored_settings(name, config))
-            decision = Decision("skipped", why[name], ignored=ignored)
+            decision = Decision("skipped", why[name], ignored=(*_ignored_switch(name, config, True), *ignored))
         elif name in off:
             reason = f"{off[name]} is on, and {name} cannot be combined with it"
-            decision = Decision("skipped", reason, ignored=tuple(_ignored_settings(name, config)))
+            decision = Decision("skipped", reason, ignored=ignored)
+        elif name == "adasum" and rank_size == 1:
+            decision = Decision("skipped", "it needs more than one rank", ignored=ignored)
         else:
-            decision = _possible(name, why[name], config, rank_size)
+            decision = _possible(level, name, why[name], config, rank_size)
         decisions[name] = decision
         if name == "less_bn":
-            decisions.update(_parts(decision, config))
+            decisions.update(_parts(level, decision, config))
     return Plan(level, config.boost.mode, types.MappingProxyType(decisions))
 
 
@@ -182,12 +185,13 @@ def _ignored_switch(name: str, config: BoostConfig, value: bool) -> tuple[str, .
     return (f"boost.{name} is {value}, which mode {switches.mode} ignores (mode manual reads it)",)
 
 
-def _ignored_settings(name: str, config: BoostConfig) -> Iterator[str]:
-    """Settings other than the defaults, of a feature that is off."""
-    if name in _SECTIONS and getattr(config, name) != type(getattr(config, name))():
+def _ignored_settings(level: str, name: str, config: BoostConfig) -> Iterator[str]:
+    """Settings other than the defaults at the level, of a feature that is off."""
+    default = BoostConfig(boost=config.boost).at_level(level)
+    if name in _SECTIONS and getattr(config, name) != getattr(default, name):
         yield f"section {name} has no effect"
     key = {"less_bn": "gradient_split_groups", "adasum": "device_number"}.get(name)
-    if key is not None and getattr(config.common, key) != getattr(CommonConfig(), key):
+    if key is not None and getattr(config.common, key) != getattr(default.common, key):
         yield f"common.{key} has no effect"
 
 
@@ -210,10 +214,8 @@ def _need_subspace(asked: Mapping[str, bool], config: BoostConfig) -> None:
         )
 
 
-def _possible(name: str, why: str, config: BoostConfig, rank_size: int) -> Decision:
+def _possible(level: str, name: str, why: str, config: BoostConfig, rank_size: int) -> Decision:
     """A feature that is on, unless this run has no use for it or this release no support."""
-    if name == "adasum" and rank_size == 1:
-        return Decision("skipped", "it needs more than one rank", ignored=tuple(_ignored_settings(name, config)))
     if name in ("adasum", "dim_reduce") and rank_size > 1:
         return Decision("refused", f"this release supports one rank only, this run has {rank_size}")
     steps = config.grad_accumulation.grad_accumulation_step
@@ -221,16 +223,22 @@ def _possible(name: str, why: str, config: BoostConfig, rank_size: int) -> Decis
         return Decision("skipped", "grad_accumulation.grad_accumulation_step is 1: nothing to accumulate")
     if name == "loss_scale_group":
         why = f"{why}; loss_scale_manager must be a GroupLossScaleManager"
+    if name == "grad_freeze":
+        own = config.level_defaults(level).get(name, {})
+        why = "; ".join([why, *(f"{key} {value} is the default of level {level}" for key, value in own.items())])
     settings = getattr(config, name).model_dump() if name in _SECTIONS and name != "less_bn" else {}
     return Decision("applied", why, _frozen(settings), _ignored_switch(name, config, False))
 
 
-def _parts(less_bn: Decision, config: BoostConfig) -> dict[str, Decision]:
+def _parts(level: str, less_bn: Decision, config: BoostConfig) -> dict[str, Decision]:
     """The FN head and gradient centralization, which come with less_bn."""
+    own = config.level_defaults(level).get("less_bn", {})
     parts = {}
     for name, key in _PARTS.items():
         if less_bn.status != "applied":
             parts[name] = Decision("skipped", "it comes with less_bn, which is off")
+        elif key in own and not own[key]:
+            parts[name] = Decision("skipped", f"level {level} leaves it out (less_bn.{key} switches it on)")
         elif not getattr(config.less_bn, key):
             parts[name] = Decision("skipped", f"less_bn.{key} is False")
         else:

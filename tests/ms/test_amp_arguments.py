@@ -182,7 +182,8 @@ class TestBoostLevels:
         loss_fn = nn.SoftmaxCrossEntropyWithLogits(sparse=True, reduction="mean")
         optimizer = nn.Momentum(network.trainable_params(), 0.05, 0.9)
         manager = amp.DynamicLossScaleManager(1024)
-        groups = {"grad_freeze": {"param_groups": 2}}  # each is a graph to compile
+        # Each group is a graph to compile; the levels leave the head out.
+        groups = {"grad_freeze": {"param_groups": 2}, "less_bn": {"fn_flag": True}}
         cell = amp.build_train_network(
             network, optimizer, loss_fn, level, boost_level, loss_scale_manager=manager, boost_config_dict=groups
         )

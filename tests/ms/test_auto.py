@@ -22,6 +22,8 @@ from boost_ext.ms.group_loss_scale import GroupLossScaleManager
 from boost_ext.ms.options import StepOptions
 from boost_ext.ms.step import BoostTrainOneStepCell
 
+FN_HEAD = {"less_bn": {"fn_flag": True}}
+
 
 def manual(**switches: bool) -> dict[str, Any]:
     return {"boost": {"mode": "manual", **switches}}
@@ -43,7 +45,8 @@ class TestObject:
     def test_attributes(self) -> None:
         boost = AutoBoost("O1", {"grad_freeze": {"freeze_p": 0.5}})
         assert boost.level == "O1"
-        assert boost.config == BoostConfig.load({"grad_freeze": {"freeze_p": 0.5}})
+        assert boost.config == BoostConfig.load({"grad_freeze": {"freeze_p": 0.5}}).at_level("O1")
+        assert boost.config.grad_freeze.model_fields_set == {"freeze_p"}
         assert boost.plan.applies("less_bn")
         assert boost.boost_config == dict.fromkeys(FEATURES, False) | {"less_bn": True, "grad_freeze": True}
 
@@ -88,7 +91,7 @@ class TestNothing:
 class TestLessBN:
     def test_the_plan_knows_what_was_removed(self) -> None:
         net = resnet()
-        boost = AutoBoost("O1")
+        boost = AutoBoost("O1", FN_HEAD)
         network, _ = boost.network_auto_process_train(net, momentum(net))
         decision = boost.plan["less_bn"]
         assert decision.reason.startswith("removed 4 of 10 batch norms")
@@ -187,7 +190,7 @@ class TestEvaluation:
         np.testing.assert_array_equal(other(x).asnumpy(), net(x).asnumpy())
 
     def test_idempotent_on_the_same_network(self) -> None:
-        boost = AutoBoost("O1")
+        boost = AutoBoost("O1", FN_HEAD)
         net = resnet()
         boost.network_auto_process_train(net, momentum(net))
         before = [(p.name, id(p)) for p in net.get_parameters()]

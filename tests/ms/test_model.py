@@ -101,13 +101,15 @@ class TestH11:
         assert model.plan["less_bn"].details["removed"] == ["block1.bn1", "block2.bn1"]
         names = {p.name for p in model.train_network.optimizer.parameters}
         assert "block1.bn1.gamma" not in names
-        assert {"block1.bn2.gamma", "fc.weight", "fc.multiplier"} <= names
+        assert {"block1.bn2.gamma", "fc.weight"} <= names
+        assert "fc.multiplier" not in names  # the level leaves the head out
 
     def test_two_models_do_not_know_of_each_other(self) -> None:
         """The reference's AutoBoost is one object for the whole process, with the first level."""
         first, second, third = Mlp(), Mlp(), Mlp()
+        head = {"less_bn": {"fn_flag": True}}
         plans = [
-            Model(first, loss_fn(), momentum(first), boost_level="O1").plan,
+            Model(first, loss_fn(), momentum(first), boost_level="O1", boost_config_dict=head).plan,
             Model(second, loss_fn(), momentum(second)).plan,
             Model(third, loss_fn(), momentum(third), boost_level="O1", boost_config_dict=manual(less_bn=False)).plan,
         ]

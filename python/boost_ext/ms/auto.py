@@ -31,10 +31,10 @@ class AutoBoost:
     the levels, the modes and all keys.
 
     Args:
-        level (str): "O0": nothing. "O1": less_bn and grad_freeze. "O2": O1 and adasum, which grad_freeze excludes.
-            Default: "O0".
+        level (str): "O0": nothing. "O1": less_bn and grad_freeze. "O2": O1 with more frozen steps, and adasum, which
+            grad_freeze excludes. Default: "O0".
         boost_config_dict (Union[dict, str]): the configuration, or the path of a JSON file with it. Keys that are left
-            out take their defaults. Default: "".
+            out take their defaults; O1 and O2 have some of their own. Default: "".
 
     Raises:
         TypeError: if `level` is no str, or values of the configuration have a wrong type.
@@ -42,7 +42,7 @@ class AutoBoost:
 
     Attributes:
         level (str): as given.
-        config (BoostConfig): frozen.
+        config (BoostConfig): frozen; what is in force at the level.
         boost_config (dict): the name of each algorithm of section ``boost`` to whether it is on.
         plan (Plan): what is done and what not, and why; knows more after a network was rewritten.
 
@@ -56,9 +56,10 @@ class AutoBoost:
     def __init__(
         self, level: str = "O0", boost_config_dict: BoostConfig | Mapping[str, Any] | str | os.PathLike[str] = ""
     ) -> None:
-        self.config = BoostConfig.load(boost_config_dict)
+        config = BoostConfig.load(boost_config_dict)
         ranks = get_group_size() if GlobalComm.INITED else 1
-        self.plan = plan(level, self.config, rank_size=ranks)
+        self.plan = plan(level, config, rank_size=ranks)
+        self.config = config.at_level(level)
         self.level = level
         self._decided = self.plan  # before a network is seen
         self.boost_config = {name: self.plan.applies(name) for name in FEATURES}
@@ -67,8 +68,8 @@ class AutoBoost:
         """Rewrite a network and its optimizer for training; logs the plan at INFO.
 
         Args:
-            network (Cell): without or with its loss. Changed in place by less_bn: batch norms of residual branches and
-                the last Dense are replaced.
+            network (Cell): without or with its loss. Changed in place by less_bn: batch norms of residual branches
+                are replaced, and with the FN head the last Dense.
             optimizer (Optimizer): of the network's parameters; it does not change.
 
         Returns:
