@@ -210,6 +210,12 @@ void py_packed_step(const Object& arrays) {
   without_gil([&] { packed_step(all); });
 }
 
+std::vector<std::string> optimizer_rules() {
+  std::vector<std::string> names;
+  for (int i = 0; i <= static_cast<int>(Rule::ftrl); ++i) names.emplace_back(facts(static_cast<Rule>(i)).name);
+  return names;
+}
+
 py::dict build_info() {
   py::dict info;
   info["version"] = BOOST_EXT_VERSION;
@@ -270,6 +276,7 @@ PYBIND11_MODULE(_core, m) {
         py::arg("hyper"), py::arg("scale"), py::arg("step"), py::arg("lr"), py::arg("weight_decay"), py::arg("ratio"),
         py::arg("centralize"), py::arg("first"));
   m.def("packed_step", &py_packed_step, py::arg("arrays"));
+  m.def("optimizer_rules", &optimizer_rules);
   m.def("build_info", &build_info);
   m.def("num_threads", &num_threads);
   m.def("set_num_threads", &set_num_threads, py::arg("threads"));

@@ -46,10 +46,14 @@ __all__ = [
     "UnscaleAndCheckReport",
     "contiguous",
     "in_pynative_mode",
+    "optimizer_rules",
+    "packed_step",
     "update_loss_scale",
 ]
 
 Tensors = Sequence[Tensor]
+packed_step = _core.packed_step
+optimizer_rules = _core.optimizer_rules
 
 _MODE = _ms_core.ms_ctx_param.mode
 

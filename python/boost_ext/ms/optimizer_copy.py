@@ -7,6 +7,8 @@ from typing import Any, TypeVar
 
 from mindspore import Parameter, nn
 
+from boost_ext.ms.optim.fused import FusedOptimizer
+
 __all__ = ["attributes", "per_parameter_state", "restrict"]
 
 Optimizer = TypeVar("Optimizer", bound=nn.Optimizer)
@@ -205,6 +207,8 @@ def restrict(optimizer: Optimizer, parameters: Iterable[Parameter]) -> Optimizer
     for name, cell in optimizer._cells.items():
         if isinstance(cell, nn.Optimizer):
             copy._cells[name] = restrict(cell, kept)
+    if isinstance(copy, FusedOptimizer):
+        copy.arrange()
     return copy
 
 

@@ -1,0 +1,82 @@
+"""Adagrad and its proximal form."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from boost_ext.ms.optim.arguments import non_negative, recorded, require_bool
+from boost_ext.ms.optim.fused import FusedOptimizer, state_like
+
+__all__ = ["Adagrad", "ProximalAdagrad"]
+
+
+class Adagrad(FusedOptimizer):
+    r"""Adaptive subgradients.
+
+    .. math:: h_{t+1} = h_t + g^2, \qquad w_{t+1} = w_t - l \frac{g}{\sqrt{h_{t+1}}}
+
+    No step where h is 0. (The documentation of MindSpore prints :math:`h_t + g`; its operator adds the square.)
+
+    Source: Duchi et al. 2011, *Adaptive subgradient methods for online learning and stochastic optimization*.
+
+    Args:
+        params, learning_rate, weight_decay, loss_scale: see :class:`FusedOptimizer`.
+        accum (float): what h starts with, >= 0. Default: 0.1.
+        update_slots (bool): whether h moves. Default: True.
+    """
+
+    rule = "adagrad"
+
+    @recorded
+    def __init__(
+        self,
+        params: Any,
+        accum: float = 0.1,
+        learning_rate: Any = 0.001,
+        update_slots: bool = True,
+        loss_scale: float = 1.0,
+        weight_decay: Any = 0.0,
+    ) -> None:
+        super().__init__(learning_rate, params, weight_decay, loss_scale)
+        non_negative("Adagrad", accum=accum)
+        self.accum = state_like(self.parameters, "accum", accum)
+        self._fuse((require_bool("Adagrad", "update_slots", update_slots),), (self.accum,))
+
+
+class ProximalAdagrad(FusedOptimizer):
+    r"""Adagrad with L1 and L2 regularization by a proximal step.
+
+    .. math::
+        h_{t+1} = h_t + g^2, \quad p = w_t - l \frac{g}{\sqrt{h_{t+1}}}, \quad
+        w_{t+1} = \frac{\operatorname{sign}(p)}{1 + l \, l_2} \max(|p| - l \, l_1, 0)
+
+    Of a sparse gradient only the rows that it names are touched.
+
+    Source: Duchi and Singer 2009, *Efficient learning using forward-backward splitting*.
+
+    Args:
+        params, learning_rate, weight_decay, loss_scale: see :class:`FusedOptimizer`.
+        accum (float): what h starts with, >= 0. Default: 0.1.
+        l1, l2 (float): >= 0. Default: 0.0.
+        use_locking (bool): nothing to lock here, an update is one call. Default: False.
+    """
+
+    rule = "proximal_adagrad"
+
+    @recorded
+    def __init__(
+        self,
+        params: Any,
+        accum: float = 0.1,
+        learning_rate: Any = 0.001,
+        l1: float = 0.0,
+        l2: float = 0.0,
+        use_locking: bool = False,
+        loss_scale: float = 1.0,
+        weight_decay: Any = 0.0,
+    ) -> None:
+        super().__init__(learning_rate, params, weight_decay, loss_scale)
+        non_negative("ProximalAdagrad", accum=accum, l1=l1, l2=l2)
+        require_bool("ProximalAdagrad", "use_locking", use_locking)
+        self.accum = state_like(self.parameters, "accum", accum)
+        self._fuse((l1, l2), (self.accum,))

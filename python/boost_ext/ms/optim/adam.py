@@ -1,0 +1,179 @@
+"""Adam and its relatives with the same state."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import mindspore as ms
+from mindspore import Parameter, Tensor
+
+from boost_ext.ms.optim.arguments import open_unit, positive, recorded, require_bool
+from boost_ext.ms.optim.fused import FusedOptimizer, state_like
+
+__all__ = ["Adam", "AdamOffload", "AdamWeightDecay", "LazyAdam"]
+
+
+class _Adam(FusedOptimizer):
+    """Adam's state and arguments."""
+
+    rule = "adam"
+
+    def _make(
+        self, beta1: float, beta2: float, eps: float, use_locking: bool, use_nesterov: bool, use_amsgrad: bool
+    ) -> None:
+        owner = type(self).__name__
+        open_unit(owner, beta1=beta1, beta2=beta2)
+        positive(owner, eps=eps)
+        for name, value in (
+            ("use_locking", use_locking),
+            ("use_nesterov", use_nesterov),
+            ("use_amsgrad", use_amsgrad),
+        ):
+            require_bool(owner, name, value)
+        self.use_nesterov = use_nesterov
+        self.use_amsgrad = use_amsgrad
+        self.beta1_power = Parameter(Tensor(1.0, ms.float32), name="beta1_power", requires_grad=False)
+        self.beta2_power = Parameter(Tensor(1.0, ms.float32), name="beta2_power", requires_grad=False)
+        self.moment1 = state_like(self.parameters, "moment1")
+        self.moment2 = state_like(self.parameters, "moment2")
+        states = [self.moment1, self.moment2]
+        if use_amsgrad:
+            self.vhat = state_like(self.parameters, "vhat")
+            states.append(self.vhat)
+        powers = (self.beta1_power, self.beta2_power)
+        self._fuse((beta1, beta2, eps, use_nesterov), states, powers=powers)
+
+
+class Adam(_Adam):
+    r"""Adaptive moment estimation.
+
+    .. math::
+        m_{t+1} = \beta_1 m_t + (1-\beta_1) g, \quad v_{t+1} = \beta_2 v_t + (1-\beta_2) g^2, \quad
+        w_{t+1} = w_t - l \frac{\sqrt{1-\beta_2^t}}{1-\beta_1^t} \frac{m_{t+1}}{\sqrt{v_{t+1}} + \epsilon}
+
+    with Nesterov momentum :math:`\beta_1 m_{t+1} + (1-\beta_1) g` in the place of :math:`m_{t+1}`, and with AMSGrad
+    the largest v so far in the place of v. The powers of the betas come from the step counter, in float64;
+    ``beta1_power`` and ``beta2_power`` are kept for checkpoints.
+
+    Source: Kingma and Ba 2015, *Adam: a method for stochastic optimization*, the form at the end of section 2, as
+    ``mindspore.nn.Adam``; Reddi et al. 2018 (AMSGrad).
+
+    Args:
+        params, learning_rate, weight_decay, loss_scale: see :class:`FusedOptimizer`.
+        beta1, beta2 (float): in (0, 1). Default: 0.9, 0.999.
+        eps (float): > 0. Default: 1e-8.
+        use_locking (bool): nothing to lock here, an update is one call. Default: False.
+        use_nesterov (bool): Default: False.
+        use_amsgrad (bool): Default: False.
+    """
+
+    @recorded
+    def __init__(
+        self,
+        params: Any,
+        learning_rate: Any = 1e-3,
+        beta1: float = 0.9,
+        beta2: float = 0.999,
+        eps: float = 1e-8,
+        use_locking: bool = False,
+        use_nesterov: bool = False,
+        weight_decay: Any = 0.0,
+        loss_scale: float = 1.0,
+        use_amsgrad: bool = False,
+    ) -> None:
+        super().__init__(learning_rate, params, weight_decay, loss_scale)
+        self._make(beta1, beta2, eps, use_locking, use_nesterov, use_amsgrad)
+
+
+class LazyAdam(_Adam):
+    """:class:`Adam`; of a sparse gradient only the rows that it names are touched, with their moments.
+
+    Source: ``mindspore.nn.LazyAdam``. Arguments as :class:`Adam`, without AMSGrad.
+    """
+
+    @recorded
+    def __init__(
+        self,
+        params: Any,
+        learning_rate: Any = 1e-3,
+        beta1: float = 0.9,
+        beta2: float = 0.999,
+        eps: float = 1e-8,
+        use_locking: bool = False,
+        use_nesterov: bool = False,
+        weight_decay: Any = 0.0,
+        loss_scale: float = 1.0,
+    ) -> None:
+        super().__init__(learning_rate, params, weight_decay, loss_scale)
+        self._make(beta1, beta2, eps, use_locking, use_nesterov, False)
+
+
+class AdamOffload(_Adam):
+    """:class:`Adam` with its state, and the update, in host memory. On a CPU it is Adam.
+
+    Source: ``mindspore.nn.AdamOffload``. Arguments as :class:`Adam`, without AMSGrad.
+
+    Attributes:
+        host_bytes (int): memory that the state takes on the host.
+    """
+
+    @recorded
+    def __init__(
+        self,
+        params: Any,
+        learning_rate: Any = 1e-3,
+        beta1: float = 0.9,
+        beta2: float = 0.999,
+        eps: float = 1e-8,
+        use_locking: bool = False,
+        use_nesterov: bool = False,
+        weight_decay: Any = 0.0,
+        loss_scale: float = 1.0,
+    ) -> None:
+        super().__init__(learning_rate, params, weight_decay, loss_scale)
+        self._make(beta1, beta2, eps, use_locking, use_nesterov, False)
+
+    @property
+    def host_bytes(self) -> int:
+        """Memory of moments and master copies, in bytes."""
+        halves = [self.masters[i] for i in self.half_members]
+        return sum(4 * state.size for state in (*self.moment1, *self.moment2, *halves))
+
+
+class AdamWeightDecay(FusedOptimizer):
+    r"""Adam with decoupled weight decay and without bias correction.
+
+    .. math::
+        m_{t+1} = \beta_1 m_t + (1-\beta_1) g, \quad v_{t+1} = \beta_2 v_t + (1-\beta_2) g^2, \quad
+        w_{t+1} = w_t - l \left( \frac{m_{t+1}}{\sqrt{v_{t+1}} + \epsilon} + \lambda w_t \right)
+
+    Arithmetic and state are float32, also for half-precision parameters, where ``mindspore.nn.AdamWeightDecay`` loses
+    its steps.
+
+    Source: ``mindspore.nn.AdamWeightDecay``; decoupled decay: Loshchilov and Hutter 2019.
+
+    Args:
+        params, learning_rate: see :class:`FusedOptimizer`.
+        beta1, beta2 (float): in (0, 1). Default: 0.9, 0.999.
+        eps (float): > 0. Default: 1e-6.
+        weight_decay (Union[float, int, Cell]): lambda. Default: 0.0.
+    """
+
+    rule = "adam_weight_decay"
+
+    @recorded
+    def __init__(
+        self,
+        params: Any,
+        learning_rate: Any = 1e-3,
+        beta1: float = 0.9,
+        beta2: float = 0.999,
+        eps: float = 1e-6,
+        weight_decay: Any = 0.0,
+    ) -> None:
+        super().__init__(learning_rate, params, weight_decay)
+        open_unit("AdamWeightDecay", beta1=beta1, beta2=beta2)
+        positive("AdamWeightDecay", eps=eps)
+        self.moments1 = state_like(self.parameters, "adam_m")
+        self.moments2 = state_like(self.parameters, "adam_v")
+        self._fuse((beta1, beta2, eps), (self.moments1, self.moments2))

@@ -1,0 +1,71 @@
+"""The constructors' arguments: recorded for whoever constructs an optimizer again, and checked as documented."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from mindspore import Tensor, nn
+
+__all__ = ["non_negative", "open_unit", "positive", "recorded", "require_bool", "require_float"]
+
+Init = TypeVar("Init", bound=Callable[..., None])
+
+
+def recorded(init: Init) -> Init:
+    """A constructor that records its arguments as the optimizers of mindspore.nn do: ``init_params``,
+    ``init_learning_rate`` and ``init_args``. It keeps its signature, too."""
+    signature = inspect.signature(init)
+
+    @functools.wraps(init)
+    def wrapper(self: nn.Optimizer, *args: Any, **kwargs: Any) -> None:
+        bound = signature.bind(self, *args, **kwargs)
+        bound.apply_defaults()
+        arguments = dict(bound.arguments)
+        arguments.pop("self")
+        init(self, *args, **kwargs)
+        self.init_params = {"params": arguments.pop("params")}
+        if "learning_rate" in arguments:
+            rate = arguments.pop("learning_rate")
+            rate = rate.asnumpy().tolist() if isinstance(rate, Tensor) else rate
+            self.init_learning_rate = None if isinstance(rate, nn.Cell) else rate
+        self.init_args = arguments
+
+    return wrapper  # type: ignore[return-value]
+
+
+def require_float(owner: str, name: str, value: Any) -> float:
+    """The value, or a TypeError: mindspore.nn takes no int for a float here either."""
+    if not isinstance(value, float):
+        raise TypeError(f"{owner}: {name} must be a float, got {type(value).__name__}")
+    return value
+
+
+def require_bool(owner: str, name: str, value: Any) -> bool:
+    """The value, or a TypeError."""
+    if not isinstance(value, bool):
+        raise TypeError(f"{owner}: {name} must be a bool, got {type(value).__name__}")
+    return value
+
+
+def non_negative(owner: str, **values: Any) -> None:
+    """Floats >= 0, and finite."""
+    for name, value in values.items():
+        if not 0 <= require_float(owner, name, value) < float("inf"):
+            raise ValueError(f"{owner}: {name} must be finite and >= 0, got {value}")
+
+
+def positive(owner: str, **values: Any) -> None:
+    """Floats > 0, and finite."""
+    for name, value in values.items():
+        if not 0 < require_float(owner, name, value) < float("inf"):
+            raise ValueError(f"{owner}: {name} must be finite and > 0, got {value}")
+
+
+def open_unit(owner: str, **values: Any) -> None:
+    """Floats in (0, 1)."""
+    for name, value in values.items():
+        if not 0 < require_float(owner, name, value) < 1:
+            raise ValueError(f"{owner}: {name} must be in (0, 1), got {value}")

@@ -1,0 +1,213 @@
+"""The base of the optimizers: everything but state and formula. One native call steps all parameters.
+
+The call gets the gradients as they come: it unscales, decays and centralizes them in the pass that updates the weights
+(:mod:`boost_ext.optimizer_ops`). Learning rates and weight decays go in once for each group of parameters that share
+them; the step counter, and whatever else moves, is written by the call itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import mindspore as ms
+import numpy as np
+from mindspore import Parameter, ParameterTuple, Tensor, nn
+from mindspore.common import initializer
+
+from boost_ext.ms import native
+
+__all__ = ["FusedOptimizer", "state_like"]
+
+_HALVES = (ms.float16, ms.bfloat16)
+
+
+def state_like(parameters: Sequence[Parameter], prefix: str, value: float = 0.0) -> ParameterTuple:
+    """State of the parameters' shapes, named as ``ParameterTuple.clone`` names it, float32 whatever their dtype."""
+    return ParameterTuple(
+        Parameter(initializer.initializer(initializer.Constant(value), p.shape, ms.float32), name=f"{prefix}.{p.name}")
+        for p in parameters
+    )
+
+
+class FusedStep(native.NativeCell):
+    """``cell(layout, hyper, skip, ...)``: see csrc/doors/packed_step.h."""
+
+    symbol = "optimizer_step"
+
+    def by_pointer(self, *arrays: Any) -> bool:
+        native.packed_step(arrays)
+        return True
+
+
+class FusedOptimizer(nn.Optimizer):
+    """What the optimizers share. A subclass names its `rule`, and hands its state to :meth:`_fuse`.
+
+    Args:
+        learning_rate (Union[float, int, Tensor, Iterable, LearningRateSchedule]): one value, one for each step, or a
+            schedule; >= 0.
+        parameters (Union[list[Parameter], list[dict]]): parameters, or groups of them: dicts with ``params`` and
+            optionally ``lr``, ``weight_decay``, ``grad_centralization`` (for weights of two axes and more), and one
+            dict with ``order_params`` alone.
+        weight_decay (Union[float, int, Cell]): L2 penalty, >= 0. Without groups it does not reach parameters with
+            "beta" or "gamma" in their names. Default: 0.0.
+        loss_scale (float): gradients are divided by it, > 0. Default: 1.0.
+
+    Inputs:
+        gradients (tuple[Tensor]), of the parameters' shapes.
+
+    Outputs:
+        Tensor[bool] of shape (1,), True.
+
+    Raises:
+        TypeError: if an argument has a type other than the ones given.
+        ValueError: if a value is out of range, or a learning rate has more than one axis.
+
+    float16 and bfloat16 parameters have a float32 master copy in ``masters``, which the arithmetic happens on; a
+    parameter that is set from outside (a checkpoint) takes its master along at the next step. State is float32.
+    """
+
+    rule: str
+    # For boost_ext.ms.optimizer_copy: what holds one item for each parameter, in any subclass.
+    per_parameter_attributes: ClassVar[tuple[str, ...]] = (
+        *("masters", "states0", "states1", "states2", "first"),
+        *("moments", "linear", "accum", "moment1", "moment2", "vhat", "moments1", "moments2", "ms", "mg", "moment"),
+    )
+
+    def _fuse(
+        self,
+        hyper: Sequence[float],
+        states: Sequence[ParameterTuple],
+        *,
+        powers: Sequence[Parameter] = (),
+        first: Sequence[Parameter] = (),
+    ) -> None:
+        """The last act of a constructor: `hyper` and `states` in the order of the rule, see ops/optimizer_step.h."""
+        self.masters = ParameterTuple(_masters(self.parameters))
+        self.number_of_states = len(states)
+        for i, state in enumerate(states):
+            setattr(self, f"states{i}", ParameterTuple(state))
+        self.powers = tuple(powers)
+        self.has_first = bool(first)
+        if first:
+            self.first = ParameterTuple(first)
+        self.hyper = Tensor(np.array([*hyper, self.loss_scale], np.float64))
+        self.no_skip, self.unit = Tensor([False]), Tensor([1.0], ms.float32)
+        self.no_decay = Tensor(0.0, ms.float32)
+        self.native_step = FusedStep()
+        self.arrange()
+
+    def arrange(self) -> None:
+        """Sort the parameters into groups; again where an optimizer was narrowed to some of its parameters."""
+        keys: list[Any] = []
+        layout: list[int] = []
+        members: list[int] = []
+        self.half_members = tuple(i for i, p in enumerate(self.parameters) if p.dtype in _HALVES)
+        for i, parameter in enumerate(self.parameters):
+            rate = self.learning_rate[i] if self.is_group_lr else self.learning_rate
+            decay = self._decay_of(i)
+            key = (id(rate), id(decay) if isinstance(decay, nn.Cell) else decay)
+            if key not in keys:
+                keys.append(key)
+                members.append(i)
+            centralized = self.is_group and bool(self.grad_centralization_flags[i]) and parameter.ndim >= 2
+            layout += [keys.index(key), int(centralized), int(i in self.half_members)]
+        self.group_members = tuple(members)
+        self.decayed_members = tuple(self._decay_of(i) != 0 for i in members)
+        rule = native.optimizer_rules().index(self.rule)
+        header = [rule, len(keys), self.number_of_states, bool(self.powers), self.has_first, len(self.parameters)]
+        self.layout = Tensor(np.array([*header, *layout], np.int32))
+        # For PYNATIVE_MODE: the arguments that are always the same objects, gathered once.
+        self.__dict__["_fixed"] = None
+
+    def _decay_of(self, i: int) -> Any:
+        """The weight decay of parameter i times the loss scale, as mindspore.nn holds it; or a cell."""
+        if self.is_group:
+            return self.group_weight_decay[i]
+        if not (self.exec_weight_decay and self.decay_flags[i]):
+            return 0.0
+        return self.weight_decay if isinstance(self.weight_decay, nn.Cell) else float(self.weight_decay.asnumpy())
+
+    def _rates(self) -> Any:
+        """The learning rate of each group."""
+        if not self.is_group_lr:
+            rate = self.get_lr()
+            return (rate,) * len(self.group_members)
+        rates = ()
+        for i in self.group_members:
+            rate = self.learning_rate[i]
+            if self.dynamic_lr:
+                rate = rate(self.global_step).reshape(())
+            rates = (*rates, rate)
+        return rates
+
+    def _decays(self) -> Any:
+        """The weight decay of each group, times the loss scale."""
+        decays = ()
+        for k in range(len(self.group_members)):
+            decay = self.no_decay
+            if self.decayed_members[k]:
+                decay = self._decay_now(self.group_members[k])
+            decays = (*decays, decay)
+        return decays
+
+    def _decay_now(self, i: int) -> Any:
+        decay = self.weight_decay[i] if self.is_group else self.weight_decay
+        dynamic = self.dynamic_decay_flags[i] if self.is_group else self.dynamic_decay_flags
+        return decay(self.global_step).reshape(()) if dynamic else decay
+
+    def construct(self, gradients: Any) -> Tensor:
+        return self._step(gradients, self.no_skip, self.unit, self.unit, self.unit)
+
+    def _step(self, gradients: Any, skip: Any, scale: Any, clip: Any, ratio: Any) -> Any:
+        numbers = self._rates() + self._decays()
+        weights, states = self._weights(), self._states()
+        head = (self.layout, self.hyper, skip, scale, clip, self.global_step, ratio)
+        return self.native_step(*head, *numbers, *weights, *gradients, *states)
+
+    def _weights(self) -> Any:
+        masters = ()
+        for i in self.half_members:
+            masters = (*masters, self.masters[i])
+        return self.powers + tuple(self.parameters) + masters
+
+    def _states(self) -> Any:
+        states = ()
+        if self.number_of_states > 0:
+            states = states + tuple(self.states0)
+        if self.number_of_states > 1:
+            states = states + tuple(self.states1)
+        if self.number_of_states > 2:
+            states = states + tuple(self.states2)
+        if self.has_first:
+            states = states + tuple(self.first)
+        return states
+
+    def __call__(self, gradients: Sequence[Tensor]) -> Tensor:
+        if not native.in_pynative_mode():
+            return super().__call__(gradients)
+        fixed = self.__dict__.get("_fixed")
+        if fixed is None:
+            head = (self.layout, self.hyper, self.no_skip, self.unit, self.unit, self.global_step, self.unit)
+            numbers = None if self._is_dynamic_lr_or_weight_decay() else self._rates() + self._decays()
+            fixed = self.__dict__["_fixed"] = (head, numbers, self._weights(), self._states(), Tensor([True]))
+        head, numbers, weights, states, done = fixed
+        if numbers is None:
+            numbers = self._rates() + self._decays()
+        native.packed_step((*head, *numbers, *weights, *native.contiguous(gradients), *states))
+        return done
+
+    @nn.Optimizer.target.setter
+    def target(self, value: str) -> None:
+        """Where the parameters are updated, see :class:`mindspore.nn.Optimizer`."""
+        self._set_base_target(value)
+
+
+def _masters(parameters: Sequence[Parameter]) -> list[Parameter]:
+    """A float32 copy of each half-precision parameter; in the place of the others themselves."""
+    return [
+        Parameter(p.value().astype(ms.float32), name=f"master.{p.name}", requires_grad=False)
+        if p.dtype in _HALVES
+        else p
+        for p in parameters
+    ]

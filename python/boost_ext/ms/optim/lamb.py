@@ -1,0 +1,49 @@
+"""Lamb."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from boost_ext.ms.optim.arguments import open_unit, positive, recorded
+from boost_ext.ms.optim.fused import FusedOptimizer, state_like
+
+__all__ = ["Lamb"]
+
+
+class Lamb(FusedOptimizer):
+    r"""Layer-wise adaptive moments for large batches.
+
+    .. math::
+        r = \frac{m_t / (1-\beta_1^t)}{\sqrt{v_t / (1-\beta_2^t)} + \epsilon} + \lambda w_{t-1}, \qquad
+        w_t = w_{t-1} - l \frac{\|w_{t-1}\|}{\|r\|} r
+
+    with Adam's moments, norms over each parameter, and 1 for their ratio where one of them is 0. (The documentation of
+    MindSpore divides by :math:`\beta^t`; the paper and its operator by :math:`1-\beta^t`.)
+
+    Source: You et al. 2020, *Large batch optimization for deep learning: training BERT in 76 minutes*, algorithm 2.
+
+    Args:
+        params, learning_rate: see :class:`FusedOptimizer`.
+        beta1, beta2 (float): in (0, 1). Default: 0.9, 0.999.
+        eps (float): > 0. Default: 1e-6.
+        weight_decay (Union[float, int, Cell]): lambda. Default: 0.0.
+    """
+
+    rule = "lamb"
+
+    @recorded
+    def __init__(
+        self,
+        params: Any,
+        learning_rate: Any,
+        beta1: float = 0.9,
+        beta2: float = 0.999,
+        eps: float = 1e-6,
+        weight_decay: Any = 0.0,
+    ) -> None:
+        super().__init__(learning_rate, params, weight_decay)
+        open_unit("Lamb", beta1=beta1, beta2=beta2)
+        positive("Lamb", eps=eps)
+        self.moments1 = state_like(self.parameters, "lamb_m")
+        self.moments2 = state_like(self.parameters, "lamb_v")
+        self._fuse((beta1, beta2, eps), (self.moments1, self.moments2))

@@ -1,0 +1,46 @@
+"""Momentum."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from boost_ext.ms.optim.arguments import non_negative, recorded, require_bool
+from boost_ext.ms.optim.fused import FusedOptimizer, state_like
+
+__all__ = ["Momentum"]
+
+
+class Momentum(FusedOptimizer):
+    r"""Gradient descent with momentum.
+
+    .. math:: v_{t+1} = u \, v_t + g, \qquad w_{t+1} = w_t - l \, v_{t+1}
+
+    and with Nesterov momentum :math:`w_{t+1} = w_t - l \, (g + u \, v_{t+1})`, which mindspore.nn.Momentum ignores on
+    a CPU.
+
+    Source: Sutskever et al. 2013, *On the importance of initialization and momentum in deep learning*.
+
+    Args:
+        params, learning_rate, weight_decay, loss_scale: see :class:`FusedOptimizer`.
+        momentum (float): u, >= 0.
+        use_nesterov (bool): Default: False.
+    """
+
+    rule = "momentum"
+
+    @recorded
+    def __init__(
+        self,
+        params: Any,
+        learning_rate: Any,
+        momentum: float,
+        weight_decay: Any = 0.0,
+        loss_scale: float = 1.0,
+        use_nesterov: bool = False,
+    ) -> None:
+        super().__init__(learning_rate, params, weight_decay, loss_scale)
+        non_negative("Momentum", momentum=momentum)
+        self.momentum = momentum
+        self.use_nesterov = require_bool("Momentum", "use_nesterov", use_nesterov)
+        self.moments = state_like(self.parameters, "moments")
+        self._fuse((momentum, use_nesterov), (self.moments,))

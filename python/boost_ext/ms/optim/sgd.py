@@ -1,0 +1,67 @@
+"""Stochastic gradient descent."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import mindspore as ms
+from mindspore import Parameter, Tensor
+
+from boost_ext.ms.optim.arguments import non_negative, recorded, require_bool
+from boost_ext.ms.optim.fused import FusedOptimizer, state_like
+
+__all__ = ["SGD"]
+
+
+class SGD(FusedOptimizer):
+    r"""Stochastic gradient descent, with momentum if `momentum` is not 0.
+
+    .. math:: v_{t+1} = u \, v_t + (1 - d) \, g, \qquad w_{t+1} = w_t - l \, v_{t+1}
+
+    with :math:`v_1 = g` in the first step of a parameter, and with Nesterov momentum
+    :math:`w_{t+1} = w_t - l \, (g + u \, v_{t+1})`. Without momentum :math:`w_{t+1} = w_t - l \, g`, and no state.
+
+    Source: Sutskever et al. 2013, *On the importance of initialization and momentum in deep learning*;
+    ``mindspore.nn.SGD``.
+
+    Args:
+        params, learning_rate, weight_decay, loss_scale: see :class:`FusedOptimizer`; the learning rate is 0.1 if it is
+            left out, and the weight decay may not be a Cell.
+        momentum (float): u, >= 0. Default: 0.0.
+        dampening (float): d, >= 0. Default: 0.0.
+        nesterov (bool): asks for a momentum > 0 and no dampening. Default: False.
+    """
+
+    rule = "sgd"
+
+    @recorded
+    def __init__(
+        self,
+        params: Any,
+        learning_rate: Any = 0.1,
+        momentum: float = 0.0,
+        dampening: float = 0.0,
+        weight_decay: Any = 0.0,
+        nesterov: bool = False,
+        loss_scale: float = 1.0,
+    ) -> None:
+        super().__init__(learning_rate, params, weight_decay, loss_scale)
+        momentum, dampening = (float(x) if type(x) is int else x for x in (momentum, dampening))
+        non_negative("SGD", momentum=momentum, dampening=dampening)
+        require_bool("SGD", "nesterov", nesterov)
+        if nesterov and (momentum == 0 or dampening != 0):
+            raise ValueError(
+                f"SGD: nesterov needs momentum > 0 and dampening 0, got momentum {momentum}, dampening {dampening}"
+            )
+        if self.dynamic_weight_decay:
+            raise TypeError("SGD: weight_decay must be a float or an int, got a Cell")
+        self.momentum = Parameter(Tensor(momentum, ms.float32), name="momentum", requires_grad=False)
+        self.dampening = dampening
+        self.nesterov = nesterov
+        states, first = (), ()
+        if momentum > 0:
+            self.accum = state_like(self.parameters, "accum")
+            states = (self.accum,)
+            if dampening > 0:  # without it the first step needs no rule of its own: v starts at 0
+                first = [Parameter(Tensor([1.0], ms.float32), name=f"stat.{p.name}") for p in self.parameters]
+        self._fuse((momentum, dampening, nesterov), states, first=first)

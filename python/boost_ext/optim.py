@@ -1,0 +1,25 @@
+"""The optimizers: native steps behind the interface of ``mindspore.nn``'s."""
+
+from boost_ext.ms.optim.adagrad import Adagrad, ProximalAdagrad
+from boost_ext.ms.optim.adam import Adam, AdamOffload, AdamWeightDecay, LazyAdam
+from boost_ext.ms.optim.ftrl import FTRL
+from boost_ext.ms.optim.fused import FusedOptimizer
+from boost_ext.ms.optim.lamb import Lamb
+from boost_ext.ms.optim.momentum import Momentum
+from boost_ext.ms.optim.rmsprop import RMSProp
+from boost_ext.ms.optim.sgd import SGD
+
+__all__ = [
+    "FTRL",
+    "SGD",
+    "Adagrad",
+    "Adam",
+    "AdamOffload",
+    "AdamWeightDecay",
+    "FusedOptimizer",
+    "Lamb",
+    "LazyAdam",
+    "Momentum",
+    "ProximalAdagrad",
+    "RMSProp",
+]
