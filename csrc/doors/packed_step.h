@@ -1,5 +1,5 @@
-// The call of optimizer_step that MindSpore makes, from its graphs and by pointer alike: one flat list of arrays, numbers
-// included, so that nothing is read on the Python side.
+// The call of optimizer_step that MindSpore makes, from its graphs and by pointer alike: one flat list of arrays,
+// numbers included, so that nothing is read on the Python side.
 #pragma once
 
 #include "ops/tensor.h"

@@ -16,7 +16,7 @@ from mindspore import Parameter, Tensor, jit, nn
 from boost_ext.ms import native
 from boost_ext.ms.common_head import CommonHeadLastFN
 
-__all__ = ["centralizing", "is_centralized"]
+__all__ = ["CentralizingOptimizer", "centralizing", "is_centralized"]
 
 _NAMES = ("beta", "gamma", "bias")
 _CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.Conv1dTranspose, nn.Conv2dTranspose, nn.Conv3dTranspose)
@@ -40,8 +40,9 @@ def is_centralized(parameter: Parameter, cell: nn.Cell | None) -> bool:
     return not isinstance(cell, _EXCLUDED)
 
 
-class _Centralizing(nn.Optimizer):
-    """What the optimizer's ``construct`` calls after weight decay, as ``nn.Momentum`` does."""
+class CentralizingOptimizer(nn.Optimizer):
+    """An optimizer whose ``gradients_centralization`` runs on the CPU, for any number of channels; most optimizers of
+    ``mindspore.nn`` call it after weight decay."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -69,7 +70,7 @@ class _Centralizing(nn.Optimizer):
         return result
 
 
-class _CentralizingFirst(_Centralizing):
+class _CentralizingFirst(CentralizingOptimizer):
     """For a ``construct`` that does not know of centralization: it gets centralized gradients, under the name update.
 
     Not by ``super()``: for the graph compiler that is the class above the optimizer's own, which would be this one.
@@ -79,7 +80,7 @@ class _CentralizingFirst(_Centralizing):
         return self.update(self.gradients_centralization(gradients))
 
 
-class _CompiledCentralizingFirst(_Centralizing):
+class _CompiledCentralizingFirst(CentralizingOptimizer):
     """The same for a ``construct`` that is compiled in PYNATIVE_MODE too."""
 
     @jit  # type: ignore[untyped-decorator]
@@ -101,11 +102,11 @@ def centralizing(optimizer: nn.Optimizer) -> type[nn.Optimizer]:
     centralized before anything else. The gradients themselves are never written.
     """
     cls = type(optimizer)
-    if issubclass(cls, _Centralizing):
+    if issubclass(cls, CentralizingOptimizer):
         return cls
     construct = inspect.unwrap(cls.construct)
     calls = "gradients_centralization" in construct.__code__.co_names and not getattr(optimizer, "use_offload", False)
     if calls:
-        return _subclass(_Centralizing, cls)
+        return _subclass(CentralizingOptimizer, cls)
     compiled = hasattr(cls.construct, "__wrapped__")
     return _subclass(_CompiledCentralizingFirst if compiled else _CentralizingFirst, cls)

@@ -16,6 +16,7 @@ from mindspore import Parameter, ParameterTuple, Tensor, nn
 from mindspore.common import initializer
 
 from boost_ext.ms import native
+from boost_ext.ms.grad_centralization import CentralizingOptimizer
 
 __all__ = ["FusedOptimizer", "state_like"]
 
@@ -40,7 +41,7 @@ class FusedStep(native.NativeCell):
         return True
 
 
-class FusedOptimizer(nn.Optimizer):
+class FusedOptimizer(CentralizingOptimizer):
     """What the optimizers share. A subclass names its `rule`, and hands its state to :meth:`_fuse`.
 
     Args:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+import mindspore as ms
+from mindspore import Parameter, Tensor
+
 from boost_ext.ms.optim.arguments import non_negative, recorded, require_bool
 from boost_ext.ms.optim.fused import FusedOptimizer, state_like
 
@@ -40,7 +43,7 @@ class Momentum(FusedOptimizer):
     ) -> None:
         super().__init__(learning_rate, params, weight_decay, loss_scale)
         non_negative("Momentum", momentum=momentum)
-        self.momentum = momentum
+        self.momentum = Parameter(Tensor(momentum, ms.float32), name="momentum", requires_grad=False)
         self.use_nesterov = require_bool("Momentum", "use_nesterov", use_nesterov)
         self.moments = state_like(self.parameters, "moments")
         self._fuse((momentum, use_nesterov), (self.moments,))
