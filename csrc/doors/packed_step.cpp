@@ -9,7 +9,7 @@ namespace boost_ext {
 namespace {
 
 constexpr const char* kOp = "optimizer_step";
-constexpr std::int64_t kHeader = 6;
+constexpr std::int64_t kHeader = 6, kPerTensor = 4;
 
 class Reader {
  public:
@@ -48,13 +48,52 @@ std::vector<float> numbers(Reader& in, const char* arg, std::int64_t count, doub
   return values;
 }
 
+// The settings of some of the tensors.
+StepSettings chosen(const StepSettings& all, const std::vector<std::size_t>& which) {
+  StepSettings some = all;
+  some.lr.clear(), some.decay.clear(), some.centralize.clear(), some.first.clear();
+  if (all.ratio.size() > 1) some.ratio.clear();
+  for (std::size_t i : which) {
+    some.lr.push_back(all.lr[i]);
+    some.decay.push_back(all.decay[i]);
+    some.centralize.push_back(all.centralize[i]);
+    if (!all.first.empty()) some.first.push_back(all.first[i]);
+    if (all.ratio.size() > 1) some.ratio.push_back(all.ratio[i]);
+  }
+  return some;
+}
+
+// A call in which some gradients hold rows only: these one by one, the others together.
+void step_rows(const StepSettings& settings, const Views& weights, const Views& masters, const Views& grads,
+               const std::vector<Views>& state, const Views& indices) {
+  std::vector<std::size_t> whole;
+  Views dense_weights, dense_masters, dense_grads;
+  std::vector<Views> dense_state(state.size());
+  for (std::size_t i = 0; i < weights.size(); ++i) {
+    if (indices[i].data == nullptr) {
+      whole.push_back(i);
+      dense_weights.push_back(weights[i]);
+      if (!masters.empty()) dense_masters.push_back(masters[i]);
+      dense_grads.push_back(grads[i]);
+      for (std::size_t k = 0; k < state.size(); ++k) dense_state[k].push_back(state[k][i]);
+      continue;
+    }
+    Views rows_of_state;
+    for (const Views& views : state) rows_of_state.push_back(views[i]);
+    optimizer_step_rows(cpu_context(), chosen(settings, {i}), weights[i], masters.empty() ? View() : masters[i],
+                        indices[i], grads[i], rows_of_state);
+  }
+  if (whole.empty()) return;
+  optimizer_step(cpu_context(), chosen(settings, whole), dense_weights, dense_masters, dense_grads, dense_state);
+}
+
 }  // namespace
 
 void packed_step(const Views& arrays) {
   Reader in(arrays);
   const View& layout = in.take("layout", DType::i32, -1);
   const auto* header = static_cast<const std::int32_t*>(layout.data);
-  require(layout.size >= kHeader && layout.size == kHeader + 3 * header[5], kOp, ": layout must fit its tensors, got ",
+  require(layout.size >= kHeader && layout.size == kHeader + kPerTensor * header[5], kOp, ": layout must fit its tensors, got ",
           layout.size, " numbers");
   StepSettings settings;
   settings.rule = static_cast<Rule>(header[0]);
@@ -79,7 +118,7 @@ void packed_step(const Views& arrays) {
 
   std::int64_t halves = 0;
   for (std::int64_t i = 0; i < n; ++i) {
-    const std::int32_t* tensor = header + kHeader + 3 * i;
+    const std::int32_t* tensor = header + kHeader + kPerTensor * i;
     const auto group = static_cast<std::size_t>(tensor[0]);
     require(group < lr.size(), kOp, ": layout must name one of ", groups, " groups, got ", tensor[0]);
     settings.lr.push_back(lr[group]);
@@ -92,7 +131,7 @@ void packed_step(const Views& arrays) {
   for (std::int64_t i = 0, next = 0; halves > 0 && i < n; ++i) {
     masters.emplace_back();
     masters.back().size = 0;
-    if (header[kHeader + 3 * i + 2]) masters.back() = some_masters[static_cast<std::size_t>(next++)];
+    if (header[kHeader + kPerTensor * i + 2]) masters.back() = some_masters[static_cast<std::size_t>(next++)];
   }
   const Views grads = in.list("grads", n);
   std::vector<Views> state;
@@ -102,9 +141,20 @@ void packed_step(const Views& arrays) {
     first.push_back(in.data<float>("first", DType::f32, 1));
     settings.first.push_back(*first.back() != 0);
   }
+  Views indices;  // of all tensors; without data for those that come whole
+  bool some_rows = false;
+  for (std::int64_t i = 0; i < n; ++i) {
+    indices.emplace_back();
+    if (!header[kHeader + kPerTensor * i + 3]) continue;
+    indices.back() = in.take("indices", DType::i32, -1);
+    some_rows = true;
+  }
   require(in.done(), kOp, ": must get as many arrays as the layout says, got ", arrays.size());
 
-  optimizer_step(cpu_context(), settings, weights, masters, grads, state);
+  if (!some_rows)
+    optimizer_step(cpu_context(), settings, weights, masters, grads, state);
+  else
+    step_rows(settings, weights, masters, grads, state, indices);
   for (float* f : first) *f = 0;
   *step = static_cast<std::int32_t>(settings.step);
   for (std::size_t i = 0; has_powers && i < 2; ++i) {

@@ -62,6 +62,7 @@ class ProximalAdagrad(FusedOptimizer):
     """
 
     rule = "proximal_adagrad"
+    takes_rows = True
 
     @recorded
     def __init__(

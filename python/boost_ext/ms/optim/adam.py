@@ -17,6 +17,7 @@ class _Adam(FusedOptimizer):
     """Adam's state and arguments."""
 
     rule = "adam"
+    takes_rows = True
 
     def _make(
         self, beta1: float, beta2: float, eps: float, use_locking: bool, use_nesterov: bool, use_amsgrad: bool

@@ -33,6 +33,7 @@ class FTRL(FusedOptimizer):
     """
 
     rule = "ftrl"
+    takes_rows = True
 
     @recorded
     def __init__(

@@ -14,6 +14,7 @@ import mindspore as ms
 import numpy as np
 from mindspore import Parameter, ParameterTuple, Tensor, nn
 from mindspore.common import initializer
+from mindspore.common.sparse_tensor import RowTensorInner
 
 from boost_ext.ms import native
 from boost_ext.ms.grad_centralization import CentralizingOptimizer
@@ -69,6 +70,7 @@ class FusedOptimizer(CentralizingOptimizer):
     """
 
     rule: str
+    takes_rows = False  # whether a gradient may be a RowTensor
     # For boost_ext.ms.optimizer_copy: what holds one item for each parameter, in any subclass.
     per_parameter_attributes: ClassVar[tuple[str, ...]] = (
         *("masters", "states0", "states1", "states2", "first"),
@@ -112,7 +114,7 @@ class FusedOptimizer(CentralizingOptimizer):
                 keys.append(key)
                 members.append(i)
             centralized = self.is_group and bool(self.grad_centralization_flags[i]) and parameter.ndim >= 2
-            layout += [keys.index(key), int(centralized), int(i in self.half_members)]
+            layout += [keys.index(key), int(centralized), int(i in self.half_members), 0]
         self.group_members = tuple(members)
         self.decayed_members = tuple(self._decay_of(i) != 0 for i in members)
         rule = native.optimizer_rules().index(self.rule)
@@ -120,6 +122,14 @@ class FusedOptimizer(CentralizingOptimizer):
         self.layout = Tensor(np.array([*header, *layout], np.int32))
         # For PYNATIVE_MODE: the arguments that are always the same objects, gathered once.
         self.__dict__["_fixed"] = None
+
+    def _layout_with(self, rows: Sequence[int]) -> Tensor:
+        """The layout of a step in which the gradients of these parameters hold some rows only."""
+        if not self.takes_rows:
+            raise TypeError(f"{type(self).__name__}: gradients must be Tensors, got a RowTensor at {rows[0]}")
+        layout = self.layout.asnumpy().copy()
+        layout[6:].reshape(-1, 4)[rows, 3] = 1
+        return Tensor(layout)
 
     def _decay_of(self, i: int) -> Any:
         """The weight decay of parameter i times the loss scale, as mindspore.nn holds it; or a cell."""
@@ -195,6 +205,11 @@ class FusedOptimizer(CentralizingOptimizer):
         head, numbers, weights, states, done = fixed
         if numbers is None:
             numbers = self._rates() + self._decays()
+        rows = [i for i, g in enumerate(gradients) if isinstance(g, RowTensorInner)]
+        if rows:
+            head = (self._layout_with(rows), *head[1:])
+            states = (*states, *(gradients[i].indices for i in rows))
+            gradients = [g.values if isinstance(g, RowTensorInner) else g for g in gradients]
         native.packed_step((*head, *numbers, *weights, *native.contiguous(gradients), *states))
         return done
 
