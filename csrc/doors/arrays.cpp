@@ -165,7 +165,11 @@ View Arrays::from_mindspore(const Name& arg, py::handle object) {
   for (py::handle extent : shape) v.size *= extent.cast<std::int64_t>();
   v.rows = v.ndim > 0 ? shape[0].cast<std::int64_t>() : 1;
   if (v.size > 0) require_contiguous(op_, arg, call(2).ptr() == Py_True);
-  if (!py::cast<std::string>(get(4)).compare(0, 6, "Ascend")) v.device = Device::ascend;
+  if (!on_device_known_) {
+    if (!py::cast<std::string>(get(4)).compare(0, 6, "Ascend")) mindspore_device_ = Device::ascend;
+    on_device_known_ = true;
+  }
+  v.device = mindspore_device_;
   // Last: this waits for the asynchronous queue, and the pointer is good until the next op is launched.
   v.data = reinterpret_cast<void*>(call(3).cast<std::uintptr_t>());
   return v;
@@ -270,6 +274,23 @@ std::vector<Views> Arrays::lists(const char* arg, py::handle object) {
   std::size_t j = 0;
   for (py::handle item : object) result.push_back(list(text(arg, "[", j++, "]").c_str(), item));
   return result;
+}
+
+FixedArrays::FixedArrays(const char* op, const char* arg, py::handle objects) {
+  Arrays arrays(op);
+  views_ = arrays.list(arg, objects);
+  for (py::handle object : objects) objects_.push_back(py::reinterpret_borrow<py::object>(object));
+}
+
+void FixedArrays::append_to(Views& views) const {
+  static const auto& data_ptr = *new py::str("data_ptr");
+  for (std::size_t i = 0; i < objects_.size(); ++i) {
+    PyObject* address = PyObject_CallMethodNoArgs(objects_[i].ptr(), data_ptr.ptr());
+    if (address == nullptr) throw py::error_already_set();
+    views.push_back(views_[i]);
+    views.back().data = reinterpret_cast<void*>(PyLong_AsSize_t(address));
+    Py_DECREF(address);
+  }
 }
 
 }  // namespace boost_ext

@@ -28,7 +28,21 @@ class Arrays {
   View from_dlpack(const Name& arg, pybind11::handle object);
 
   const char* op_;
+  bool on_device_known_ = false;  // MindSpore's tensors are all on one device; to ask costs as much as the pointer
+  Device mindspore_device_ = Device::cpu;
   std::vector<pybind11::object> alive_;  // the arrays, and DLPack capsules, whose destructor gives the tensor back
+};
+
+// MindSpore tensors that keep dtype and shape, as parameters do, for calls that are made again and again: only where
+// they lie is asked anew each time.
+class FixedArrays {
+ public:
+  FixedArrays(const char* op, const char* arg, pybind11::handle objects);
+  void append_to(Views& views) const;
+
+ private:
+  std::vector<pybind11::object> objects_;
+  Views views_;
 };
 
 }  // namespace boost_ext

@@ -204,9 +204,18 @@ void py_optimizer_step_rows(const Object& weights, const Object& master, const O
   without_gil([&] { optimizer_step_rows(cpu_context(), all, w, m, i, v, s); });
 }
 
-void py_packed_step(const Object& arrays) {
+// What comes from Python and what is always the same, in the order of the native call.
+void py_packed_step(const py::args& parts) {
   Arrays a("optimizer_step");
-  const Views all = a.list("arrays", arrays);
+  Views all;
+  for (py::handle part : parts) {
+    if (py::isinstance<FixedArrays>(part)) {
+      part.cast<const FixedArrays&>().append_to(all);
+      continue;
+    }
+    const Views some = a.list("gradients", part);
+    all.insert(all.end(), some.begin(), some.end());
+  }
   without_gil([&] { packed_step(all); });
 }
 
@@ -275,7 +284,10 @@ PYBIND11_MODULE(_core, m) {
         py::arg("weights"), py::arg("master"), py::arg("indices"), py::arg("values"), py::arg("state"), py::arg("rule"),
         py::arg("hyper"), py::arg("scale"), py::arg("step"), py::arg("lr"), py::arg("weight_decay"), py::arg("ratio"),
         py::arg("centralize"), py::arg("first"));
-  m.def("packed_step", &py_packed_step, py::arg("arrays"));
+  py::class_<FixedArrays>(m, "FixedArrays").def(py::init([](const Object& tensors) {
+    return FixedArrays("optimizer_step", "tensors", tensors);
+  }));
+  m.def("packed_step", &py_packed_step);
   m.def("optimizer_rules", &optimizer_rules);
   m.def("build_info", &build_info);
   m.def("num_threads", &num_threads);

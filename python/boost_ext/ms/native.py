@@ -35,6 +35,7 @@ __all__ = [
     "DimReduceApply",
     "DimReduceDirection",
     "DimReduceTrial",
+    "FixedArrays",
     "GlobalNorm",
     "GroupLossScaleUpdate",
     "GroupUnscaleAndCheck",
@@ -53,6 +54,7 @@ __all__ = [
 
 Tensors = Sequence[Tensor]
 packed_step = _core.packed_step
+FixedArrays = _core.FixedArrays
 optimizer_rules = _core.optimizer_rules
 
 _MODE = _ms_core.ms_ctx_param.mode

@@ -194,23 +194,27 @@ class FusedOptimizer(CentralizingOptimizer):
             states = states + tuple(self.first)
         return states
 
+    def _fix(self) -> None:
+        fixed = native.FixedArrays
+        head = fixed((self.hyper, self.no_skip, self.unit, self.unit, self.global_step, self.unit))
+        numbers = None if self._is_dynamic_lr_or_weight_decay() else fixed(self._rates() + self._decays())
+        parts = (fixed((self.layout,)), head, numbers, fixed(self._weights()), fixed(self._states()), Tensor([True]))
+        self.__dict__["_fixed"] = parts
+
     def __call__(self, gradients: Sequence[Tensor]) -> Tensor:
         if not native.in_pynative_mode():
             return super().__call__(gradients)
-        fixed = self.__dict__.get("_fixed")
-        if fixed is None:
-            head = (self.layout, self.hyper, self.no_skip, self.unit, self.unit, self.global_step, self.unit)
-            numbers = None if self._is_dynamic_lr_or_weight_decay() else self._rates() + self._decays()
-            fixed = self.__dict__["_fixed"] = (head, numbers, self._weights(), self._states(), Tensor([True]))
-        head, numbers, weights, states, done = fixed
+        if self._fixed is None:
+            self._fix()
+        layout, head, numbers, weights, states, done = self._fixed
+        rows = [i for i, g in enumerate(gradients) if isinstance(g, RowTensorInner)]
+        indices = [gradients[i].indices for i in rows]
+        if rows:
+            layout = [self._layout_with(rows)]
+            gradients = [g.values if isinstance(g, RowTensorInner) else g for g in gradients]
         if numbers is None:
             numbers = self._rates() + self._decays()
-        rows = [i for i, g in enumerate(gradients) if isinstance(g, RowTensorInner)]
-        if rows:
-            head = (self._layout_with(rows), *head[1:])
-            states = (*states, *(gradients[i].indices for i in rows))
-            gradients = [g.values if isinstance(g, RowTensorInner) else g for g in gradients]
-        native.packed_step((*head, *numbers, *weights, *native.contiguous(gradients), *states))
+        native.packed_step(layout, head, numbers, weights, native.contiguous(gradients), states, indices)
         return done
 
     @nn.Optimizer.target.setter
