@@ -171,6 +171,13 @@ BOOST_EXT_GRAPH_OP(unscale_and_check_report) {
   p.result(unscale_and_check(cpu_context(), p.list(p.left()), inv_scale, report));
 }
 
+// the same, which only reads the gradients
+BOOST_EXT_GRAPH_OP(check_report) {
+  const double inv_scale = reciprocal(p.scalar());
+  const View report = p.take();
+  p.result(check(cpu_context(), p.list(p.left()), inv_scale, report));
+}
+
 // scale, steps, count, accumulators..., grads...: adds grads / (scale * steps); a count of 0 overwrites
 BOOST_EXT_GRAPH_OP(accumulate) {
   const double scale = static_cast<double>(p.scalar());
@@ -198,10 +205,8 @@ BOOST_EXT_GRAPH_OP(global_norm) {
   write(norm, static_cast<float>(global_norm(cpu_context(), p.list(p.left()))));
 }
 
-// grads...
-BOOST_EXT_GRAPH_OP(centralize) { centralize(cpu_context(), p.list(p.left())); }
-
-// The same without a write: n tensors in, n tensors out, which MindSpore allocates; so there is no bool at the end.
+// Gradient centralization without a write: n tensors in, n tensors out, which MindSpore allocates; so there is no bool
+// at the end.
 extern "C" __attribute__((visibility("default"))) int boost_ext_centralized(int nparam, void** params, int* ndims,
                                                                             int64_t** shapes, const char** dtypes,
                                                                             void*, void*) {

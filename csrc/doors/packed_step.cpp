@@ -93,8 +93,8 @@ void packed_step(const Views& arrays) {
   Reader in(arrays);
   const View& layout = in.take("layout", DType::i32, -1);
   const auto* header = static_cast<const std::int32_t*>(layout.data);
-  require(layout.size >= kHeader && layout.size == kHeader + kPerTensor * header[5], kOp, ": layout must fit its tensors, got ",
-          layout.size, " numbers");
+  require(layout.size >= kHeader && layout.size == kHeader + kPerTensor * header[5], kOp,
+          ": layout must fit its tensors, got ", layout.size, " numbers");
   StepSettings settings;
   settings.rule = static_cast<Rule>(header[0]);
   const std::int64_t groups = header[1], states = header[2], n = header[5];

@@ -97,6 +97,13 @@ bool py_unscale_and_check_report(const Object& grads, double inv_scale, const Ob
   return without_gil([&] { return unscale_and_check(cpu_context(), g, inv_scale, r); });
 }
 
+bool py_check_report(const Object& grads, double inv_scale, const Object& report) {
+  Arrays a("unscale_and_check");
+  const Views g = a.list("grads", grads);
+  const View r = a.one("report", report);
+  return without_gil([&] { return check(cpu_context(), g, inv_scale, r); });
+}
+
 double py_global_norm(const Object& tensors) {
   Arrays a("global_norm");
   const Views t = a.list("tensors", tensors);
@@ -255,6 +262,7 @@ PYBIND11_MODULE(_core, m) {
   m.def("unscale_and_check", &py_unscale_and_check, py::arg("grads"), py::arg("inv_scale"), py::arg("report"));
   m.def("unscale_and_check_report", &py_unscale_and_check_report, py::arg("grads"), py::arg("inv_scale"),
         py::arg("report"));
+  m.def("check_report", &py_check_report, py::arg("grads"), py::arg("inv_scale"), py::arg("report"));
   m.def("global_norm", &py_global_norm, py::arg("tensors"));
   m.def("centralize", &py_centralize, py::arg("grads"), py::arg("out") = py::none());
   m.def("accumulate", &py_accumulate, py::arg("accumulators"), py::arg("grads"), py::arg("factor"), py::arg("first"));

@@ -76,4 +76,12 @@ bool unscale_and_check(const Context& context, const Views& grads, double inv_sc
   return found;
 }
 
+bool check(const Context& context, const Views& grads, double inv_scale, const View& report) {
+  require_finite("unscale_and_check", "inv_scale", inv_scale);
+  const bool found = unscale_and_check(context, grads, 1, report);
+  auto* row = static_cast<double*>(report.data);
+  for (std::size_t i = 0; i < grads.size(); ++i) row[4 * i + 3] *= inv_scale;
+  return found;
+}
+
 }  // namespace boost_ext

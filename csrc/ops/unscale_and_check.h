@@ -30,6 +30,9 @@ std::vector<Finiteness> unscale_and_check(const Context& context, const Views& g
 // The same, with the four numbers of each tensor written into the rows of `report`: (tensors, 4) float64, which may not
 // overlap a gradient. For graphs, where a Parameter keeps them. Returns whether something was found.
 bool unscale_and_check(const Context& context, const Views& grads, double inv_scale, const View& report);
+// Reads only: found is said of the gradients as they are, and the largest magnitudes are multiplied with inv_scale. For
+// a reader of the gradients that takes the scale out itself.
+bool check(const Context& context, const Views& grads, double inv_scale, const View& report);
 void require_report(const char* op, const View& report, std::size_t tensors);
 void write_row(double* row, const Finiteness& f);
 

@@ -194,15 +194,26 @@ def test_adasum_pair(mode: int) -> None:
     assert_same(numpy_of(pa), a)
 
 
-def test_global_norm_and_centralize(mode: int) -> None:
+def test_global_norm(mode: int) -> None:
     values = arrays(8)
     weights = parameters("w", values)
     norm = Parameter(Tensor([0.0], ms.float32), name="norm")
     Call(native.GlobalNorm(), norm, weights)()
     np.testing.assert_allclose(norm.asnumpy(), [oracle.global_norm(values)], rtol=1e-6)
-    Call(native.Centralize(), weights)()
-    expected = [oracle.centralize(v) if v.ndim > 1 else v for v in values]
-    assert_same(numpy_of(weights), expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("write", [True, False])
+def test_who_only_checks_reports_the_same_and_writes_nothing(mode: int, write: bool) -> None:
+    values = arrays(8)
+    values[1].flat[0] = np.inf
+    weights = parameters("w", values)
+    report = Parameter(Tensor(np.zeros((len(values), 4))), name="report")
+    found = Call(native.UnscaleAndCheckReport(write), Parameter(Tensor(8.0, ms.float32), name="s"), report, weights)()
+    assert found.asnumpy().tolist() == [True]
+    assert_same(numpy_of(weights), [v / 8 if write else v for v in values])
+    largest = [np.max(np.abs(v), where=np.isfinite(v), initial=0) / 8 for v in values]
+    np.testing.assert_allclose(report.asnumpy()[:, 3], largest, rtol=1e-6)
+    assert report.asnumpy()[:, 0].tolist() == [0, 1] + [0] * (len(values) - 2)
 
 
 def test_an_error_in_a_graph_is_an_exception_and_says_why(capfd: pytest.CaptureFixture[str]) -> None:

@@ -17,7 +17,6 @@ DOOR(timestamp);
 DOOR(group_unscale_and_check);
 DOOR(group_loss_scale_update);
 DOOR(global_norm);
-DOOR(centralize);
 DOOR(loss_scale_update);
 DOOR(dim_reduce_direction);
 DOOR(dim_reduce_trial);
@@ -114,8 +113,6 @@ void test_gradients() {
   CHECK(call(boost_ext_global_norm, {&h, &three}).status == kRefused);
 
   const Array matrix = numbers({1, 3, 5, 5}, DType::f32, 2);
-  CHECK(call(boost_ext_centralize, {&matrix, &three}).status == 0 && equal(matrix, {-1, 1, 0, 0}));
-  CHECK(call(boost_ext_centralize, {}).status == kRefused);
 
   const Array b = numbers({3, -3}), c = numbers({3, 3}), sum = numbers({0, 0});
   CHECK(call(boost_ext_adasum_pair, {&b, &c, &sum}).status == 0 && equal(sum, {6, 0}));

@@ -30,7 +30,6 @@ __all__ = [
     "Accumulate",
     "AdasumPair",
     "BfgsUpdate",
-    "Centralize",
     "Centralized",
     "DimReduceApply",
     "DimReduceDirection",
@@ -120,19 +119,23 @@ class UnscaleAndCheck(NativeCell):
     symbol, by_pointer = "unscale_and_check", staticmethod(_unscale_and_check)
 
 
-def _unscale_and_check_report(scale: Tensor, report: Tensor, grads: Tensors) -> bool:
-    return _core.unscale_and_check_report(grads, 1.0 / _number(scale), report)
-
-
 class UnscaleAndCheckReport(NativeCell):
     """``cell(scale, report, grads)``: :class:`UnscaleAndCheck` that also says what it saw, at no extra pass.
+
+    With ``write=False`` the gradients stay as they are, and only the report is divided.
 
     ``report`` is a float64 Parameter of shape (len(grads), 4), written on every call: for each gradient the number of
     inf, the number of nan, the first index of either (-1 if there is none) and the largest finite magnitude, all
     after the division.
     """
 
-    symbol, by_pointer = "unscale_and_check_report", staticmethod(_unscale_and_check_report)
+    def __init__(self, write: bool = True) -> None:
+        self.symbol = "unscale_and_check_report" if write else "check_report"
+        super().__init__()
+        self._run = _core.unscale_and_check_report if write else _core.check_report
+
+    def by_pointer(self, scale: Tensor, report: Tensor, grads: Tensors) -> bool:
+        return self._run(grads, 1.0 / _number(scale), report)
 
 
 def _accumulate(scale: Tensor, steps: Tensor, count: Tensor, accumulators: Tensors, grads: Tensors) -> None:
@@ -159,12 +162,6 @@ class GlobalNorm(NativeCell):
     """``cell(norm, tensors)``: their 2-norm into ``norm`` (1,) float32. See :func:`boost_ext.ops.global_norm`."""
 
     symbol, by_pointer = "global_norm", staticmethod(_global_norm)
-
-
-class Centralize(NativeCell):
-    """``cell(grads)``: gradient centralization in place. See :func:`boost_ext.ops.centralize`."""
-
-    symbol, by_pointer = "centralize", staticmethod(_core.centralize)
 
 
 class Centralized(nn.Cell):

@@ -21,9 +21,11 @@ from boost_ext.ms.grad_accumulation import GradientAccumulation
 from boost_ext.ms.group_loss_scale import GroupLossScaleManager, GroupLossScaleUpdateCell
 from boost_ext.ms.observation import Observation, observation
 from boost_ext.ms.options import StepOptions, step_options
+from boost_ext.ms.optim.fused import FusedOptimizer
 from boost_ext.ms.pipeline import (
     ApplyAccumulated,
     ApplyDimReduce,
+    ApplyFused,
     ApplyOptimizer,
     Choice,
     GroupGuard,
@@ -134,10 +136,13 @@ class BoostTrainOneStepCell(nn.TrainOneStepCell):
         self._update_scale = update_scale
         self._slots = []
         for update in updates:
-            slot = self._apply_slot(network, update, options, compile != "off", unscale)
+            slot = self._apply_slot(network, update, options, compile != "off", unscale and groups is None)
             source = Gradients(network, update.parameters, self._reducer(update.parameters), compile != "off")
-            divide = unscale and not slot.unscales
-            guard = Guard(divide) if groups is None else GroupGuard(groups, update.parameters)
+            guard = (
+                Guard(unscale, unscale and not slot.unscales)
+                if groups is None
+                else GroupGuard(groups, update.parameters)
+            )
             self._slots.append((source, guard, slot, update.parameters))
         self.steps_made, self._last = 0, 0
         self._build(instrumented=False)
@@ -148,7 +153,7 @@ class BoostTrainOneStepCell(nn.TrainOneStepCell):
         if options.dim_reduce is not None:
             return ApplyDimReduce(network, update, options.dim_reduce, compile)
         if self.accumulation is None:
-            return ApplyOptimizer(update)
+            return ApplyFused(update, unscale) if isinstance(update, FusedOptimizer) else ApplyOptimizer(update)
         held = self.accumulation
         if self.freeze:
             held = GradientAccumulation(options.accumulation_steps, update, share=self.accumulation)

@@ -38,7 +38,7 @@ class FusedStep(native.NativeCell):
     symbol = "optimizer_step"
 
     def by_pointer(self, *arrays: Any) -> bool:
-        native.packed_step(arrays)
+        native.packed_step(native.contiguous(arrays))
         return True
 
 
@@ -169,6 +169,16 @@ class FusedOptimizer(CentralizingOptimizer):
 
     def construct(self, gradients: Any) -> Tensor:
         return self._step(gradients, self.no_skip, self.unit, self.unit, self.unit)
+
+    def step_unless(self, skip: Tensor, scale: Tensor, gradients: Any) -> Tensor:
+        """A step on gradients that are `scale` times too large; nothing, not even the step counter, if `skip`.
+
+        Args:
+            skip (Tensor): bool of shape (1,).
+            scale (Tensor): float32 of shape (1,); the optimizer's own ``loss_scale`` comes on top.
+            gradients (tuple[Tensor]): as for a call.
+        """
+        return self._step(gradients, skip, scale, self.unit, self.unit)
 
     def _step(self, gradients: Any, skip: Any, scale: Any, clip: Any, ratio: Any) -> Any:
         numbers = self._rates() + self._decays()
