@@ -4,7 +4,7 @@
 
 namespace boost_ext::cpu::BOOST_EXT_ISA {
 
-double sum_of_squares(const Context& context, Tensors tensors) {
+void sums_of_squares(const Context& context, Tensors tensors, double* squares) {
   Blocks blocks(tensors, 4096);
   Scratch<double> partial(blocks.count());
   blocks.run(context.threads, [&](Block at) {
@@ -18,9 +18,10 @@ double sum_of_squares(const Context& context, Tensors tensors) {
     });
     partial[at.index] = sum((sums[0] + sums[1]) + (sums[2] + sums[3]));
   });
-  double total = 0;
-  for (std::int64_t i = 0; i < blocks.count(); ++i) total += partial[i];
-  return total;
+  for (std::int64_t t = 0; t < tensors.count; ++t) {
+    squares[t] = 0;
+    for (std::int64_t i = blocks.first(t); i < blocks.first(t + 1); ++i) squares[t] += partial[i];
+  }
 }
 
 }  // namespace boost_ext::cpu::BOOST_EXT_ISA

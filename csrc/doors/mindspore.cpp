@@ -14,6 +14,7 @@
 #include "ops/dim_reduce.h"
 #include "ops/global_norm.h"
 #include "ops/group_loss_scale.h"
+#include "ops/lars.h"
 #include "ops/loss_scale_update.h"
 #include "ops/optimizer_step.h"
 #include "ops/pca_back_project.h"
@@ -196,6 +197,7 @@ BOOST_EXT_GRAPH_OP(timestamp) {
 
 // see packed_step.h
 BOOST_EXT_GRAPH_OP(optimizer_step) { packed_step(p.list(p.left())); }
+BOOST_EXT_GRAPH_OP(lars) { packed_lars(p.list(p.left())); }
 
 // norm (1,), tensors...
 BOOST_EXT_GRAPH_OP(global_norm) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "ops/lars.h"
 #include "ops/optimizer_step.h"
 
 namespace boost_ext {
@@ -32,6 +33,13 @@ class Reader {
     views.reserve(static_cast<std::size_t>(count));
     for (std::int64_t i = 0; i < count; ++i) views.push_back(take(arg));
     return views;
+  }
+  const std::int32_t* layout() {
+    const View& v = take("layout", DType::i32, -1);
+    const auto* header = static_cast<const std::int32_t*>(v.data);
+    require(v.size >= kHeader && v.size == kHeader + kPerTensor * header[5], kOp,
+            ": layout must fit its tensors, got ", v.size, " numbers");
+    return header;
   }
   bool done() const { return next_ == arrays_.size(); }
 
@@ -91,10 +99,7 @@ void step_rows(const StepSettings& settings, const Views& weights, const Views& 
 
 void packed_step(const Views& arrays) {
   Reader in(arrays);
-  const View& layout = in.take("layout", DType::i32, -1);
-  const auto* header = static_cast<const std::int32_t*>(layout.data);
-  require(layout.size >= kHeader && layout.size == kHeader + kPerTensor * header[5], kOp,
-          ": layout must fit its tensors, got ", layout.size, " numbers");
+  const std::int32_t* header = in.layout();
   StepSettings settings;
   settings.rule = static_cast<Rule>(header[0]);
   const std::int64_t groups = header[1], states = header[2], n = header[5];
@@ -110,7 +115,9 @@ void packed_step(const Views& arrays) {
   auto* step = in.data<std::int32_t>("step", DType::i32, 1);
   settings.step = std::int64_t{*step} + 1;
   const View& ratio = in.take("ratio", DType::f32, -1);
-  settings.ratio.assign(static_cast<const float*>(ratio.data), static_cast<const float*>(ratio.data) + ratio.size);
+  require(ratio.size == 1 || ratio.size == 2 * n, kOp, ": ratio must hold 1 or ", 2 * n, " numbers, got ", ratio.size);
+  const auto* ratios = static_cast<const float*>(ratio.data);
+  settings.ratio.assign(ratios, ratios + (ratio.size == 1 ? 1 : n));
   const std::vector<float> lr = numbers(in, "lr", groups, 1);
   const std::vector<float> decay = numbers(in, "weight_decay", groups, 1 / own_scale);
   float* powers[2] = {};
@@ -122,7 +129,7 @@ void packed_step(const Views& arrays) {
     const auto group = static_cast<std::size_t>(tensor[0]);
     require(group < lr.size(), kOp, ": layout must name one of ", groups, " groups, got ", tensor[0]);
     settings.lr.push_back(lr[group]);
-    settings.decay.push_back(decay[group]);
+    settings.decay.push_back(ratio.size == 1 ? decay[group] : ratios[n + i] * decay[group]);
     settings.centralize.push_back(tensor[1] != 0);
     halves += tensor[2] != 0;
   }
@@ -160,6 +167,33 @@ void packed_step(const Views& arrays) {
   for (std::size_t i = 0; has_powers && i < 2; ++i) {
     *powers[i] = static_cast<float>(std::pow(settings.hyper[i], static_cast<double>(settings.step)));
   }
+}
+
+void packed_lars(const Views& arrays) {
+  Reader in(arrays);
+  const std::int32_t* header = in.layout();
+  const std::int64_t groups = header[1], n = header[5];
+  const View& hyper = in.take("hyper", DType::f64, -1);
+  const double own_scale = static_cast<const double*>(hyper.data)[hyper.size - 1];
+  const auto* numbers_of_lars = in.data<double>("lars", DType::f64, 3);
+  LarsSettings settings;
+  settings.coefficient = numbers_of_lars[0];
+  settings.eps = numbers_of_lars[1];
+  settings.clip = numbers_of_lars[2] != 0;
+  const auto* apply = in.data<std::int32_t>("apply", DType::i32, n);
+  settings.scale = 1 / (own_scale * *in.data<float>("scale", DType::f32, 1));
+  const std::vector<float> lr = numbers(in, "lr", groups, 1);
+  const std::vector<float> decay = numbers(in, "weight_decay", groups, 1 / own_scale);
+  for (std::int64_t i = 0; i < n; ++i) {
+    const auto group = static_cast<std::size_t>(header[kHeader + kPerTensor * i]);
+    require(group < lr.size(), kOp, ": layout must name one of ", groups, " groups, got ", group);
+    settings.lr.push_back(lr[group]);
+    settings.decay.push_back(decay[group]);
+    settings.apply.push_back(apply[i] != 0);
+  }
+  const View& ratios = in.take("ratios");
+  const Views weights = in.list("weights", n), grads = in.list("grads", n);
+  lars(cpu_context(), settings, weights, grads, ratios);
 }
 
 }  // namespace boost_ext

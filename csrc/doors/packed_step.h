@@ -13,12 +13,16 @@ namespace boost_ext {
 //   skip      bool (1,): if true, nothing is written at all
 //   scale     float32 (1,), clip float32 (1,): gradients are multiplied with clip / (scale * own loss scale)
 //   step      int32 (1,), written: steps made so far
-//   ratio     float32 (1,) or (n,)
+//   ratio     float32 (1,), a factor on all gradients; or (2 n,), on each gradient and on each weight decay (lars)
 //   lr        g of float32; decay: g of float32
 //   powers    beta1^t and beta2^t, float32, written: for checkpoints, nothing is computed with them
 //   weights   n; masters: as many as the layout says; grads: n; state: k n
 //   first     n of float32 (1,), written: not 0 in the first step of a tensor
 //   indices   int32, for each tensor whose gradient holds some rows only: which ones
 void packed_step(const Views& arrays);
+
+// The call of lars, for the same optimizer: layout, hyper, lars (float64: coefficient, epsilon, clip), apply (int32,
+// one a tensor), scale, lr and decay of each group, ratios (2 n,), weights, grads, as above.
+void packed_lars(const Views& arrays);
 
 }  // namespace boost_ext

@@ -12,6 +12,7 @@
 #include "ops/dim_reduce.h"
 #include "ops/global_norm.h"
 #include "ops/group_loss_scale.h"
+#include "ops/lars.h"
 #include "ops/loss_scale_update.h"
 #include "ops/optimizer_step.h"
 #include "ops/pca_back_project.h"
@@ -226,6 +227,22 @@ void py_packed_step(const py::args& parts) {
   without_gil([&] { packed_step(all); });
 }
 
+void py_lars(const Object& weights, const Object& grads, const Object& ratios, double coefficient, double epsilon,
+             bool clip, double scale, const std::vector<float>& lr, const std::vector<float>& weight_decay,
+             const std::vector<unsigned char>& apply) {
+  Arrays a("lars");
+  const Views w = a.list("weights", weights), g = a.list("grads", grads);
+  const View r = a.one("ratios", ratios);
+  const LarsSettings settings{coefficient, epsilon, clip, scale, lr, weight_decay, apply};
+  without_gil([&] { lars(cpu_context(), settings, w, g, r); });
+}
+
+void py_packed_lars(const Object& arrays) {
+  Arrays a("lars");
+  const Views all = a.list("arrays", arrays);
+  without_gil([&] { packed_lars(all); });
+}
+
 std::vector<std::string> optimizer_rules() {
   std::vector<std::string> names;
   for (int i = 0; i <= static_cast<int>(Rule::ftrl); ++i) names.emplace_back(facts(static_cast<Rule>(i)).name);
@@ -296,6 +313,9 @@ PYBIND11_MODULE(_core, m) {
     return FixedArrays("optimizer_step", "tensors", tensors);
   }));
   m.def("packed_step", &py_packed_step);
+  m.def("packed_lars", &py_packed_lars, py::arg("arrays"));
+  m.def("lars", &py_lars, py::arg("weights"), py::arg("grads"), py::arg("ratios"), py::arg("coefficient"),
+        py::arg("epsilon"), py::arg("clip"), py::arg("scale"), py::arg("lr"), py::arg("weight_decay"), py::arg("apply"));
   m.def("optimizer_rules", &optimizer_rules);
   m.def("build_info", &build_info);
   m.def("num_threads", &num_threads);

@@ -1,6 +1,7 @@
 #include "ops/global_norm.h"
 
 #include <cmath>
+#include <numeric>
 
 namespace boost_ext {
 
@@ -8,7 +9,9 @@ double global_norm(const Context& context, const Views& tensors) {
   const char* op = "global_norm";
   require_backend(op, {&tensors});
   require_floats(op, {"tensors", tensors});
-  return std::sqrt(BOOST_EXT_CPU(sum_of_squares)(context, tensors));
+  std::vector<double> squares(tensors.size());
+  BOOST_EXT_CPU(sums_of_squares)(context, tensors, squares.data());
+  return std::sqrt(std::accumulate(squares.begin(), squares.end(), 0.0));
 }
 
 }  // namespace boost_ext

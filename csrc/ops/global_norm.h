@@ -13,6 +13,7 @@ namespace boost_ext {
 
 double global_norm(const Context& context, const Views& tensors);
 
-BOOST_EXT_CPU_KERNEL(double, sum_of_squares, const Context&, Tensors tensors)
+// squares[i] = the sum of the squares of tensor i, in float64.
+BOOST_EXT_CPU_KERNEL(void, sums_of_squares, const Context&, Tensors tensors, double* squares)
 
 }  // namespace boost_ext

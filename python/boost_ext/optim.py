@@ -5,12 +5,14 @@ from boost_ext.ms.optim.adam import Adam, AdamOffload, AdamWeightDecay, LazyAdam
 from boost_ext.ms.optim.ftrl import FTRL
 from boost_ext.ms.optim.fused import FusedOptimizer
 from boost_ext.ms.optim.lamb import Lamb
+from boost_ext.ms.optim.lars import LARS
 from boost_ext.ms.optim.momentum import Momentum
 from boost_ext.ms.optim.rmsprop import RMSProp
 from boost_ext.ms.optim.sgd import SGD
 
 __all__ = [
     "FTRL",
+    "LARS",
     "SGD",
     "Adagrad",
     "Adam",

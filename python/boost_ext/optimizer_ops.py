@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, TypedDict
 
 import numpy as np
+import numpy.typing as npt
 
 from boost_ext import _core
 from boost_ext._arguments import integer, number
@@ -31,6 +32,7 @@ __all__ = [
     "centered_rmsprop_step",
     "ftrl_step",
     "lamb_step",
+    "lars_ratios",
     "momentum_step",
     "proximal_adagrad_step",
     "rmsprop_step",
@@ -49,7 +51,7 @@ class StepOptions(TypedDict, total=False):
     """
 
     weight_decay: Numbers
-    """L2 penalty, >= 0, or one for each tensor; ``adam_weight_decay_step`` and ``lamb_step`` decouple it. Default: 0."""
+    """L2 penalty, >= 0, or one for each tensor; AdamWeightDecay and Lamb decouple it. Default: 0."""
     inv_scale: float
     """1 / loss scale, times ``min(1, max_norm / norm)`` to clip by the global norm. Default: 1."""
     ratio: Numbers
@@ -300,6 +302,52 @@ def centered_rmsprop_step(
     """
     hyper = {"decay": decay, "momentum": momentum, "epsilon": epsilon}
     _step("centered_rmsprop", params, grads, [mean_grads, mean_squares, moments], hyper, lr, options)
+
+
+def lars_ratios(
+    params: Arrays,
+    grads: Arrays,
+    *,
+    lr: Numbers = 1.0,
+    weight_decay: Numbers = 0.0,
+    inv_scale: float = 1.0,
+    coefficient: float = 1e-3,
+    epsilon: float = 1e-5,
+    use_clip: bool = False,
+    apply: bool | Sequence[bool] = True,
+) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
+    """LARS's factors on each gradient and on each weight decay.
+
+    ``r = coefficient * ‖w‖ / (‖inv_scale * g‖ + weight_decay * ‖w‖ + epsilon)``, with `use_clip` ``min(r / lr, 1)``, and 1
+    where a norm is 0. Norms are float64. Use them as ``momentum_step(..., ratio=ratio, weight_decay=decay_ratio * decay)``.
+
+    Source: You et al. 2017, *Large batch training of convolutional networks*, algorithm 1.
+
+    Args:
+        params, grads: tensors of the same sizes; read.
+        lr, weight_decay: one number, or one for each tensor.
+        apply: whether LARS is for a tensor; the others get ratio 1 and decay ratio 0.
+
+    Returns:
+        ratio and decay_ratio, float32 (tensors,) each.
+    """
+    op = "lars"
+    count = len(params) if isinstance(params, (list, tuple)) else 1
+    ratios = np.empty(2 * count, np.float32)
+
+    def spread(values: list[Any]) -> list[Any]:
+        return values * count if len(values) == 1 else values
+
+    numbers = (number(op, "coefficient", coefficient), number(op, "epsilon", epsilon))
+    if not isinstance(use_clip, bool):
+        raise TypeError(f"{op}: use_clip must be a bool, got {type(use_clip).__name__}")
+    per_tensor = (
+        spread(_numbers(op, "lr", lr)),
+        spread(_numbers(op, "weight_decay", weight_decay)),
+        spread(_flags(op, "apply", apply)),
+    )
+    _core.lars(params, grads, ratios, *numbers, use_clip, number(op, "inv_scale", inv_scale), *per_tensor)
+    return ratios[:count], ratios[count:]
 
 
 def ftrl_step(

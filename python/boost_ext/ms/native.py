@@ -47,12 +47,13 @@ __all__ = [
     "contiguous",
     "in_pynative_mode",
     "optimizer_rules",
+    "packed_lars",
     "packed_step",
     "update_loss_scale",
 ]
 
 Tensors = Sequence[Tensor]
-packed_step = _core.packed_step
+packed_lars, packed_step = _core.packed_lars, _core.packed_step
 FixedArrays = _core.FixedArrays
 optimizer_rules = _core.optimizer_rules
 

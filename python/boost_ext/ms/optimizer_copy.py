@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 from mindspore import Parameter, nn
 
 from boost_ext.ms.optim.fused import FusedOptimizer
+from boost_ext.ms.optim.lars import LARS
 
 __all__ = ["attributes", "per_parameter_state", "restrict"]
 
@@ -78,7 +79,7 @@ def _is_per_parameter(optimizer: nn.Optimizer, name: str, value: Any, parameters
             raise _unknown(optimizer, name, value, count)
         return True
     if name in _PER_PARAMETER:
-        return len(value) == count and not (isinstance(optimizer, nn.LARS) and name == "_parameters")
+        return len(value) == count and not (isinstance(optimizer, (nn.LARS, LARS)) and name == "_parameters")
     if declared is not None:
         return False
     if _holds_parameters(value):
@@ -207,7 +208,7 @@ def restrict(optimizer: Optimizer, parameters: Iterable[Parameter]) -> Optimizer
     for name, cell in optimizer._cells.items():
         if isinstance(cell, nn.Optimizer):
             copy._cells[name] = restrict(cell, kept)
-    if isinstance(copy, FusedOptimizer):
+    if isinstance(copy, (FusedOptimizer, LARS)):
         copy.arrange()
     return copy
 

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 from mindspore import Parameter, Tensor, nn
 
 from boost_ext.ms.grad_centralization import centralizing
+from boost_ext.ms.optim.lars import LARS
 from boost_ext.ms.optimizer_copy import attributes, per_parameter_state
 
 __all__ = ["parameter_groups", "rebuild"]
@@ -21,7 +22,7 @@ def parameter_groups(optimizer: nn.Optimizer) -> list[Any]:
     Groups are those that the optimizer was constructed with if it has recorded them, else those that its settings
     tell. The Parameters, schedules and weight decay cells are the optimizer's own, never copies.
     """
-    if isinstance(optimizer, nn.LARS):
+    if isinstance(optimizer, (nn.LARS, LARS)):
         return parameter_groups(optimizer.opt)
     if not optimizer.is_group:
         return list(optimizer.parameters)
@@ -144,7 +145,7 @@ def rebuild(optimizer: Optimizer, params: Iterable[Any]) -> Optimizer:
     """
     if not isinstance(optimizer, nn.Optimizer):
         raise TypeError(f"rebuild: optimizer must be an Optimizer, got {type(optimizer).__name__}")
-    if isinstance(optimizer, nn.LARS):
+    if isinstance(optimizer, (nn.LARS, LARS)):
         around: Optimizer = type(optimizer)(rebuild(optimizer.opt, params), **_hyperparameters(optimizer, ()))
         return around
     items = list(params)

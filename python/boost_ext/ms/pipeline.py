@@ -20,6 +20,7 @@ from boost_ext.ms.dim_reduce import DimReduce, projection_matrix
 from boost_ext.ms.grad_accumulation import GradientAccumulation
 from boost_ext.ms.group_loss_scale import GroupLossScaleManager, GroupUnscaleAndCheck
 from boost_ext.ms.optim.fused import FusedOptimizer
+from boost_ext.ms.optim.lars import LARS
 from boost_ext.ms.state import state
 
 __all__ = [
@@ -32,6 +33,7 @@ __all__ = [
     "GroupGuard",
     "Guard",
     "Pipeline",
+    "apply_optimizer",
     "require_no_groups",
 ]
 
@@ -54,13 +56,14 @@ class ApplyOptimizer(nn.Cell):
 
 
 class ApplyFused(nn.Cell):
-    """The apply slot of an optimizer of boost_ext, which takes the scale out of the gradients and heeds the flag itself:
-    one pass over them less, and no branch in the graph."""
+    """The apply slot of an optimizer of boost_ext, which takes the scale out of the gradients and heeds the flag itself.
+
+    One pass over the gradients less, and no branch in the graph."""
 
     unscales = True
     skips = True
 
-    def __init__(self, optimizer: FusedOptimizer, unscale: bool) -> None:
+    def __init__(self, optimizer: FusedOptimizer | LARS, unscale: bool) -> None:
         super().__init__(auto_prefix=False)
         self.optimizer = optimizer
         self.unscale = unscale
@@ -69,6 +72,13 @@ class ApplyFused(nn.Cell):
     def construct(self, loss: Tensor, grads: Any, scale: Tensor, found: Tensor) -> Tensor:
         divisor = scale if self.unscale else self.unit
         return ops.depend(loss, self.optimizer.step_unless(found, divisor, grads))
+
+
+def apply_optimizer(optimizer: nn.Cell, unscale: bool) -> nn.Cell:
+    """The apply slot of an optimizer; ``unscale``: its gradients may hold the loss scale, and the weights must not."""
+    if isinstance(optimizer, (FusedOptimizer, LARS)):
+        return ApplyFused(optimizer, unscale)
+    return ApplyOptimizer(optimizer)
 
 
 class ApplyAccumulated(nn.Cell):

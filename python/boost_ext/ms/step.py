@@ -21,17 +21,15 @@ from boost_ext.ms.grad_accumulation import GradientAccumulation
 from boost_ext.ms.group_loss_scale import GroupLossScaleManager, GroupLossScaleUpdateCell
 from boost_ext.ms.observation import Observation, observation
 from boost_ext.ms.options import StepOptions, step_options
-from boost_ext.ms.optim.fused import FusedOptimizer
 from boost_ext.ms.pipeline import (
     ApplyAccumulated,
     ApplyDimReduce,
-    ApplyFused,
-    ApplyOptimizer,
     Choice,
     GroupGuard,
     Guard,
     Pipeline,
     require_no_groups,
+    apply_optimizer,
 )
 from boost_ext.ms.resume import load_state, state_of
 from boost_ext.ms.state import state
@@ -153,7 +151,7 @@ class BoostTrainOneStepCell(nn.TrainOneStepCell):
         if options.dim_reduce is not None:
             return ApplyDimReduce(network, update, options.dim_reduce, compile)
         if self.accumulation is None:
-            return ApplyFused(update, unscale) if isinstance(update, FusedOptimizer) else ApplyOptimizer(update)
+            return apply_optimizer(update, unscale)
         held = self.accumulation
         if self.freeze:
             held = GradientAccumulation(options.accumulation_steps, update, share=self.accumulation)

@@ -144,7 +144,7 @@ class FusedOptimizer(CentralizingOptimizer):
         if not self.is_group_lr:
             rate = self.get_lr()
             return (rate,) * len(self.group_members)
-        rates = ()
+        rates: tuple[Any, ...] = ()
         for i in self.group_members:
             rate = self.learning_rate[i]
             if self.dynamic_lr:
@@ -154,7 +154,7 @@ class FusedOptimizer(CentralizingOptimizer):
 
     def _decays(self) -> Any:
         """The weight decay of each group, times the loss scale."""
-        decays = ()
+        decays: tuple[Any, ...] = ()
         for k in range(len(self.group_members)):
             decay = self.no_decay
             if self.decayed_members[k]:
@@ -180,6 +180,18 @@ class FusedOptimizer(CentralizingOptimizer):
         """
         return self._step(gradients, skip, scale, self.unit, self.unit)
 
+    def ratios_into(
+        self, ratios: Parameter, op: nn.Cell, settings: Tensor, apply_to: Tensor, scale: Tensor, gradients: Any
+    ) -> Tensor:
+        """Let LARS's `op` write its `ratios` for these gradients."""
+        numbers = self._rates() + self._decays()
+        head = (self.layout, self.hyper, settings, apply_to, scale)
+        return op(*head, *numbers, ratios, *self.parameters, *gradients)
+
+    def step_by(self, ratios: Parameter, skip: Tensor, scale: Tensor, gradients: Any) -> Tensor:
+        """:meth:`step_unless` with a factor on each gradient and each weight decay: `ratios`, float32 (2 n,)."""
+        return self._step(gradients, skip, scale, self.unit, ratios)
+
     def _step(self, gradients: Any, skip: Any, scale: Any, clip: Any, ratio: Any) -> Any:
         numbers = self._rates() + self._decays()
         weights, states = self._weights(), self._states()
@@ -187,13 +199,13 @@ class FusedOptimizer(CentralizingOptimizer):
         return self.native_step(*head, *numbers, *weights, *gradients, *states)
 
     def _weights(self) -> Any:
-        masters = ()
+        masters: tuple[Any, ...] = ()
         for i in self.half_members:
             masters = (*masters, self.masters[i])
         return self.powers + tuple(self.parameters) + masters
 
     def _states(self) -> Any:
-        states = ()
+        states: tuple[Any, ...] = ()
         if self.number_of_states > 0:
             states = states + tuple(self.states0)
         if self.number_of_states > 1:
@@ -227,7 +239,7 @@ class FusedOptimizer(CentralizingOptimizer):
         native.packed_step(layout, head, numbers, weights, native.contiguous(gradients), states, indices)
         return done
 
-    @nn.Optimizer.target.setter
+    @nn.Optimizer.target.setter  # type: ignore[untyped-decorator]
     def target(self, value: str) -> None:
         """Where the parameters are updated, see :class:`mindspore.nn.Optimizer`."""
         self._set_base_target(value)

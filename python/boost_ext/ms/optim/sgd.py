@@ -58,10 +58,11 @@ class SGD(FusedOptimizer):
         self.momentum = Parameter(Tensor(momentum, ms.float32), name="momentum", requires_grad=False)
         self.dampening = dampening
         self.nesterov = nesterov
-        states, first = (), ()
+        states: list[Any] = []
+        first: list[Parameter] = []
         if momentum > 0:
             self.accum = state_like(self.parameters, "accum")
-            states = (self.accum,)
+            states = [self.accum]
             if dampening > 0:  # without it the first step needs no rule of its own: v starts at 0
                 first = [Parameter(Tensor([1.0], ms.float32), name=f"stat.{p.name}") for p in self.parameters]
         self._fuse((momentum, dampening, nesterov), states, first=first)

@@ -1,0 +1,32 @@
+// lars: how far the gradient of each tensor is stretched by LARS, as factors for optimizer_step.
+//
+//   r = coefficient |w| / (|scale g| + decay |w| + eps);   with clip, r = min(r / lr, 1)
+//   ratio[i] = decay_ratio[i] = r where apply[i];   ratio[i] = 1 and decay_ratio[i] = 0 elsewhere
+//
+// so that optimizer_step, whose ready gradient is scale ratio g + decay_ratio decay w, steps on r (scale g + decay w).
+// Source: You et al. 2017, "Large batch training of convolutional networks", algorithm 1, with eps in the denominator
+// as in mindspore.nn.LARS. Where |w| or |g| is 0, r is 1: weights that start at 0 could never leave it otherwise.
+//
+// weights, grads  float32, float16 or bfloat16, of the same sizes; read. Norms are summed in float64
+// ratios          float32 (2 n,): ratio, then decay_ratio; written
+// inf in a gradient makes its ratio 0, nan makes it nan: check before, or skip.
+#pragma once
+
+#include "ops/runtime.h"
+
+namespace boost_ext {
+
+struct LarsSettings {
+  double coefficient = 1e-3;
+  double eps = 1e-5;
+  bool clip = false;
+  double scale = 1;
+  std::vector<float> lr;  // one a tensor, as the next two
+  std::vector<float> decay;
+  std::vector<unsigned char> apply;
+};
+
+void lars(const Context& context, const LarsSettings& settings, const Views& weights, const Views& grads,
+          const View& ratios);
+
+}  // namespace boost_ext

@@ -1,0 +1,115 @@
+"""LARS."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import mindspore as ms
+import numpy as np
+from mindspore import Parameter, Tensor, nn, ops
+
+from boost_ext.ms import native
+from boost_ext.ms.optim.arguments import non_negative, require_bool
+from boost_ext.ms.optim.fused import FusedOptimizer
+
+__all__ = ["LARS"]
+
+
+def _neither_bias_nor_layer_norm(parameter: Parameter) -> bool:
+    return "LayerNorm" not in parameter.name and "bias" not in parameter.name
+
+
+class LarsRatios(native.NativeCell):
+    """``cell(layout, hyper, lars, apply, scale, ...)``: see csrc/doors/packed_step.h."""
+
+    symbol = "lars"
+
+    def by_pointer(self, *arrays: Any) -> bool:
+        native.packed_lars(native.contiguous(arrays))
+        return True
+
+
+class LARS(nn.Optimizer):
+    r"""Layer-wise adaptive rate scaling, around an optimizer of :mod:`boost_ext.optim`.
+
+    .. math:: r = \frac{\theta \|w\|}{\|g\| + \delta \|w\| + \epsilon}, \qquad g \leftarrow r (g + \delta w)
+
+    and with `use_clip` :math:`\min(r / l, 1)` in the place of r; :math:`\delta` and l are the optimizer's weight decay and
+    learning rate. Where a norm is 0, r is 1. Parameters that the filter leaves out get their gradient as it is, without
+    weight decay, as in ``mindspore.nn.LARS``. The optimizer itself stays as it is; what LARS does is part of its one
+    native call, after one that sums up the norms.
+
+    Source: You et al. 2017, *Large batch training of convolutional networks*, algorithm 1.
+
+    Args:
+        optimizer (FusedOptimizer): of boost_ext; its state is LARS's.
+        epsilon (float): >= 0. Default: 1e-5.
+        coefficient (float): theta, >= 0. Default: 1e-3.
+        use_clip (bool): Default: False.
+        lars_filter (Callable): Parameter to bool: whether it is for LARS. Default: all without "LayerNorm" and "bias"
+            in their names.
+
+    Inputs and Outputs: as of the optimizer.
+
+    Raises:
+        TypeError: if an argument has a type other than the ones given.
+        ValueError: if `epsilon` or `coefficient` is negative.
+    """
+
+    def __init__(
+        self,
+        optimizer: FusedOptimizer,
+        epsilon: float = 1e-05,
+        coefficient: float = 0.001,
+        use_clip: bool = False,
+        lars_filter: Callable[[Parameter], bool] = _neither_bias_nor_layer_norm,
+    ) -> None:
+        if not isinstance(optimizer, FusedOptimizer):
+            raise TypeError(f"LARS: optimizer must be one of boost_ext.optim, got {type(optimizer).__name__}")
+        if optimizer.rule in ("adam_weight_decay", "lamb"):
+            raise TypeError(
+                f"LARS: {type(optimizer).__name__} decouples its weight decay; LARS needs it in the gradient"
+            )
+        non_negative("LARS", epsilon=epsilon, coefficient=coefficient)
+        require_bool("LARS", "use_clip", use_clip)
+        if not callable(lars_filter):
+            raise TypeError(f"LARS: lars_filter must be a function, got {type(lars_filter).__name__}")
+        super().__init__(0.0, [Parameter(Tensor(0.0, ms.float32), name="fake_param")])
+        self.opt = optimizer
+        self.parameters = optimizer.parameters
+        self.global_step = optimizer.global_step
+        self.loss_scale = optimizer.loss_scale
+        self.learning_rate = optimizer.learning_rate
+        self.dynamic_lr, self.is_group_lr = optimizer.dynamic_lr, optimizer.is_group_lr
+        self.is_group, self.weight_decay = optimizer.is_group, optimizer.weight_decay
+        self.lars_flag = tuple(bool(lars_filter(p)) for p in optimizer.parameters)
+        self.init_params = optimizer.init_params
+        self.init_args = {
+            "epsilon": epsilon,
+            "coefficient": coefficient,
+            "use_clip": use_clip,
+            "lars_filter": lars_filter,
+        }
+        self.lars = Tensor(np.array([coefficient, epsilon, float(use_clip)], np.float64))
+        self.ratios_of = LarsRatios()
+        self.arrange()
+
+    def arrange(self) -> None:
+        """Again where it was narrowed to some of its parameters."""
+        self.apply_to = Tensor(np.array(self.lars_flag, np.int32))
+        count = len(self.lars_flag)
+        self.ratios = Parameter(Tensor(np.ones(2 * count, np.float32)), name="lars.ratios", requires_grad=False)
+
+    def construct(self, gradients: Any) -> Tensor:
+        return self.step_unless(self.opt.no_skip, self.opt.unit, gradients)
+
+    def __call__(self, gradients: Sequence[Tensor]) -> Tensor:
+        if native.in_pynative_mode():
+            return self.construct(native.contiguous(gradients))
+        return super().__call__(gradients)
+
+    def step_unless(self, skip: Tensor, scale: Tensor, gradients: Any) -> Tensor:
+        """See :meth:`FusedOptimizer.step_unless`."""
+        done = self.opt.ratios_into(self.ratios, self.ratios_of, self.lars, self.apply_to, scale, gradients)
+        return self.opt.step_by(self.ratios, ops.depend(skip, done), scale, gradients)
