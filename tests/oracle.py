@@ -244,3 +244,11 @@ def ftrl_step(w: Array, u: Array, h: Array, z: Array, lr: float, l1: float, l2: 
     z = z + u - (n**-lr_power - h**-lr_power) / lr * w
     shrunk = (np.sign(z) * l1 - z) / (n**-lr_power / lr + 2 * l2)
     return Moments(np.where(np.abs(z) > l1, shrunk, 0.0), (n, z))
+
+
+def lars_ratio(w: Array, g: Array, lr: float, decay: float, coefficient: float, epsilon: float, clip: bool) -> float:
+    weight, gradient = np.linalg.norm(w.ravel()), np.linalg.norm(g.ravel())
+    if weight == 0 or gradient == 0:
+        return 1.0
+    r = coefficient * weight / (gradient + decay * weight + epsilon)
+    return float(min(r / lr, 1)) if clip else float(r)

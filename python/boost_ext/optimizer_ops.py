@@ -318,8 +318,8 @@ def lars_ratios(
 ) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
     """LARS's factors on each gradient and on each weight decay.
 
-    ``r = coefficient * ‖w‖ / (‖inv_scale * g‖ + weight_decay * ‖w‖ + epsilon)``, with `use_clip` ``min(r / lr, 1)``, and 1
-    where a norm is 0. Norms are float64. Use them as ``momentum_step(..., ratio=ratio, weight_decay=decay_ratio * decay)``.
+    ``r = coefficient * ‖w‖ / (‖inv_scale * g‖ + weight_decay * ‖w‖ + epsilon)``, with `use_clip` ``min(r / lr, 1)``,
+    and 1 where a norm is 0. Norms are float64. For ``momentum_step(…, ratio=ratio, weight_decay=decay_ratio * decay)``.
 
     Source: You et al. 2017, *Large batch training of convolutional networks*, algorithm 1.
 

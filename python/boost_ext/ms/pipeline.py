@@ -56,7 +56,7 @@ class ApplyOptimizer(nn.Cell):
 
 
 class ApplyFused(nn.Cell):
-    """The apply slot of an optimizer of boost_ext, which takes the scale out of the gradients and heeds the flag itself.
+    """The apply slot of an optimizer of boost_ext, which takes the scale out of the gradients and heeds the flag.
 
     One pass over the gradients less, and no branch in the graph."""
 

@@ -28,8 +28,8 @@ from boost_ext.ms.pipeline import (
     GroupGuard,
     Guard,
     Pipeline,
-    require_no_groups,
     apply_optimizer,
+    require_no_groups,
 )
 from boost_ext.ms.resume import load_state, state_of
 from boost_ext.ms.state import state

@@ -35,7 +35,7 @@ class LARS(nn.Optimizer):
 
     .. math:: r = \frac{\theta \|w\|}{\|g\| + \delta \|w\| + \epsilon}, \qquad g \leftarrow r (g + \delta w)
 
-    and with `use_clip` :math:`\min(r / l, 1)` in the place of r; :math:`\delta` and l are the optimizer's weight decay and
+    and with `use_clip` :math:`\min(r / l, 1)` for r; :math:`\delta` and l are the optimizer's weight decay and
     learning rate. Where a norm is 0, r is 1. Parameters that the filter leaves out get their gradient as it is, without
     weight decay, as in ``mindspore.nn.LARS``. The optimizer itself stays as it is; what LARS does is part of its one
     native call, after one that sums up the norms.
