@@ -207,7 +207,7 @@ def lamb_step(
 
 
 def _over_root(u: Array, h: Array) -> Array:
-    return np.divide(u, np.sqrt(h), out=np.zeros_like(u), where=h != 0)
+    return np.where(h != 0, u / np.sqrt(np.where(h != 0, h, 1.0)), 0.0)
 
 
 def adagrad_step(w: Array, u: Array, h: Array, lr: float, update_slots: bool) -> Moments:

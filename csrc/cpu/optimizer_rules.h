@@ -89,7 +89,7 @@ struct AmsGrad : Adam {
   using Adam::Adam;
   BOOST_EXT_INLINE F operator()(const OfTensor& t, F w, F u, F* mvx) const {
     const F m = moments(u, mvx);
-    mvx[2] = max(mvx[1], mvx[2]);
+    mvx[2] = max(mvx[2], mvx[1]);  // in this order a nan of v stays one
     return w - rate(t) * m / (sqrt(mvx[2]) + all(eps));
   }
 };
@@ -128,9 +128,7 @@ struct Lamb {
 };
 
 // u / sqrt(h), and 0 where h is 0: there has never been a gradient.
-BOOST_EXT_INLINE F over_root(F u, F h) {
-  return where_less(all(0), h, u / sqrt(h), where_equal(h, all(0), all(0), u / sqrt(h)));
-}
+BOOST_EXT_INLINE F over_root(F u, F h) { return where_equal(h, all(0), all(0), u / sqrt(h)); }
 
 struct Adagrad {
   static constexpr int kStates = 1;
@@ -151,7 +149,7 @@ struct ProximalAdagrad {
     h[0] = h[0] + u * u;
     const F p = w - t.lr * over_root(u, h[0]);
     if (t.lr * l1 == 0 && t.lr * l2 == 0) return p;
-    return copy_sign(max(abs(p) - all(t.lr * l1), all(0)), p) / all(1 + t.lr * l2);
+    return copy_sign(max(all(0), abs(p) - all(t.lr * l1)), p) / all(1 + t.lr * l2);
   }
 };
 
@@ -174,8 +172,8 @@ struct CenteredRmsProp : RmsProp {
   BOOST_EXT_INLINE F operator()(const OfTensor& t, F w, F u, F* gsa) const {
     gsa[0] = average(gsa[0], u);
     gsa[1] = average(gsa[1], u * u);
-    // Rounding can make the variance negative, by more than eps.
-    const F variance = max(gsa[1] - gsa[0] * gsa[0], all(0));
+    // Rounding can make the variance negative, by more than eps. A nan stays one.
+    const F variance = max(all(0), gsa[1] - gsa[0] * gsa[0]);
     gsa[2] = momentum * gsa[2] + t.lr * u / sqrt(variance + all(eps));
     return w - gsa[2];
   }
@@ -207,7 +205,8 @@ struct Ftrl {
     hz[1] = hz[1] + u - (root - raise(hz[0])) / all(t.lr) * w;
     hz[0] = next;
     const F shrunk = copy_sign(all(l1), hz[1]) - hz[1];
-    return where_less(all(l1), abs(hz[1]), shrunk / (root / all(t.lr) + all(2 * l2)), all(0));
+    const F next_w = where_less(all(l1), abs(hz[1]), shrunk / (root / all(t.lr) + all(2 * l2)), all(0));
+    return where_equal(hz[1], hz[1], next_w, hz[1]);  // nan > l1 is false, but 0 would hide it
   }
 };
 

@@ -8,6 +8,13 @@ namespace {
 
 constexpr std::int64_t kBlock = 4096;
 
+// sweep() without its four accumulators: for bodies that wait for memory, roots and quotients, and are long.
+template <class Body> BOOST_EXT_INLINE void sixteens(std::int64_t n, Body&& body) {
+  std::int64_t i = 0;
+  for (; i + kLanes <= n; i += kLanes) body(Full{}, i);
+  if (i < n) body(Part{n - i}, i);
+}
+
 bool is_half(const View& v) { return v.dtype == DType::f16 || v.dtype == DType::bf16; }
 
 // Sixteen weights of tensor t, whatever they are stored in.
@@ -31,7 +38,7 @@ template <class G> BOOST_EXT_INLINE float row_mean(const View& weights, const G*
 
 // A weight that is no longer what its master rounds to was set by somebody else, and the master follows.
 template <class T> void follow(float* master, const T* narrow, std::int64_t n) {
-  sweep(n, [&](auto io, std::int64_t i, auto) BOOST_EXT_INLINE_LAMBDA {
+  sixteens(n, [&](auto io, std::int64_t i) BOOST_EXT_INLINE_LAMBDA {
     const F kept = io.load(master + i);
     T rounded[kLanes];
     store(rounded, kept);
@@ -40,19 +47,27 @@ template <class T> void follow(float* master, const T* narrow, std::int64_t n) {
   });
 }
 
-template <class T> void convert(const float* from, T* to, std::int64_t n) {
-  sweep(n, [&](auto io, std::int64_t i, auto) BOOST_EXT_INLINE_LAMBDA { io.store(to + i, io.load(from + i)); });
-}
-template <class T> void convert_back(const T* from, float* to, std::int64_t n) {
-  sweep(n, [&](auto io, std::int64_t i, auto) BOOST_EXT_INLINE_LAMBDA { io.store(to + i, io.load(from + i)); });
+template <class From, class To> void convert(const From* from, To* to, std::int64_t n) {
+  sixteens(n, [&](auto io, std::int64_t i) BOOST_EXT_INLINE_LAMBDA { io.store(to + i, io.load(from + i)); });
 }
 
 OfTensor of_tensor(const OptimizerStep& s, std::int64_t t) { return {s.lr[t], s.decay[t], s.first[t] != 0}; }
 
-// body(at, io, i, part, w, u) -> w, for all elements: the ready gradients u of the weights w. What comes back is stored
-// if kWrite; with kGradient false u is 0 and gradients are not read. i counts from the start of the tensor.
-template <bool kGradient, bool kWrite, class Body>
-void each_element(const Context& context, const OptimizerStep& s, std::int64_t weight, Body body) {
+// Squares of a block, summed in registers.
+struct Squares {
+  D weights{};
+  D direction{};
+};
+BOOST_EXT_INLINE void add_square(D& total, F x) {
+  const D wide = widen(x);
+  total = total + wide * wide;
+}
+
+// body(at, io, i, squares, w, u) -> w, for all elements: the ready gradients u of the weights w. What comes back is
+// stored if kWrite; with kGradient false u is 0 and gradients are not read. i counts from the start of the tensor.
+// done(at, squares) after each block.
+template <bool kGradient, bool kWrite, class Body, class Done>
+void each_element(const Context& context, const OptimizerStep& s, std::int64_t weight, Body body, Done done_with) {
   Blocks(s.weights, kBlock, s.centralize)
       .run(
           context.threads,
@@ -69,25 +84,27 @@ void each_element(const Context& context, const OptimizerStep& s, std::int64_t w
               float mean = 0;
               if (kGradient && s.centralize[at.tensor]) mean = row_mean(weights, g, at, scale, l2);
               float scratch[kBlock];
+              Squares squares;
               for (std::int64_t done = 0; done < at.count; done += kBlock) {
                 const std::int64_t begin = at.begin + done;
                 const std::int64_t n = at.count - done < kBlock ? at.count - done : kBlock;
                 float* w = scratch;
                 if (is_half(weights))
-                  typed(weights, [&](auto* p) { convert_back(p + begin, scratch, n); });
+                  typed(weights, [&](auto* p) { convert(p + begin, scratch, n); });
                 else
                   w = static_cast<float*>(weights.data) + begin;
-                sweep(n, [&](auto io, std::int64_t i, auto part) BOOST_EXT_INLINE_LAMBDA {
+                sixteens(n, [&](auto io, std::int64_t i) BOOST_EXT_INLINE_LAMBDA {
                   const F old = io.load(w + i);
                   F u{};
                   if (kGradient) u = scale * io.load(g + begin + i) + l2 * old - all(mean);
-                  const F next = body(at, io, begin + i, part, old, u);
+                  const F next = body(at, io, begin + i, squares, old, u);
                   if (kWrite) io.store(w + i, next);
                 });
                 if (!kWrite) continue;
                 if (is_half(weights)) typed(weights, [&](auto* p) { convert(scratch, p + begin, n); });
                 if (narrow.data) typed(narrow, [&](auto* p) { convert(w, p + begin, n); });
               }
+              done_with(at, squares);
             });
           },
           weight);
@@ -95,67 +112,65 @@ void each_element(const Context& context, const OptimizerStep& s, std::int64_t w
 
 template <class R> void apply(const Context& context, const OptimizerStep& s) {
   const R rule(s);
-  each_element<true, true>(context, s, 2 + R::kStates,
-                           [&](Block at, auto io, std::int64_t i, auto, F w, F u) BOOST_EXT_INLINE_LAMBDA {
-                             F state[R::kStates + 1];
-                             float* p[R::kStates + 1];
-                             for (int k = 0; k < R::kStates; ++k) {
-                               p[k] = static_cast<float*>(s.state[k][static_cast<std::size_t>(at.tensor)].data) + i;
-                               state[k] = io.load(p[k]);
-                             }
-                             const F next = rule(of_tensor(s, at.tensor), w, u, state);
-                             for (int k = 0; k < R::kStates; ++k) io.store(p[k], state[k]);
-                             return next;
-                           });
+  each_element<true, true>(
+      context, s, 2 + R::kStates,
+      [&](Block at, auto io, std::int64_t i, Squares&, F w, F u) BOOST_EXT_INLINE_LAMBDA {
+        F state[R::kStates + 1];
+        float* p[R::kStates + 1];
+        for (int k = 0; k < R::kStates; ++k) {
+          p[k] = static_cast<float*>(s.state[k][static_cast<std::size_t>(at.tensor)].data) + i;
+          state[k] = io.load(p[k]);
+        }
+        const F next = rule(of_tensor(s, at.tensor), w, u, state);
+        for (int k = 0; k < R::kStates; ++k) io.store(p[k], state[k]);
+        return next;
+      },
+      [](Block, const Squares&) {});
 }
 
-// sums[lane] += x[lane]^2, for a block's sixteen partial sums in memory.
-BOOST_EXT_INLINE void add_squares(double* sums, F x) {
-  D total;
-  std::memcpy(&total, sums, sizeof total);
-  const D wide = widen(x);
-  total = total + wide * wide;
-  std::memcpy(sums, &total, sizeof total);
-}
-
-// Lanes beyond the end of a tensor hold zeros, and so does their direction: they add nothing to the norms.
 // Moments and norms in one sweep, weights in a second one: nobody knows a norm before the last element.
 void apply_lamb(const Context& context, const OptimizerStep& s) {
   const Lamb rule(s);
   Blocks blocks(s.weights, kBlock, s.centralize);
-  Scratch<double> w_squares(kLanes * blocks.count()), r_squares(kLanes * blocks.count());
+  Scratch<double> w_squares(blocks.count()), r_squares(blocks.count());
   const auto moments = [&](Block at, std::int64_t i, int k) BOOST_EXT_INLINE_LAMBDA {
     return static_cast<float*>(s.state[k][static_cast<std::size_t>(at.tensor)].data) + i;
   };
-  for (std::int64_t b = 0; b < kLanes * blocks.count(); ++b) w_squares[b] = r_squares[b] = 0;
-  each_element<true, false>(context, s, 3,
-                            [&](Block at, auto io, std::int64_t i, auto, F w, F u) BOOST_EXT_INLINE_LAMBDA {
-                              float* m = moments(at, i, 0);
-                              float* v = moments(at, i, 1);
-                              F mv[2] = {io.load(m), io.load(v)};
-                              rule.moments(u, mv);
-                              io.store(m, mv[0]);
-                              io.store(v, mv[1]);
-                              add_squares(&w_squares[kLanes * at.index], w);
-                              const F r = rule.direction(of_tensor(s, at.tensor), w, mv);
-                              add_squares(&r_squares[kLanes * at.index], r);
-                              return w;
-                            });
+  each_element<true, false>(
+      context, s, 3,
+      [&](Block at, auto io, std::int64_t i, Squares& squares, F w, F u) BOOST_EXT_INLINE_LAMBDA {
+        float* m = moments(at, i, 0);
+        float* v = moments(at, i, 1);
+        F mv[2] = {io.load(m), io.load(v)};
+        rule.moments(u, mv);
+        io.store(m, mv[0]);
+        io.store(v, mv[1]);
+        add_square(squares.weights, w);
+        // Beyond the end of a row the centralized gradient is minus its mean, not 0.
+        add_square(squares.direction, io.only(rule.direction(of_tensor(s, at.tensor), w, mv)));
+        return w;
+      },
+      [&](Block at, const Squares& squares) {
+        w_squares[at.index] = sum(squares.weights);
+        r_squares[at.index] = sum(squares.direction);
+      });
   Scratch<float> trust(s.weights.count);
   for (std::int64_t t = 0; t < s.weights.count; ++t) {
     double w = 0, r = 0;
-    for (std::int64_t b = kLanes * blocks.first(t); b < kLanes * blocks.first(t + 1); ++b) {
+    for (std::int64_t b = blocks.first(t); b < blocks.first(t + 1); ++b) {
       w += w_squares[b];
       r += r_squares[b];
     }
     trust[t] = w > 0 && r > 0 ? static_cast<float>(__builtin_sqrt(w) / __builtin_sqrt(r)) : 1.0F;
   }
-  each_element<false, true>(context, s, 3,
-                            [&](Block at, auto io, std::int64_t i, auto, F w, F) BOOST_EXT_INLINE_LAMBDA {
-                              const OfTensor t = of_tensor(s, at.tensor);
-                              const F mv[2] = {io.load(moments(at, i, 0)), io.load(moments(at, i, 1))};
-                              return w - t.lr * trust[at.tensor] * rule.direction(t, w, mv);
-                            });
+  each_element<false, true>(
+      context, s, 3,
+      [&](Block at, auto io, std::int64_t i, Squares&, F w, F) BOOST_EXT_INLINE_LAMBDA {
+        const OfTensor t = of_tensor(s, at.tensor);
+        const F mv[2] = {io.load(moments(at, i, 0)), io.load(moments(at, i, 1))};
+        return w - t.lr * trust[at.tensor] * rule.direction(t, w, mv);
+      },
+      [](Block, const Squares&) {});
 }
 
 }  // namespace
@@ -191,7 +206,7 @@ void sum_rows(const Context& context, const View& values, const std::int64_t* or
   on_threads(context.threads, values.size, count, [&](std::int64_t begin, std::int64_t end) {
     typed(values, [&](auto* p) BOOST_EXT_INLINE_LAMBDA {
       for (std::int64_t r = begin; r < end; ++r) {
-        sweep(width, [&](auto io, std::int64_t i, auto) BOOST_EXT_INLINE_LAMBDA {
+        sixteens(width, [&](auto io, std::int64_t i) BOOST_EXT_INLINE_LAMBDA {
           D total{};
           for (std::int64_t k = first[r]; k < first[r + 1]; ++k) {
             total = total + widen(io.load(p + order[k] * width + i));

@@ -264,6 +264,7 @@ BOOST_EXT_INLINE double sum(F a) { return sum(widen(a)); }
 struct Full {
   template <class T> BOOST_EXT_INLINE F load(const T* p) const { return BOOST_EXT_ISA::load(p); }
   template <class T> BOOST_EXT_INLINE void store(T* p, F a) const { BOOST_EXT_ISA::store(p, a); }
+  BOOST_EXT_INLINE F only(F a) const { return a; }
 };
 struct Part {
   std::int64_t count;
@@ -276,6 +277,12 @@ struct Part {
     T all[kLanes];
     BOOST_EXT_ISA::store(all, a);
     std::memcpy(p, all, static_cast<std::size_t>(count) * sizeof(T));
+  }
+  // a, with zeros in the lanes beyond the end: for sums.
+  BOOST_EXT_INLINE F only(F a) const {
+    float lane[kLanes];
+    BOOST_EXT_ISA::store(lane, a);
+    return load(lane);
   }
 };
 template <int N> struct At {

@@ -190,13 +190,19 @@ StepSettings step_settings(const std::string& rule, const std::vector<double>& h
   return {find_rule(rule), hyper, scale, step, lr, weight_decay, ratio, centralize, first};
 }
 
+const char* state_name(const RuleFacts& rule, std::size_t index) {
+  return index < kMaxStates && rule.state[index] != nullptr ? rule.state[index] : "state";
+}
+
 template <class... Settings>
 void py_optimizer_step(const Object& weights, const Object& masters, const Object& grads, const Object& state,
                        const std::string& rule, const Settings&... settings) {
-  Arrays a(facts(find_rule(rule)).op);
-  const Views w = a.list("weights", weights), g = a.list("grads", grads);
+  const RuleFacts& known = facts(find_rule(rule));
+  Arrays a(known.op);
+  const Views w = a.list("params", weights), g = a.list("grads", grads);
   const Views m = masters.is_none() ? Views() : a.list("masters", masters);
-  const std::vector<Views> s = a.lists("state", state);
+  std::vector<Views> s;
+  for (py::handle item : state) s.push_back(a.list(state_name(known, s.size()), item));
   const StepSettings all = step_settings(rule, settings...);
   without_gil([&] { optimizer_step(cpu_context(), all, w, m, g, s); });
 }
@@ -204,10 +210,12 @@ void py_optimizer_step(const Object& weights, const Object& masters, const Objec
 template <class... Settings>
 void py_optimizer_step_rows(const Object& weights, const Object& master, const Object& indices, const Object& values,
                             const Object& state, const std::string& rule, const Settings&... settings) {
-  Arrays a(facts(find_rule(rule)).op);
-  const View w = a.one("weights", weights), i = a.one("indices", indices), v = a.one("values", values);
-  const View m = master.is_none() ? View() : a.one("master", master);
-  const Views s = py::len(state) == 0 ? Views() : a.list("state", state);
+  const RuleFacts& known = facts(find_rule(rule));
+  Arrays a(known.op);
+  const View w = a.one("params", weights), i = a.one("indices", indices), v = a.one("grads", values);
+  const View m = master.is_none() ? View() : a.one("masters", master);
+  Views s;
+  for (py::handle item : state) s.push_back(a.one(state_name(known, s.size()), item));
   const StepSettings all = step_settings(rule, settings...);
   without_gil([&] { optimizer_step_rows(cpu_context(), all, w, m, i, v, s); });
 }

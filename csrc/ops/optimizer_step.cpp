@@ -9,16 +9,28 @@ namespace boost_ext {
 namespace {
 
 constexpr RuleFacts kRules[] = {
-    {"sgd", "sgd_step", 0, 1, false, {"momentum", "dampening", "nesterov"}},
-    {"momentum", "momentum_step", 1, 1, false, {"momentum", "use_nesterov"}},
-    {"adam", "adam_step", 2, 3, false, {"beta1", "beta2", "eps", "use_nesterov"}},
-    {"adam_weight_decay", "adam_weight_decay_step", 2, 2, true, {"beta1", "beta2", "eps"}},
-    {"lamb", "lamb_step", 2, 2, true, {"beta1", "beta2", "eps"}},
-    {"adagrad", "adagrad_step", 1, 1, false, {"update_slots"}},
-    {"proximal_adagrad", "proximal_adagrad_step", 1, 1, false, {"l1", "l2"}},
-    {"rmsprop", "rmsprop_step", 2, 2, false, {"decay", "momentum", "epsilon"}},
-    {"centered_rmsprop", "centered_rmsprop_step", 3, 3, false, {"decay", "momentum", "epsilon"}},
-    {"ftrl", "ftrl_step", 2, 2, false, {"l1", "l2", "lr_power"}},
+    {"sgd", "sgd_step", 0, 1, false, {"momentum", "dampening", "nesterov"}, {"accum"}},
+    {"momentum", "momentum_step", 1, 1, false, {"momentum", "use_nesterov"}, {"moments"}},
+    {"adam",
+     "adam_step",
+     2,
+     3,
+     false,
+     {"beta1", "beta2", "eps", "use_nesterov"},
+     {"moments1", "moments2", "max_moments2"}},
+    {"adam_weight_decay", "adam_weight_decay_step", 2, 2, true, {"beta1", "beta2", "eps"}, {"moments1", "moments2"}},
+    {"lamb", "lamb_step", 2, 2, true, {"beta1", "beta2", "eps"}, {"moments1", "moments2"}},
+    {"adagrad", "adagrad_step", 1, 1, false, {"update_slots"}, {"accum"}},
+    {"proximal_adagrad", "proximal_adagrad_step", 1, 1, false, {"l1", "l2"}, {"accum"}},
+    {"rmsprop", "rmsprop_step", 2, 2, false, {"decay", "momentum", "epsilon"}, {"mean_squares", "moments"}},
+    {"centered_rmsprop",
+     "centered_rmsprop_step",
+     3,
+     3,
+     false,
+     {"decay", "momentum", "epsilon"},
+     {"mean_grads", "mean_squares", "moments"}},
+    {"ftrl", "ftrl_step", 2, 2, false, {"l1", "l2", "lr_power"}, {"accum", "linear"}},
 };
 
 int hyper_count(const RuleFacts& rule) {
@@ -33,7 +45,7 @@ std::vector<T> spread(const char* op, const char* arg, const std::vector<T>& val
   if (values.empty()) return std::vector<T>(count, missing);
   if (values.size() == 1) return std::vector<T>(count, values[0]);
   require(values.size() == count, op, ": ", arg, " must hold one value, or one for each of the ", count,
-          " weights, got ", values.size());
+          " parameters, got ", values.size());
   return values;
 }
 
@@ -47,9 +59,10 @@ void require_hyper(const RuleFacts& rule, const std::vector<double>& hyper) {
   for (std::size_t i = 0; i < n; ++i) {
     const std::string key = rule.hyper[i];
     const double x = hyper[i];
-    require(std::isfinite(x), rule.op, ": ", key, " must be finite, got ", x);
+    const auto narrow = static_cast<float>(x);
+    require(std::isfinite(narrow), rule.op, ": ", key, " must be finite in float32, got ", x);
     if (key == "beta1" || key == "beta2") require(x > 0 && x < 1, rule.op, ": ", key, " must be in (0, 1), got ", x);
-    if (key == "eps" || key == "epsilon") require(x > 0, rule.op, ": ", key, " must be > 0, got ", x);
+    if (key == "eps" || key == "epsilon") require(narrow > 0, rule.op, ": ", key, " must be > 0 in float32, got ", x);
     if (key == "lr_power") require(x <= 0, rule.op, ": lr_power must be <= 0, got ", x);
     if (key == "l1" || key == "l2" || key == "momentum" || key == "dampening" || key == "decay") {
       require(x >= 0, rule.op, ": ", key, " must be >= 0, got ", x);
@@ -65,7 +78,7 @@ struct Spread {
   Spread(const StepSettings& s, const Views& weights) {
     const std::size_t n = weights.size();
     const char* op = facts(s.rule).op;
-    require_finite(op, "scale", s.scale);
+    require_finite(op, "inv_scale", s.scale);
     require(s.step >= 1, op, ": step must be >= 1, got ", s.step);
     require_hyper(facts(s.rule), s.hyper);
     lr = spread(op, "lr", s.lr, n, 0.0F);
@@ -73,7 +86,7 @@ struct Spread {
     ratio = spread(op, "ratio", s.ratio, n, 1.0F);
     centralize = spread<unsigned char>(op, "centralize", s.centralize, n, 0);
     first = spread<unsigned char>(op, "first", s.first, n, 0);
-    require(!s.lr.empty(), op, ": lr must hold one value, or one for each weight, got none");
+    require(!s.lr.empty(), op, ": lr must hold one value, or one for each parameter, got none");
     require_non_negative(op, "lr", lr);
     require_non_negative(op, "weight_decay", decay);
     scale.resize(n);
@@ -81,51 +94,51 @@ struct Spread {
     for (std::size_t i = 0; i < n; ++i) {
       require(std::isfinite(ratio[i]), op, ": ratio must be finite, got ", ratio[i]);
       scale[i] = static_cast<float>(s.scale * ratio[i]);
+      require(std::isfinite(scale[i]), op, ": inv_scale * ratio must be finite in float32, got ", s.scale * ratio[i]);
       l2[i] = facts(s.rule).decoupled ? 0.0F : decay[i];
       centralize[i] = centralize[i] && weights[i].ndim >= 2;
     }
   }
 };
 
-void require_arguments(const RuleFacts& rule, const Views& weights, const Views& masters, const Views& grads,
-                       const std::vector<Views>& state, std::initializer_list<const View*> read) {
-  const List w{"weights", weights};
-  const List g{"grads", grads};
-  require_floats(rule.op, w);
-  require_floats(rule.op, g);
-  require_same_sizes(rule.op, g, w);
-  require_writables(rule.op, w);
+// What a step writes. In a list, or with `alone` one tensor of its own name.
+void require_written(const StepSettings& settings, bool alone, const Views& weights, const Views& masters,
+                     const std::vector<Views>& state, Overlap& overlap) {
+  const RuleFacts& rule = facts(settings.rule);
+  const List w{"params", weights};
+  const auto named = [alone](const char* arg, std::size_t i) {
+    return Name(arg, alone ? -1 : static_cast<std::int64_t>(i));
+  };
+  const auto require_state = [&](const Name& name, const View& v, const View& weight) {
+    require_dtype(rule.op, name, v, DType::f32);
+    require_size(rule.op, name, v, weight.size);
+    require_writable(rule.op, name, v);
+    overlap.writes(name, v);
+  };
+  for (std::size_t i = 0; i < weights.size(); ++i) {
+    require_writable(rule.op, named("params", i), weights[i]);
+    overlap.writes(named("params", i), weights[i]);
+  }
   const auto count = static_cast<int>(state.size());
   require(count >= rule.min_states && count <= rule.max_states, rule.op, ": rule ", rule.name, " must get ",
           rule.min_states, rule.min_states == rule.max_states ? "" : text(" to ", rule.max_states),
           " lists of state, got ", count);
-  Overlap overlap(rule.op);
-  overlap.writes(w);
-  if (read.size() == 0) overlap.reads(g);
-  for (const View* v : read) overlap.reads(v == *read.begin() ? "indices" : "values", *v);
-  for (const Views& views : state) {
-    const List s{"state", views};
-    require_same_sizes(rule.op, s, w);
-    require_writables(rule.op, s);
-    for (std::size_t i = 0; i < views.size(); ++i) {
-      require_dtype(rule.op, {"state", static_cast<std::int64_t>(i)}, views[i], DType::f32);
-    }
-    overlap.writes(s);
+  if (settings.rule == Rule::sgd && count == 0 && !settings.hyper.empty()) {
+    require(settings.hyper[0] == 0, rule.op, ": accum must be given with momentum ", settings.hyper[0], ", got none");
   }
-  if (!masters.empty()) {
-    const List m{"masters", masters};
-    require_same_count(rule.op, m, w);
-    for (std::size_t i = 0; i < masters.size(); ++i) {
-      const Name name("masters", static_cast<std::int64_t>(i));
-      if (weights[i].dtype == DType::f32) {
-        require(masters[i].size == 0, rule.op, ": ", name, " must be empty beside a float32 weight");
-        continue;
-      }
-      require_dtype(rule.op, name, masters[i], DType::f32);
-      require_size(rule.op, name, masters[i], weights[i].size);
-      require_writable(rule.op, name, masters[i]);
-      overlap.writes(name, masters[i]);
+  for (std::size_t k = 0; k < state.size(); ++k) {
+    require_same_count(rule.op, {rule.state[k], state[k]}, w);
+    for (std::size_t i = 0; i < weights.size(); ++i) require_state(named(rule.state[k], i), state[k][i], weights[i]);
+  }
+  if (!masters.empty()) require_same_count(rule.op, {"masters", masters}, w);
+  for (std::size_t i = 0; i < masters.size(); ++i) {
+    const Name name = named("masters", i);
+    if (weights[i].dtype != DType::f32) {
+      require_state(name, masters[i], weights[i]);
+      continue;
     }
+    require(masters[i].size == 0, rule.op, ": ", name, " must be empty beside a float32 parameter, got ",
+            masters[i].size, " elements");
   }
   overlap.check();
 }
@@ -177,19 +190,30 @@ void optimizer_step(const Context& context, const StepSettings& settings, const 
   require_backend(op, {&weights, &grads});
   for (const Views& views : state) require_backend(op, {&weights, &views});
   if (!masters.empty()) require_backend(op, {&weights, &masters});
-  require_arguments(facts(settings.rule), weights, masters, grads, state, {});
+  const List w{"params", weights};
+  const List g{"grads", grads};
+  require_floats(op, w);
+  require_same_count(op, g, w);
+  require_floats(op, g);
+  require_same_sizes(op, g, w);
+  Overlap overlap(op);
+  overlap.reads(g);
+  require_written(settings, false, weights, masters, state, overlap);
   run(context, settings, weights, masters, grads, state);
 }
+
 void optimizer_step_rows(const Context& context, const StepSettings& settings, const View& weights, const View& master,
                          const View& indices, const View& values, const Views& state) {
   const char* op = facts(settings.rule).op;
-  require_backend(op, {&state}, {weights, indices, values});
-  require(settings.rule != Rule::lamb, op, ": rule lamb must get the whole gradient, got rows");
+  require_backend(op, {&state}, {weights, indices, values, master});
+  require(settings.rule != Rule::lamb, op,
+          ": indices must be left out, since norms go over the whole tensor, got rows");
+  require_float(op, "params", weights);
+  require_float(op, "grads", values);
   require_dtype(op, "indices", indices, DType::i32);
-  require_float(op, "values", values);
-  require(weights.ndim >= 1, op, ": weights must have rows, got a scalar");
+  require(weights.ndim >= 1, op, ": params must have rows, got a scalar");
   const std::int64_t width = weights.rows > 0 ? weights.size / weights.rows : 0;
-  require_size(op, "values", values, indices.size * width);
+  require_size(op, "grads", values, indices.size * width);
   const auto* at = static_cast<const std::int32_t*>(indices.data);
   for (std::int64_t i = 0; i < indices.size; ++i) {
     require(at[i] >= 0 && at[i] < weights.rows, op, ": indices[", i, "] must be in [0, ", weights.rows, "), got ",
@@ -198,11 +222,12 @@ void optimizer_step_rows(const Context& context, const StepSettings& settings, c
   std::vector<Views> lists;
   for (const View& v : state) lists.push_back({v});
   const Views masters = master.data ? Views{master} : Views{};
-  require_arguments(facts(settings.rule), {weights}, masters, {weights}, lists, {&indices, &values});
-  if (indices.size == 0 || width == 0) {
-    const Spread checked(settings, {weights});
-    return;
-  }
+  Overlap overlap(op);
+  overlap.reads("indices", indices);
+  overlap.reads("grads", values);
+  require_written(settings, true, {weights}, masters, lists, overlap);
+  const Spread checked(settings, {weights});  // as one tensor, not as many as there are rows
+  if (indices.size == 0 || width == 0) return;
 
   std::vector<std::int64_t> order(static_cast<std::size_t>(indices.size)), first;
   std::iota(order.begin(), order.end(), 0);

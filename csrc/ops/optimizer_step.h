@@ -9,7 +9,7 @@
 //
 //   rule               state       update
 //   sgd                [a]         a = m a + (1 - dampening) u, in the first step of a tensor a = u;
-//                                  w -= lr (nesterov ? u + m a : a); without momentum there is no state, w -= lr u
+//                                  w -= lr (nesterov ? u + m a : a); with m = 0 the state may be left out: w -= lr u
 //   momentum           a           a = m a + u;  w -= lr (nesterov ? u + m a : a)
 //   adam               m v [x]     m = b1 m + (1-b1) u;  v = b2 v + (1-b2) u^2;  l = lr sqrt(1-b2^t) / (1-b1^t);
 //                                  w -= l (nesterov ? b1 m + (1-b1) u : m) / (sqrt(v) + eps);
@@ -22,7 +22,8 @@
 //   rmsprop            s a         s = d s + (1-d) u^2;  a = m a + lr u / sqrt(s + eps);  w -= a
 //   centered_rmsprop   g s a       g = d g + (1-d) u;  s as rmsprop;  sqrt(max(s - g^2, 0) + eps) in the place of the
 //   root ftrl               h z         n = h + u^2;  z += u - (n^-p - h^-p)/lr w;  h = n;
-//                                  w = |z| > l1 ? (sign(z) l1 - z) / (n^-p/lr + 2 l2) : 0;  with lr = 0, w stays
+//                                  w = |z| <= l1 ? 0 : (sign(z) l1 - z) / (n^-p/lr + 2 l2);  with lr = 0, w stays and
+//                                  z += u
 //
 // Sources: Sutskever et al. 2013 (momentum, Nesterov); Kingma and Ba 2015 (adam; eps beside the uncorrected root as in
 // mindspore.nn.Adam); Reddi et al. 2018 (AMSGrad); Loshchilov and Hutter 2019 (decoupled decay); You et al. 2020
@@ -67,6 +68,7 @@ struct RuleFacts {
   int max_states;
   bool decoupled;
   const char* hyper[kMaxHyper];
+  const char* state[kMaxStates];  // for messages
 };
 const RuleFacts& facts(Rule rule);
 Rule find_rule(const std::string& name);  // std::invalid_argument with all names

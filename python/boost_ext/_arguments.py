@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 import operator
+from collections.abc import Sequence
 from numbers import Real
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["empty_like", "factors", "integer", "number"]
+__all__ = ["empty_like", "factors", "flags", "integer", "number", "numbers", "switch"]
 
 
 def empty_like(op: str, tensors: Any) -> list[npt.NDArray[Any]] | npt.NDArray[Any]:
@@ -49,3 +50,35 @@ def factors(op: str, arg: str, value: Any) -> Any:
     if not np.isfinite(result[0]):
         raise ValueError(f"{op}: {arg} must be finite, got {result[0]}")
     return result
+
+
+def _items(op: str, arg: str, value: Any) -> list[Any]:
+    """One value, or one for each tensor, as a list."""
+    if isinstance(value, np.ndarray):
+        value = value.ravel().tolist()
+    if not isinstance(value, Sequence) or isinstance(value, (str, bytes)):
+        return [value]
+    if len(value) == 0:
+        raise ValueError(f"{op}: {arg} must hold one value, or one for each tensor, got none")
+    return list(value)
+
+
+def numbers(op: str, arg: str, value: Any) -> list[float]:
+    """A number, or one for each tensor."""
+    return [number(op, arg, v) for v in _items(op, arg, value)]
+
+
+def flags(op: str, arg: str, value: Any) -> list[int]:
+    """A bool, or one for each tensor, as integers."""
+    items = _items(op, arg, value)
+    for flag in items:
+        if not isinstance(flag, (bool, np.bool_)):
+            raise TypeError(f"{op}: {arg} must be a bool, or one for each tensor, got {type(flag).__name__}")
+    return [int(f) for f in items]
+
+
+def switch(op: str, arg: str, value: Any) -> float:
+    """A bool among hyperparameters."""
+    if not isinstance(value, (bool, np.bool_)):
+        raise TypeError(f"{op}: {arg} must be a bool, got {type(value).__name__}")
+    return float(value)

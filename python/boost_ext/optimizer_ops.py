@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from boost_ext import _core
-from boost_ext._arguments import integer, number
+from boost_ext._arguments import flags, integer, number, numbers, switch
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -43,6 +43,8 @@ Array = Any
 Arrays = Array | Sequence[Array]
 Numbers = float | Sequence[float]
 
+_SWITCHES = frozenset({"nesterov", "use_nesterov", "update_slots"})
+
 
 class StepOptions(TypedDict, total=False):
     """What every step takes beside its own arguments. The gradient that a rule sees is
@@ -58,25 +60,22 @@ class StepOptions(TypedDict, total=False):
     """A factor on the gradient of each tensor, such as LARS's. Default: 1."""
     centralize: bool | Sequence[bool]
     """Gradient centralization; tensors of one axis have none. Default: False."""
-    masters: Sequence[Array | None]
+    masters: Array | Sequence[Array | None] | None
     """For each half-precision parameter its float32 master copy, in place; None for float32 parameters. A parameter
     that is not what its master rounds to was set from outside, and the master takes its value. Default: none."""
-    indices: Array
-    """int32 (rows,): `params` and states are one tensor each, and ``grads`` holds only these rows of its gradient.
-    Rows that are listed twice are summed. Other rows, with their state, stay as they are. Default: all rows."""
+    indices: Array | None
+    """int32 (rows,): `params`, `masters` and states are one tensor each, not in lists, and ``grads`` holds only these
+    rows of its gradient. Rows that are listed twice are summed. Other rows, with their state, stay as they are.
+    Default: all rows."""
 
 
-def _numbers(op: str, arg: str, value: Any) -> list[float]:
-    if isinstance(value, (Sequence, np.ndarray)) and not isinstance(value, str):
-        return [number(op, arg, v) for v in value]
-    return [number(op, arg, value)]
-
-
-def _flags(op: str, arg: str, value: Any) -> list[int]:
-    flags = list(value) if isinstance(value, (Sequence, np.ndarray)) else [value]
-    if not all(isinstance(f, (bool, np.bool_)) for f in flags):
-        raise TypeError(f"{op}: {arg} must be a bool, or one for each tensor, got {value!r}")
-    return [int(f) for f in flags]
+def _masters(op: str, masters: Any) -> Any:
+    """As the native op takes them: empty beside float32 parameters."""
+    if not isinstance(masters, (list, tuple)):
+        return masters
+    if not masters:
+        raise ValueError(f"{op}: masters must hold one array, or None, for each tensor, got 0")
+    return [np.empty(0, np.float32) if m is None else m for m in masters]
 
 
 def _step(
@@ -95,26 +94,26 @@ def _step(
     unknown = set(options) - StepOptions.__optional_keys__
     if unknown:
         raise TypeError(f"{op}: unknown keyword {min(unknown)!r}, known are {sorted(StepOptions.__optional_keys__)}")
+    t = integer(op, "step", step)
+    if not 1 <= t < 2**63:
+        raise ValueError(f"{op}: step must be >= 1 and < 2**63, got {t}")
     settings = (
         rule,
-        [number(op, key, float(v) if isinstance(v, bool) else v) for key, v in hyper.items()],
+        [switch(op, key, v) if key in _SWITCHES else number(op, key, v) for key, v in hyper.items()],
         number(op, "inv_scale", options.get("inv_scale", 1.0)),
-        integer(op, "step", step),
-        _numbers(op, "lr", lr),
-        _numbers(op, "weight_decay", options.get("weight_decay", 0.0)),
-        _numbers(op, "ratio", options.get("ratio", 1.0)),
-        _flags(op, "centralize", options.get("centralize", False)),
-        _flags(op, "first", first),
+        t,
+        numbers(op, "lr", lr),
+        numbers(op, "weight_decay", options.get("weight_decay", 0.0)),
+        numbers(op, "ratio", options.get("ratio", 1.0)),
+        flags(op, "centralize", options.get("centralize", False)),
+        flags(op, "first", first),
     )
     masters = options.get("masters")
-    if "indices" in options:
-        master = None if masters is None else masters[0]
-        _core.optimizer_step_rows(params, master, options["indices"], grads, list(state), *settings)
-        return
-    if masters is not None:
-        masters = [np.empty(0, np.float32) if m is None else m for m in masters]
-    lists = [s if isinstance(s, (list, tuple)) else [s] for s in state]
-    _core.optimizer_step(params, masters, grads, lists, *settings)
+    indices = options.get("indices")
+    if indices is None:
+        _core.optimizer_step(params, _masters(op, masters), grads, list(state), *settings)
+    else:
+        _core.optimizer_step_rows(params, masters, indices, grads, list(state), *settings)
 
 
 def sgd_step(
@@ -131,7 +130,7 @@ def sgd_step(
 ) -> None:
     """``a = momentum * a + (1 - dampening) * u``; ``w -= lr * a``, or with `nesterov` ``lr * (u + momentum * a)``.
 
-    In the first step of a tensor (`first`) ``a = u``. Without `accum`: ``w -= lr * u``.
+    In the first step of a tensor (`first`) ``a = u``. Without `accum`, which takes a `momentum` of 0: ``w -= lr * u``.
 
     Source: Sutskever et al. 2013, *On the importance of initialization and momentum in deep learning*.
     """
@@ -338,15 +337,14 @@ def lars_ratios(
     def spread(values: list[Any]) -> list[Any]:
         return values * count if len(values) == 1 else values
 
-    numbers = (number(op, "coefficient", coefficient), number(op, "epsilon", epsilon))
-    if not isinstance(use_clip, bool):
-        raise TypeError(f"{op}: use_clip must be a bool, got {type(use_clip).__name__}")
+    rule = (number(op, "coefficient", coefficient), number(op, "epsilon", epsilon))
+    clip = bool(switch(op, "use_clip", use_clip))
     per_tensor = (
-        spread(_numbers(op, "lr", lr)),
-        spread(_numbers(op, "weight_decay", weight_decay)),
-        spread(_flags(op, "apply", apply)),
+        spread(numbers(op, "lr", lr)),
+        spread(numbers(op, "weight_decay", weight_decay)),
+        spread(flags(op, "apply", apply)),
     )
-    _core.lars(params, grads, ratios, *numbers, use_clip, number(op, "inv_scale", inv_scale), *per_tensor)
+    _core.lars(params, grads, ratios, *rule, clip, number(op, "inv_scale", inv_scale), *per_tensor)
     return ratios[:count], ratios[count:]
 
 
@@ -365,7 +363,7 @@ def ftrl_step(
     """``n = h + u²``; ``z += u - (n^-p - h^-p) / lr * w``; ``h = n``;
     ``w = (sign(z) * l1 - z) / (n^-p / lr + 2 * l2)`` where ``|z| > l1``, else 0. p is `lr_power`, <= 0.
 
-    With `lr` 0 the weights stay.
+    With `lr` 0 the weights stay, and ``z += u``.
 
     Source: McMahan et al. 2013, *Ad click prediction: a view from the trenches*, algorithm 1.
     """

@@ -52,6 +52,16 @@ def fixed(dtype: str, written: bool = False) -> Argument:
     return Argument(dtype, written, alone=True)
 
 
+def step(op: str, *state: str, **settings: Any) -> Case:
+    """A step of an optimizer. Squares are summed in some of the states: these start at 1."""
+    return Case(
+        op,
+        lambda r: {**lists(r, "params", "grads"), **{n: [abs(t) + 1 for t in lists(r, n)[n]] for n in state}},
+        {"params": WRITTEN, "grads": READ, **{n: WRITTEN32 for n in state}},
+        {"lr": 0.1, **settings},
+    )
+
+
 READ, WRITTEN = Argument(), Argument(written=True)
 READ32, WRITTEN32 = Argument("float32"), Argument("float32", written=True)
 RATES = {"gamma": 0.9, "alpha": 0.1, "rho": 0.5}
@@ -144,8 +154,46 @@ CASES = [
         {"scale": fixed("float32", True), "counters": fixed("int32", True)},
         {"overflow": True},
     ),
+    step("sgd_step", "accum", momentum=0.9, dampening=0.5),
+    step("momentum_step", "moments"),
+    step("adam_step", "moments1", "moments2", step=3),
+    step("adam_step", "moments1", "moments2", "max_moments2", step=3),
+    step("adam_weight_decay_step", "moments1", "moments2"),
+    step("lamb_step", "moments1", "moments2", step=3),
+    step("adagrad_step", "accum"),
+    step("proximal_adagrad_step", "accum", l1=0.1, l2=0.1),
+    step("rmsprop_step", "mean_squares", "moments"),
+    step("centered_rmsprop_step", "mean_grads", "mean_squares", "moments"),
+    step("ftrl_step", "accum", "linear", lr_power=-0.3),
+    Case(
+        "momentum_step",
+        lambda r: {
+            "params": [t.astype(np.float16) for t in lists(r, "params")["params"]],
+            **lists(r, "grads", "moments", "masters"),
+        },
+        {"params": WRITTEN, "grads": READ, "moments": WRITTEN32, "masters": WRITTEN32},
+        {"lr": 0.1},
+    ),
+    Case(
+        "momentum_step",
+        lambda r: {
+            "params": f32(r, 8, N).astype(np.float16),
+            "grads": f32(r, 3, N),
+            **{n: f32(r, 8, N) for n in ("moments", "masters")},
+            "indices": np.array([5, 0, 5], np.int32),
+        },
+        {
+            **{"params": fixed(ANY_FLOAT, True), "grads": fixed(ANY_FLOAT), "indices": fixed("int32")},
+            **{n: fixed("float32", True) for n in ("moments", "masters")},
+        },
+        {"lr": 0.1},
+    ),
 ]
 
 
 def label(case: Case) -> str:
-    return f"{case.op}+saved" if "lr" in case.arrays else case.op
+    """The op, and the argument that makes it another case."""
+    for name, other in (("lr", "saved"), ("indices", "indices"), ("masters", "masters"), ("max_moments2", "amsgrad")):
+        if name in case.arrays:
+            return f"{case.op}+{other}"
+    return case.op

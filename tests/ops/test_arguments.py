@@ -127,7 +127,7 @@ def test_unaligned_arrays(case, name, rng):
 
 @each_argument()
 def test_foreign_byte_order(case, name, rng):
-    text = "must be in native byte order, got >[fi][48]$"
+    text = "must be in native byte order, got >[fi][248]$"
     refused_last(case, rng, name, lambda a: a.astype(a.dtype.newbyteorder()), ValueError, text)
 
 
@@ -176,6 +176,8 @@ def test_objects_that_are_no_arrays(case, name, rng):
 @each_argument(lambda case, argument: not argument.alone)
 def test_bad_elements_of_lists(case, name, rng):
     for thing in [*NO_ARRAYS, *NOT_FOR_LISTS]:
+        if name == "masters" and thing is None:  # none beside a float32 parameter
+            continue
         kind = type(thing).__name__ if not isinstance(thing, np.generic) else r"numpy\.float32"
         refused_last(case, rng, name, lambda a, t=thing: t, TypeError, f"{AN_ARRAY} {kind}$")
 

@@ -16,6 +16,9 @@ import boost_ext
 from boost_ext import _core, ops
 from dtypes import FLOATS, normal
 
+from .steps import VARIANTS
+
+STEPS = ["momentum", "adam", "lamb", "proximal_adagrad", "centered_rmsprop", "ftrl"]
 SIZES = [200_003, 7, 0, 1, 65, 32768, 70_000, *range(1, 60)]
 
 
@@ -49,6 +52,16 @@ def everything(seed: int = 5) -> dict[str, list[bytes]]:
     a[0][[3, -1]] = np.inf, np.nan
     report = ops.unscale_and_check(a, 1 / 3, report=True)
     keep("unscale_and_check", np.array(str(report)), *a, *(np.float64(t.max_abs) for t in report.tensors))
+
+    rows = rng.integers(0, 1001, 900).astype(np.int32)
+    for name in STEPS:
+        rule, weights = VARIANTS[name], [t.copy() for t in b]
+        state = rule.states(b)
+        rule(weights, matrices, state, weight_decay=0.01, inv_scale=1 / 3, centralize=True, step=7)
+        if rule.elementwise:  # and some rows of the first tensor
+            part = [t[: 1001 * 199].reshape(1001, 199) for t in (weights[0], *(s[0] for s in state))]
+            rule(part[0], c[0][: 900 * 199], part[1:], indices=rows)
+        keep(f"{rule.name}_step", *weights, *(t for ts in state for t in ts))
 
     B = np.eye(33, dtype=np.float32)
     s, gk_last, gk, dk = (normal(rng, 33) for _ in range(4))

@@ -43,3 +43,15 @@ def test_pca_project_reaches_the_end_of_P(zeros):
         np.testing.assert_array_equal(ops.pca_project(P, grad), [0, 3])
     finally:
         P[1, -1] = 0
+
+
+@pytest.mark.slow
+def test_sgd_step_reaches_the_last_row(zeros):
+    """Also memory: all that is touched is one row."""
+    table = zeros.reshape(-1, 64)
+    last = np.array([len(table) - 1], np.int32)
+    try:
+        ops.sgd_step(table, np.ones((1, 64), np.float16), lr=0.5, indices=last)
+        np.testing.assert_array_equal(zeros[-65:], [0] + [-0.5] * 64)
+    finally:
+        zeros[-64:] = 0
