@@ -26,16 +26,22 @@ _HALVES = (ms.float16, ms.bfloat16)
 
 def state_like(parameters: Sequence[Parameter], prefix: str, value: float = 0.0) -> ParameterTuple:
     """State of the parameters' shapes, named as ``ParameterTuple.clone`` names it, float32 whatever their dtype."""
-    return ParameterTuple(
-        Parameter(initializer.initializer(initializer.Constant(value), p.shape, ms.float32), name=f"{prefix}.{p.name}")
-        for p in parameters
-    )
+
+    def initial(shape: tuple[int, ...]) -> Tensor:
+        if 0 in shape:  # which initializer() refuses
+            return Tensor(np.empty(shape, np.float32))
+        return initializer.initializer(initializer.Constant(value), shape, ms.float32)
+
+    return ParameterTuple(Parameter(initial(tuple(p.shape)), name=f"{prefix}.{p.name}") for p in parameters)
 
 
 class FusedStep(native.NativeCell):
     """``cell(layout, hyper, skip, ...)``: see csrc/doors/packed_step.h."""
 
     symbol = "optimizer_step"
+
+    def construct(self, *arrays: Any) -> Tensor:  # no loop: the graph compiler unrolls it by recursion, 500 tensors deep
+        return self.primitive(*arrays)
 
     def by_pointer(self, *arrays: Any) -> bool:
         native.packed_step(native.contiguous(arrays))
@@ -120,6 +126,8 @@ class FusedOptimizer(CentralizingOptimizer):
         rule = native.optimizer_rules().index(self.rule)
         header = [rule, len(keys), self.number_of_states, bool(self.powers), self.has_first, len(self.parameters)]
         self.layout = Tensor(np.array([*header, *layout], np.int32))
+        # Not by assignment, which would register the Parameters of a narrowed optimizer again.
+        self.__dict__["half_masters"] = tuple(self.masters[i] for i in self.half_members)
         # For PYNATIVE_MODE: the arguments that are always the same objects, gathered once.
         self.__dict__["_fixed"] = None
 
@@ -187,10 +195,7 @@ class FusedOptimizer(CentralizingOptimizer):
         return self.native_step(*head, *numbers, *weights, *gradients, *states)
 
     def _weights(self) -> Any:
-        masters = ()
-        for i in self.half_members:
-            masters = (*masters, self.masters[i])
-        return self.powers + tuple(self.parameters) + masters
+        return self.powers + tuple(self.parameters) + self.half_masters
 
     def _states(self) -> Any:
         states = ()
@@ -236,7 +241,7 @@ class FusedOptimizer(CentralizingOptimizer):
 def _masters(parameters: Sequence[Parameter]) -> list[Parameter]:
     """A float32 copy of each half-precision parameter; in the place of the others themselves."""
     return [
-        Parameter(p.value().astype(ms.float32), name=f"master.{p.name}", requires_grad=False)
+        Parameter(p.astype(ms.float32), name=f"master.{p.name}", requires_grad=False)
         if p.dtype in _HALVES
         else p
         for p in parameters
