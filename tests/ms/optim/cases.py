@@ -135,20 +135,26 @@ def parameters(shapes: dict[str, tuple[int, ...]] = SHAPES, dtypes: Sequence[Any
     rng = np.random.default_rng(0)
     made = []
     for i, (name, shape) in enumerate(shapes.items()):
-        value = Tensor(np.asarray(rng.standard_normal(shape), np.float32)).astype(dtypes[i % len(dtypes)])
-        made.append(Parameter(value, name=name))
+        made.append(Parameter(tensor(rng.standard_normal(shape), dtypes[i % len(dtypes)]), name=name))
     return made
+
+
+def tensor(values: Any, dtype: Any = ms.float32) -> Tensor:
+    """Cast by NumPy where that knows the dtype: MindSpore's casts run one by one."""
+    if dtype == ms.bfloat16:
+        return Tensor(np.asarray(values, np.float32)).astype(dtype)
+    return Tensor(np.asarray(values, ms.dtype_to_nptype(dtype)))
 
 
 def gradients(step: int, of: Iterable[Parameter], scale: float = 1.0) -> tuple[Tensor, ...]:
     """One for each parameter, in its dtype."""
     rng = np.random.default_rng(1000 + step)
-    return tuple(Tensor(np.asarray(scale * rng.standard_normal(p.shape), np.float32)).astype(p.dtype) for p in of)
+    return tuple(tensor(scale * rng.standard_normal(p.shape), p.dtype) for p in of)
 
 
 def array(tensor: Tensor) -> np.ndarray:
     """float64, whatever the dtype."""
-    return (tensor if tensor.dtype == ms.float32 else tensor.astype(ms.float32)).asnumpy().astype(np.float64)
+    return tensor.asnumpy().astype(np.float64)
 
 
 def arrays(tensors: Iterable[Tensor]) -> list[np.ndarray]:

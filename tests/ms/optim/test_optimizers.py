@@ -21,6 +21,7 @@ from tests.ms.optim.cases import (
     assert_close,
     gradients,
     parameters,
+    tensor,
 )
 
 from boost_ext import optim
@@ -198,7 +199,7 @@ MIXED = (ms.float16, ms.float32, ms.bfloat16)
 
 
 def rounded(values: np.ndarray, dtype: Any) -> np.ndarray:
-    return array(Tensor(values.astype(np.float32)).astype(dtype))
+    return array(tensor(values, dtype))
 
 
 @pytest.mark.parametrize("name", CLASSES)
@@ -231,7 +232,7 @@ def test_a_half_weight_that_is_set_is_followed(mode: int) -> None:
     expected.states = [list(s) for s in zip(arrays(optimizer.moment1), arrays(optimizer.moment2), strict=True)]
     for i, p in enumerate(params):
         value = np.full(p.shape, 0.5)
-        p.set_data(Tensor(value, ms.float32).astype(p.dtype))
+        p.set_data(tensor(value, p.dtype))
         expected.weights[i] = value
     for step in range(1, 4):
         grads = gradients(step, params)

@@ -126,10 +126,19 @@ class FusedOptimizer(CentralizingOptimizer):
         rule = native.optimizer_rules().index(self.rule)
         header = [rule, len(keys), self.number_of_states, bool(self.powers), self.has_first, len(self.parameters)]
         self.layout = Tensor(np.array([*header, *layout], np.int32))
-        # Not by assignment, which would register the Parameters of a narrowed optimizer again.
-        self.__dict__["half_masters"] = tuple(self.masters[i] for i in self.half_members)
+        # What does not change is gathered here: the graph compiler unrolls a loop by recursion, and not very deep. Not by
+        # assignment, which would register the Parameters of a narrowed optimizer again.
+        own = self.__dict__
+        own["half_masters"] = tuple(self.masters[i] for i in self.half_members)
+        if self.is_group_lr and not self.dynamic_lr:
+            own["group_rates"] = tuple(self.learning_rate[i] for i in members)
+        if not self.dynamic_weight_decay:
+            flags = self.decayed_members
+            own["group_decays"] = tuple(
+                self._decay_now(i) if flag else self.no_decay for i, flag in zip(members, flags, strict=True)
+            )
         # For PYNATIVE_MODE: the arguments that are always the same objects, gathered once.
-        self.__dict__["_fixed"] = None
+        own["_fixed"] = None
 
     def _layout_with(self, rows: Sequence[int]) -> Tensor:
         """The layout of a step in which the gradients of these parameters hold some rows only."""
@@ -152,16 +161,17 @@ class FusedOptimizer(CentralizingOptimizer):
         if not self.is_group_lr:
             rate = self.get_lr()
             return (rate,) * len(self.group_members)
+        if not self.dynamic_lr:
+            return self.group_rates
         rates = ()
         for i in self.group_members:
-            rate = self.learning_rate[i]
-            if self.dynamic_lr:
-                rate = rate(self.global_step).reshape(())
-            rates = (*rates, rate)
+            rates = (*rates, self.learning_rate[i](self.global_step).reshape(()))
         return rates
 
     def _decays(self) -> Any:
         """The weight decay of each group, times the loss scale."""
+        if not self.dynamic_weight_decay:
+            return self.group_decays
         decays = ()
         for k in range(len(self.group_members)):
             decay = self.no_decay
@@ -241,7 +251,7 @@ class FusedOptimizer(CentralizingOptimizer):
 def _masters(parameters: Sequence[Parameter]) -> list[Parameter]:
     """A float32 copy of each half-precision parameter; in the place of the others themselves."""
     return [
-        Parameter(p.astype(ms.float32), name=f"master.{p.name}", requires_grad=False)
+        Parameter(Tensor(p.asnumpy().astype(np.float32)), name=f"master.{p.name}", requires_grad=False)
         if p.dtype in _HALVES
         else p
         for p in parameters
