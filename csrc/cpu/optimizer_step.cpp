@@ -17,25 +17,6 @@ template <class Body> BOOST_EXT_INLINE void sixteens(std::int64_t n, Body&& body
 
 bool is_half(const View& v) { return v.dtype == DType::f16 || v.dtype == DType::bf16; }
 
-// Sixteen weights of tensor t, whatever they are stored in.
-template <class Io> BOOST_EXT_INLINE F load_weight(const View& v, Io io, std::int64_t i) {
-  if (v.dtype == DType::f16) return io.load(static_cast<const Half*>(v.data) + i);
-  if (v.dtype == DType::bf16) return io.load(static_cast<const BFloat*>(v.data) + i);
-  return io.load(static_cast<const float*>(v.data) + i);
-}
-
-// The mean of the ready gradients of one row, and of nothing else: 0 where none is subtracted.
-template <class G> BOOST_EXT_INLINE float row_mean(const View& weights, const G* g, Block at, float scale, float l2) {
-  D sums[kAccumulators] = {};
-  sweep(at.count, [&](auto io, std::int64_t i, auto u) BOOST_EXT_INLINE_LAMBDA {
-    F x = scale * io.load(g + at.begin + i);
-    if (l2 != 0) x = x + l2 * load_weight(weights, io, at.begin + i);
-    D& acc = sums[decltype(u)::value];
-    acc = acc + widen(x);
-  });
-  return static_cast<float>(sum((sums[0] + sums[1]) + (sums[2] + sums[3])) / static_cast<double>(at.count));
-}
-
 // A weight that is no longer what its master rounds to was set by somebody else, and the master follows.
 template <class T> void follow(float* master, const T* narrow, std::int64_t n) {
   sixteens(n, [&](auto io, std::int64_t i) BOOST_EXT_INLINE_LAMBDA {
@@ -49,6 +30,29 @@ template <class T> void follow(float* master, const T* narrow, std::int64_t n) {
 
 template <class From, class To> void convert(const From* from, To* to, std::int64_t n) {
   sixteens(n, [&](auto io, std::int64_t i) BOOST_EXT_INLINE_LAMBDA { io.store(to + i, io.load(from + i)); });
+}
+
+// n <= kBlock elements as float32: where they lie, or converted in `scratch`. So rules are compiled for float32 only.
+float* as_floats(const View& v, std::int64_t begin, std::int64_t n, float* scratch) {
+  if (!is_half(v)) return static_cast<float*>(v.data) + begin;
+  typed(v, [&](auto* p) { convert(p + begin, scratch, n); });
+  return scratch;
+}
+
+// The mean of the ready gradients of one row.
+float row_mean(const View& weights, const View& grads, Block at, float scale, float l2) {
+  float g_scratch[kBlock], w_scratch[kBlock];
+  D sums[kAccumulators] = {};
+  for (std::int64_t done = 0; done < at.count; done += kBlock) {
+    const std::int64_t n = at.count - done < kBlock ? at.count - done : kBlock;
+    const float* g = as_floats(grads, at.begin + done, n, g_scratch);
+    const float* w = l2 != 0 ? as_floats(weights, at.begin + done, n, w_scratch) : g;
+    sweep(n, [&](auto io, std::int64_t i, auto u) BOOST_EXT_INLINE_LAMBDA {
+      D& acc = sums[decltype(u)::value];
+      acc = acc + widen(scale * io.load(g + i) + l2 * io.load(w + i));
+    });
+  }
+  return static_cast<float>(sum((sums[0] + sums[1]) + (sums[2] + sums[3])) / static_cast<double>(at.count));
 }
 
 OfTensor of_tensor(const OptimizerStep& s, std::int64_t t) { return {s.lr[t], s.decay[t], s.first[t] != 0}; }
@@ -80,32 +84,28 @@ void each_element(const Context& context, const OptimizerStep& s, std::int64_t w
               typed(narrow,
                     [&](auto* p) { follow(static_cast<float*>(weights.data) + at.begin, p + at.begin, at.count); });
             }
-            typed(s.grads[at.tensor], [&](auto* g) BOOST_EXT_INLINE_LAMBDA {
-              float mean = 0;
-              if (kGradient && s.centralize[at.tensor]) mean = row_mean(weights, g, at, scale, l2);
-              float scratch[kBlock];
-              Squares squares;
-              for (std::int64_t done = 0; done < at.count; done += kBlock) {
-                const std::int64_t begin = at.begin + done;
-                const std::int64_t n = at.count - done < kBlock ? at.count - done : kBlock;
-                float* w = scratch;
-                if (is_half(weights))
-                  typed(weights, [&](auto* p) { convert(p + begin, scratch, n); });
-                else
-                  w = static_cast<float*>(weights.data) + begin;
-                sixteens(n, [&](auto io, std::int64_t i) BOOST_EXT_INLINE_LAMBDA {
-                  const F old = io.load(w + i);
-                  F u{};
-                  if (kGradient) u = scale * io.load(g + begin + i) + l2 * old - all(mean);
-                  const F next = body(at, io, begin + i, squares, old, u);
-                  if (kWrite) io.store(w + i, next);
-                });
-                if (!kWrite) continue;
-                if (is_half(weights)) typed(weights, [&](auto* p) { convert(scratch, p + begin, n); });
-                if (narrow.data) typed(narrow, [&](auto* p) { convert(w, p + begin, n); });
-              }
-              done_with(at, squares);
-            });
+            const View& grads = s.grads[at.tensor];
+            float mean = 0;
+            if (kGradient && s.centralize[at.tensor]) mean = row_mean(weights, grads, at, scale, l2);
+            float w_scratch[kBlock], g_scratch[kBlock];
+            Squares squares;
+            for (std::int64_t done = 0; done < at.count; done += kBlock) {
+              const std::int64_t begin = at.begin + done;
+              const std::int64_t n = at.count - done < kBlock ? at.count - done : kBlock;
+              float* w = as_floats(weights, begin, n, w_scratch);
+              const float* g = kGradient ? as_floats(grads, begin, n, g_scratch) : w;
+              sixteens(n, [&](auto io, std::int64_t i) BOOST_EXT_INLINE_LAMBDA {
+                const F old = io.load(w + i);
+                F u{};
+                if (kGradient) u = scale * io.load(g + i) + l2 * old - all(mean);
+                const F next = body(at, io, begin + i, squares, old, u);
+                if (kWrite) io.store(w + i, next);
+              });
+              if (!kWrite) continue;
+              if (is_half(weights)) typed(weights, [&](auto* p) { convert(w, p + begin, n); });
+              if (narrow.data) typed(narrow, [&](auto* p) { convert(w, p + begin, n); });
+            }
+            done_with(at, squares);
           },
           weight);
 }

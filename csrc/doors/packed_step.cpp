@@ -37,8 +37,8 @@ class Reader {
   const std::int32_t* layout() {
     const View& v = take("layout", DType::i32, -1);
     const auto* header = static_cast<const std::int32_t*>(v.data);
-    require(v.size >= kHeader && v.size == kHeader + kPerTensor * header[5], kOp,
-            ": layout must fit its tensors, got ", v.size, " numbers");
+    require(v.size >= kHeader && v.size == kHeader + kPerTensor * header[5], kOp, ": layout must fit its tensors, got ",
+            v.size, " numbers");
     return header;
   }
   bool done() const { return next_ == arrays_.size(); }

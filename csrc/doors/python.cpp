@@ -323,7 +323,8 @@ PYBIND11_MODULE(_core, m) {
   m.def("packed_step", &py_packed_step);
   m.def("packed_lars", &py_packed_lars, py::arg("arrays"));
   m.def("lars", &py_lars, py::arg("weights"), py::arg("grads"), py::arg("ratios"), py::arg("coefficient"),
-        py::arg("epsilon"), py::arg("clip"), py::arg("scale"), py::arg("lr"), py::arg("weight_decay"), py::arg("apply"));
+        py::arg("epsilon"), py::arg("clip"), py::arg("scale"), py::arg("lr"), py::arg("weight_decay"),
+        py::arg("apply"));
   m.def("optimizer_rules", &optimizer_rules);
   m.def("build_info", &build_info);
   m.def("num_threads", &num_threads);

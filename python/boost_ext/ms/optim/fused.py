@@ -19,23 +19,30 @@ from mindspore.common.sparse_tensor import RowTensorInner
 from boost_ext.ms import native
 from boost_ext.ms.grad_centralization import CentralizingOptimizer
 
-__all__ = ["FusedOptimizer", "state_like"]
+__all__ = ["FusedOptimizer", "FusedStep", "state_like"]
 
 _HALVES = (ms.float16, ms.bfloat16)
 
 
 def state_like(parameters: Sequence[Parameter], prefix: str, value: float = 0.0) -> ParameterTuple:
     """State of the parameters' shapes, named as ``ParameterTuple.clone`` names it, float32 whatever their dtype."""
-    return ParameterTuple(
-        Parameter(initializer.initializer(initializer.Constant(value), p.shape, ms.float32), name=f"{prefix}.{p.name}")
-        for p in parameters
-    )
+
+    def initial(shape: tuple[int, ...]) -> Tensor:
+        if 0 in shape:  # which initializer() refuses
+            return Tensor(np.empty(shape, np.float32))
+        return initializer.initializer(initializer.Constant(value), shape, ms.float32)
+
+    return ParameterTuple(Parameter(initial(tuple(p.shape)), name=f"{prefix}.{p.name}") for p in parameters)
 
 
 class FusedStep(native.NativeCell):
     """``cell(layout, hyper, skip, ...)``: see csrc/doors/packed_step.h."""
 
     symbol = "optimizer_step"
+
+    # No loop: the graph compiler unrolls it by recursion, 500 tensors deep.
+    def construct(self, *arrays: Any) -> Tensor:
+        return self.primitive(*arrays)
 
     def by_pointer(self, *arrays: Any) -> bool:
         native.packed_step(native.contiguous(arrays))
@@ -120,8 +127,19 @@ class FusedOptimizer(CentralizingOptimizer):
         rule = native.optimizer_rules().index(self.rule)
         header = [rule, len(keys), self.number_of_states, bool(self.powers), self.has_first, len(self.parameters)]
         self.layout = Tensor(np.array([*header, *layout], np.int32))
+        # What does not change is gathered here: the graph compiler unrolls a loop by recursion, and not very deep.
+        # Not by assignment, which would register the Parameters of a narrowed optimizer again.
+        own = self.__dict__
+        own["half_masters"] = tuple(self.masters[i] for i in self.half_members)
+        if self.is_group_lr and not self.dynamic_lr:
+            own["group_rates"] = tuple(self.learning_rate[i] for i in members)
+        if not self.dynamic_weight_decay:
+            flags = self.decayed_members
+            own["group_decays"] = tuple(
+                self._decay_now(i) if flag else self.no_decay for i, flag in zip(members, flags, strict=True)
+            )
         # For PYNATIVE_MODE: the arguments that are always the same objects, gathered once.
-        self.__dict__["_fixed"] = None
+        own["_fixed"] = None
 
     def _layout_with(self, rows: Sequence[int]) -> Tensor:
         """The layout of a step in which the gradients of these parameters hold some rows only."""
@@ -144,16 +162,17 @@ class FusedOptimizer(CentralizingOptimizer):
         if not self.is_group_lr:
             rate = self.get_lr()
             return (rate,) * len(self.group_members)
+        if not self.dynamic_lr:
+            return self.group_rates
         rates: tuple[Any, ...] = ()
         for i in self.group_members:
-            rate = self.learning_rate[i]
-            if self.dynamic_lr:
-                rate = rate(self.global_step).reshape(())
-            rates = (*rates, rate)
+            rates = (*rates, self.learning_rate[i](self.global_step).reshape(()))
         return rates
 
     def _decays(self) -> Any:
         """The weight decay of each group, times the loss scale."""
+        if not self.dynamic_weight_decay:
+            return self.group_decays
         decays: tuple[Any, ...] = ()
         for k in range(len(self.group_members)):
             decay = self.no_decay
@@ -199,10 +218,7 @@ class FusedOptimizer(CentralizingOptimizer):
         return self.native_step(*head, *numbers, *weights, *gradients, *states)
 
     def _weights(self) -> Any:
-        masters: tuple[Any, ...] = ()
-        for i in self.half_members:
-            masters = (*masters, self.masters[i])
-        return self.powers + tuple(self.parameters) + masters
+        return self.powers + tuple(self.parameters) + self.half_masters
 
     def _states(self) -> Any:
         states: tuple[Any, ...] = ()
@@ -248,7 +264,7 @@ class FusedOptimizer(CentralizingOptimizer):
 def _masters(parameters: Sequence[Parameter]) -> list[Parameter]:
     """A float32 copy of each half-precision parameter; in the place of the others themselves."""
     return [
-        Parameter(p.value().astype(ms.float32), name=f"master.{p.name}", requires_grad=False)
+        Parameter(Tensor(p.asnumpy().astype(np.float32)), name=f"master.{p.name}", requires_grad=False)
         if p.dtype in _HALVES
         else p
         for p in parameters

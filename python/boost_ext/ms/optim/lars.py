@@ -11,7 +11,7 @@ from mindspore import Parameter, Tensor, nn, ops
 
 from boost_ext.ms import native
 from boost_ext.ms.optim.arguments import non_negative, require_bool
-from boost_ext.ms.optim.fused import FusedOptimizer
+from boost_ext.ms.optim.fused import FusedOptimizer, FusedStep
 
 __all__ = ["LARS"]
 
@@ -20,7 +20,7 @@ def _neither_bias_nor_layer_norm(parameter: Parameter) -> bool:
     return "LayerNorm" not in parameter.name and "bias" not in parameter.name
 
 
-class LarsRatios(native.NativeCell):
+class LarsRatios(FusedStep):
     """``cell(layout, hyper, lars, apply, scale, ...)``: see csrc/doors/packed_step.h."""
 
     symbol = "lars"

@@ -1,0 +1,200 @@
+"""Every optimizer with its options, its float64 oracle, and the class of mindspore.nn that it stands for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import mindspore as ms
+import numpy as np
+from mindspore import Parameter, Tensor, nn
+from tests import oracle
+
+from boost_ext import optim
+
+SHAPES = {
+    "conv.weight": (4, 3, 3, 3),
+    "bn.gamma": (4,),
+    "bn.beta": (4,),
+    "fc.weight": (5, 7),
+    "fc.bias": (5,),
+    "temperature": (),
+    "nothing": (0, 3),
+}
+DECAYED = tuple("gamma" not in name and "beta" not in name for name in SHAPES)
+
+# Of an element beside its oracle, after 20 float32 steps.
+RTOL, ATOL = 2e-5, 2e-6
+
+
+@dataclass(frozen=True)
+class Case:
+    """``rule(w, u, states, lr, step, decay)``: the oracle with this case's hyperparameters."""
+
+    ours: type[optim.FusedOptimizer]
+    rule: Callable[..., oracle.Moments]
+    start: tuple[float, ...] = ()  # what the states begin with
+    arguments: dict[str, Any] = field(default_factory=dict)
+    # None: it does not run on the CPU, or computes something else there, see test_mindspores_cpu_operators_differ.
+    theirs: type[nn.Optimizer] | None = None
+    decoupled: bool = False
+    scales: bool = True  # has a loss_scale
+    one_rate: bool = False  # neither groups of rates nor schedules
+    rtol: float = RTOL
+    atol: float = ATOL
+
+    def make(self, parameters: Any, learning_rate: Any = 0.1, **kwargs: Any) -> optim.FusedOptimizer:
+        return self.ours(parameters, learning_rate=learning_rate, **self.arguments, **kwargs)
+
+    def make_theirs(self, parameters: Any, learning_rate: Any = 0.1, **kwargs: Any) -> nn.Optimizer:
+        return self.theirs(parameters, learning_rate=learning_rate, **self.arguments, **kwargs)
+
+
+def _sgd(m: float, d: float = 0.0, nesterov: bool = False) -> Callable[..., oracle.Moments]:
+    return lambda w, u, s, lr, t, decay: oracle.sgd_step(w, u, s[0] if m else None, lr, m, d, nesterov, t == 1)
+
+
+def _momentum(nesterov: bool) -> Callable[..., oracle.Moments]:
+    return lambda w, u, s, lr, t, decay: oracle.momentum_step(w, u, s[0], lr, 0.9, nesterov)
+
+
+def _adam(nesterov: bool = False, amsgrad: bool = False) -> Callable[..., oracle.Moments]:
+    return lambda w, u, s, lr, t, decay: oracle.adam_step(
+        w, u, s[0], s[1], s[2] if amsgrad else None, lr, t, 0.9, 0.999, 1e-8, nesterov
+    )
+
+
+def _adagrad(w, u, s, lr, t, decay):
+    return oracle.adagrad_step(w, u, s[0], lr, True)
+
+
+def _frozen_adagrad(w, u, s, lr, t, decay):
+    return oracle.adagrad_step(w, u, s[0], lr, False)
+
+
+def _proximal(l1: float, l2: float) -> Callable[..., oracle.Moments]:
+    return lambda w, u, s, lr, t, decay: oracle.proximal_adagrad_step(w, u, s[0], lr, l1, l2)
+
+
+def _rmsprop(w, u, s, lr, t, decay):
+    return oracle.rmsprop_step(w, u, *s, lr, 0.9, 0.5, 1e-6)
+
+
+def _centered(w, u, s, lr, t, decay):
+    return oracle.centered_rmsprop_step(w, u, *s, lr, 0.9, 0.5, 1e-6)
+
+
+def _ftrl(l1: float, l2: float) -> Callable[..., oracle.Moments]:
+    return lambda w, u, s, lr, t, decay: oracle.ftrl_step(w, u, *s, lr, l1, l2, -0.5)
+
+
+def _adam_weight_decay(w, u, s, lr, t, decay):
+    return oracle.adam_weight_decay_step(w, u, *s, lr, 0.9, 0.999, 1e-6, decay)
+
+
+def _lamb(w, u, s, lr, t, decay):
+    return oracle.lamb_step(w, u, *s, lr, t, 0.9, 0.999, 1e-6, decay)
+
+
+_RMS = {"momentum": 0.5, "epsilon": 1e-6}
+CASES: dict[str, Case] = {
+    "Momentum": Case(optim.Momentum, _momentum(False), (0,), {"momentum": 0.9}, nn.Momentum),
+    "Momentum-nesterov": Case(optim.Momentum, _momentum(True), (0,), {"momentum": 0.9, "use_nesterov": True}),
+    "SGD": Case(optim.SGD, _sgd(0), (), {}, nn.SGD),
+    "SGD-momentum": Case(optim.SGD, _sgd(0.9), (0,), {"momentum": 0.9}, nn.SGD),
+    "SGD-dampening": Case(optim.SGD, _sgd(0.9, 0.3), (0,), {"momentum": 0.9, "dampening": 0.3}, nn.SGD),
+    "SGD-nesterov": Case(optim.SGD, _sgd(0.9, 0, True), (0,), {"momentum": 0.9, "nesterov": True}, nn.SGD),
+    "Adam": Case(optim.Adam, _adam(), (0, 0), {}, nn.Adam),
+    "Adam-nesterov": Case(optim.Adam, _adam(nesterov=True), (0, 0), {"use_nesterov": True}, nn.Adam),
+    "Adam-amsgrad": Case(optim.Adam, _adam(amsgrad=True), (0, 0, 0), {"use_amsgrad": True}, nn.Adam),
+    "LazyAdam": Case(optim.LazyAdam, _adam(), (0, 0), {}, nn.LazyAdam),
+    "AdamOffload": Case(optim.AdamOffload, _adam(), (0, 0), {}, nn.AdamOffload),
+    "AdamWeightDecay": Case(
+        optim.AdamWeightDecay, _adam_weight_decay, (0, 0), {}, nn.AdamWeightDecay, decoupled=True, scales=False
+    ),
+    "Lamb": Case(optim.Lamb, _lamb, (0, 0), {}, decoupled=True, scales=False),
+    "Adagrad": Case(optim.Adagrad, _adagrad, (0.1,), {}, nn.Adagrad),
+    "Adagrad-slots": Case(optim.Adagrad, _frozen_adagrad, (0.1,), {"update_slots": False}),
+    "ProximalAdagrad": Case(optim.ProximalAdagrad, _proximal(0, 0), (0.1,), {}, nn.ProximalAdagrad),
+    "ProximalAdagrad-l1": Case(optim.ProximalAdagrad, _proximal(0.01, 0.02), (0.1,), {"l1": 0.01, "l2": 0.02}),
+    "RMSProp": Case(optim.RMSProp, _rmsprop, (1, 0), _RMS, nn.RMSProp),
+    # s - g^2 loses digits where the gradient has hardly any variance.
+    "RMSProp-centered": Case(
+        optim.RMSProp, _centered, (0, 1, 0), {**_RMS, "centered": True}, nn.RMSProp, rtol=1e-4, atol=1e-5
+    ),
+    "FTRL": Case(optim.FTRL, _ftrl(0, 0.02), (0.1, 0), {"l2": 0.02}, nn.FTRL, one_rate=True),
+    "FTRL-l1": Case(optim.FTRL, _ftrl(0.01, 0.02), (0.1, 0), {"l1": 0.01, "l2": 0.02}, one_rate=True),
+}
+# One of each class.
+CLASSES = [name for name in CASES if "-" not in name]
+
+
+def parameters(shapes: dict[str, tuple[int, ...]] = SHAPES, dtypes: Sequence[Any] = (ms.float32,)) -> list[Parameter]:
+    """Those of the shapes, with the dtypes in turn; the same values every time."""
+    rng = np.random.default_rng(0)
+    made = []
+    for i, (name, shape) in enumerate(shapes.items()):
+        made.append(Parameter(tensor(rng.standard_normal(shape), dtypes[i % len(dtypes)]), name=name))
+    return made
+
+
+def tensor(values: Any, dtype: Any = ms.float32) -> Tensor:
+    """Cast by NumPy where that knows the dtype: MindSpore's casts run one by one."""
+    if dtype == ms.bfloat16:
+        return Tensor(np.asarray(values, np.float32)).astype(dtype)
+    return Tensor(np.asarray(values, ms.dtype_to_nptype(dtype)))
+
+
+def gradients(step: int, of: Iterable[Parameter], scale: float = 1.0) -> tuple[Tensor, ...]:
+    """One for each parameter, in its dtype."""
+    rng = np.random.default_rng(1000 + step)
+    return tuple(tensor(scale * rng.standard_normal(p.shape), p.dtype) for p in of)
+
+
+def array(tensor: Tensor) -> np.ndarray:
+    """float64, whatever the dtype."""
+    return tensor.asnumpy().astype(np.float64)
+
+
+def arrays(tensors: Iterable[Tensor]) -> list[np.ndarray]:
+    return [array(t) for t in tensors]
+
+
+class Oracle:
+    """The case's steps in float64, over a list of weights."""
+
+    def __init__(self, case: Case, weights: Sequence[Tensor]) -> None:
+        self.case, self.step = case, 0
+        self.weights = arrays(weights)
+        self.states = [[np.full(w.shape, float(x)) for x in case.start] for w in self.weights]
+
+    def __call__(
+        self,
+        grads: Sequence[Tensor],
+        lr: Any = 0.1,
+        decay: Any = 0.0,
+        *,
+        scale: float = 1.0,
+        centralized: Sequence[bool] | None = None,
+        only: Sequence[int] | None = None,
+    ) -> None:
+        """One number for all tensors, or one for each. Only tensors `only` are trained, gradients in their order."""
+        self.step += 1
+        chosen = range(len(self.weights)) if only is None else only
+        for i, g in zip(chosen, grads, strict=True):
+            w = self.weights[i]
+            rate, l2 = (float(x[i] if isinstance(x, Sequence) else x) for x in (lr, decay))
+            flag = centralized is not None and centralized[i]
+            inside = 0.0 if self.case.decoupled else l2
+            u = oracle.ready_gradient(w, array(g), 1 / scale, 1.0, inside, flag)
+            self.weights[i], self.states[i] = self.case.rule(w, u, self.states[i], rate, self.step, l2)
+
+    def assert_weights(self, got: Sequence[Tensor]) -> None:
+        assert_close(self.case, arrays(got), self.weights)
+
+
+def assert_close(case: Case, got: Sequence[np.ndarray], expected: Sequence[np.ndarray]) -> None:
+    """Element by element."""
+    for g, e in zip(got, expected, strict=True):
+        np.testing.assert_allclose(g, e, rtol=case.rtol, atol=case.atol)

@@ -1,0 +1,287 @@
+"""Signatures, checks and the methods of the base class: what tinyms.optimizers documents."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import mindspore as ms
+import numpy as np
+import pytest
+from mindspore import Parameter, Tensor, nn, ops
+from tests.ms.optim.cases import CASES, CLASSES, array, arrays, gradients, parameters
+
+from boost_ext import optim
+
+_ADAM = {
+    "params": ...,
+    "learning_rate": 1e-3,
+    "beta1": 0.9,
+    "beta2": 0.999,
+    "eps": 1e-8,
+    "use_locking": False,
+    "use_nesterov": False,
+    "weight_decay": 0.0,
+    "loss_scale": 1.0,
+}
+_DECOUPLED = {"beta1": 0.9, "beta2": 0.999, "eps": 1e-6, "weight_decay": 0.0}
+_PROXIMAL = {"l1": 0.0, "l2": 0.0, "use_locking": False, "loss_scale": 1.0, "weight_decay": 0.0}
+# As documented, in this order; ... is no default.
+SIGNATURES: dict[str, dict[str, Any]] = {
+    "Momentum": {
+        "params": ...,
+        "learning_rate": ...,
+        "momentum": ...,
+        "weight_decay": 0.0,
+        "loss_scale": 1.0,
+        "use_nesterov": False,
+    },
+    "SGD": {
+        "params": ...,
+        "learning_rate": 0.1,
+        "momentum": 0.0,
+        "dampening": 0.0,
+        "weight_decay": 0.0,
+        "nesterov": False,
+        "loss_scale": 1.0,
+    },
+    "Adam": {**_ADAM, "use_amsgrad": False},  # the last one is of mindspore.nn
+    "LazyAdam": _ADAM,
+    "AdamOffload": _ADAM,
+    "AdamWeightDecay": {"params": ..., "learning_rate": 1e-3, **_DECOUPLED},
+    "Lamb": {"params": ..., "learning_rate": ..., **_DECOUPLED},
+    "Adagrad": {
+        "params": ...,
+        "accum": 0.1,
+        "learning_rate": 0.001,
+        "update_slots": True,
+        "loss_scale": 1.0,
+        "weight_decay": 0.0,
+    },
+    "ProximalAdagrad": {"params": ..., "accum": 0.1, "learning_rate": 0.001, **_PROXIMAL},
+    "RMSProp": {
+        "params": ...,
+        "learning_rate": 0.1,
+        "decay": 0.9,
+        "momentum": 0.0,
+        "epsilon": 1e-10,
+        "use_locking": False,
+        "centered": False,
+        "loss_scale": 1.0,
+        "weight_decay": 0.0,
+    },
+    "FTRL": {"params": ..., "initial_accum": 0.1, "learning_rate": 0.001, "lr_power": -0.5, **_PROXIMAL},
+}
+
+
+@pytest.mark.parametrize("name", CLASSES)
+def test_signature(name: str) -> None:
+    found = inspect.signature(getattr(optim, name)).parameters
+    got = {n: ... if p.default is inspect.Parameter.empty else p.default for n, p in found.items()}
+    assert list(got.items()) == list(SIGNATURES[name].items())
+
+
+# name of the argument -> (a wrong type, a value out of range, what the message says of the range)
+FLOATS: dict[str, tuple[Any, float, str]] = {
+    "momentum": ("0.9", -0.1, "must be finite and >= 0"),
+    "dampening": ("0", -0.1, "must be finite and >= 0"),
+    "beta1": (1, 1.0, r"must be in \(0, 1\)"),
+    "beta2": (0, 0.0, r"must be in \(0, 1\)"),
+    "eps": (1, 0.0, "must be finite and > 0"),
+    "epsilon": (1, -1.0, "must be finite and > 0"),
+    "decay": (1, -0.1, "must be finite and >= 0"),
+    "accum": (1, -0.1, "must be finite and >= 0"),
+    "initial_accum": (1, float("inf"), "must be finite and >= 0"),
+    "l1": (0, float("nan"), "must be finite and >= 0"),
+    "l2": (None, -0.1, "must be finite and >= 0"),
+    "lr_power": (0, 0.5, "must be <= 0"),
+}
+
+
+@pytest.mark.parametrize(("name", "argument"), [(n, a) for n in CLASSES for a in FLOATS if a in SIGNATURES[n]])
+def test_hyperparameters(name: str, argument: str) -> None:
+    wrong, outside, message = FLOATS[argument]
+    with pytest.raises(TypeError, match=f"^{name}: {argument} must be a float, got {type(wrong).__name__}$"):
+        CASES[name].ours(parameters(), **_required(name) | {argument: wrong})
+    with pytest.raises(ValueError, match=f"^{name}: {argument} {message}, got"):
+        CASES[name].ours(parameters(), **_required(name) | {argument: outside})
+
+
+def _required(name: str) -> dict[str, Any]:
+    given = {"learning_rate": 0.1, "momentum": 0.9}
+    return {a: given[a] for a, default in SIGNATURES[name].items() if default is ... and a != "params"}
+
+
+_FLAGS = ("use_locking", "use_nesterov", "nesterov", "use_amsgrad", "update_slots", "centered")
+
+
+@pytest.mark.parametrize(("name", "argument"), [(n, a) for n in CLASSES for a in _FLAGS if a in SIGNATURES[n]])
+def test_flags(name: str, argument: str) -> None:
+    with pytest.raises(TypeError, match=f"^{name}: {argument} must be a bool, got int$"):
+        CASES[name].ours(parameters(), **_required(name) | {argument: 1})
+
+
+@pytest.mark.parametrize("name", CLASSES)
+def test_what_all_of_them_refuse(name: str) -> None:
+    """These checks are mindspore.nn.Optimizer's."""
+
+    def make(params: Any, **kwargs: Any) -> nn.Optimizer:
+        return CASES[name].make(params, **kwargs)
+
+    for rate in (None, nn.ReLU()):
+        with pytest.raises(TypeError):
+            make(parameters(), learning_rate=rate)
+    with pytest.raises(ValueError, match="learning rate"):
+        make(parameters(), learning_rate=-0.1)
+    with pytest.raises(ValueError, match=r"(?i)dim"):
+        make(parameters(), learning_rate=Tensor(np.ones((2, 2)), ms.float32))
+    for params in ([Tensor([1.0])], [1], parameters()[0]):
+        with pytest.raises(TypeError):
+            make(params)
+    with pytest.raises(ValueError, match="must not be empty"):
+        make([])
+    with pytest.raises(TypeError, match=r"(?i)weight_decay"):
+        make(parameters(), weight_decay="0")
+    with pytest.raises(ValueError, match="weight_decay"):
+        make(parameters(), weight_decay=-0.1)
+    if CASES[name].scales:
+        with pytest.raises(TypeError, match="loss_scale"):
+            make(parameters(), loss_scale="1")
+        for scale in (0.0, -1.0):
+            with pytest.raises(ValueError, match="loss_scale"):
+                make(parameters(), loss_scale=scale)
+    with pytest.raises(ValueError, match="length of order parameters"):
+        make([{"params": parameters()}, {"order_params": parameters()[:2]}])
+
+
+def test_what_one_of_them_refuses() -> None:
+    params = parameters()
+    for arguments in ({"momentum": 0.0}, {"momentum": 0.9, "dampening": 0.1}):
+        with pytest.raises(ValueError, match=r"^SGD: nesterov needs momentum > 0 and dampening 0, got momentum"):
+            optim.SGD(params, 0.1, nesterov=True, **arguments)
+    with pytest.raises(TypeError, match=r"^SGD: weight_decay must be a float or an int, got a Cell$"):
+        optim.SGD(params, 0.1, weight_decay=nn.ExponentialDecayLR(0.1, 0.5, 2))
+    assert optim.SGD(params, 0.1, momentum=1, dampening=0).momentum.asnumpy() == 1, "integers, as mindspore.nn.SGD"
+    for rate in ([0.1, 0.2], nn.ExponentialDecayLR(0.1, 0.5, 2)):
+        with pytest.raises(ValueError, match=r"^FTRL: learning_rate must be one number for all steps and groups"):
+            optim.FTRL(params, learning_rate=rate)
+    with pytest.raises(ValueError, match=r"^FTRL: learning_rate must be one number"):
+        optim.FTRL([{"params": params, "lr": 0.1}], learning_rate=0.1)
+    with pytest.raises(TypeError, match=r"^FTRL: learning_rate must be a float, got int$"):
+        optim.FTRL(params, learning_rate=1)
+
+
+def test_a_gradient_of_another_size_is_refused() -> None:
+    params = parameters()
+    optimizer = CASES["Adam"].make(params)
+    before = arrays([*params, *optimizer.moment1])
+    wrong = (*gradients(0, params)[:-2], Tensor([1.0, 2.0], ms.float32), gradients(0, params)[-1])
+    with pytest.raises(ValueError, match=r"grads\[5\] must have 1 element"):
+        optimizer(wrong)
+    for a, b in zip(arrays([*params, *optimizer.moment1]), before, strict=True):
+        np.testing.assert_array_equal(a, b)
+    assert optimizer.global_step.asnumpy() == [0]
+
+
+def test_host_bytes() -> None:
+    shapes = {"a": (3, 4), "b": (5,)}
+    assert optim.AdamOffload(parameters(shapes)).host_bytes == 2 * 4 * 17
+    assert optim.AdamOffload(parameters(shapes, (ms.float16, ms.float32))).host_bytes == 2 * 4 * 17 + 4 * 12
+
+
+@pytest.mark.parametrize("name", CLASSES)
+def test_what_is_recorded(name: str) -> None:
+    params = parameters()
+    optimizer = CASES[name].make(params, 0.25, weight_decay=0.5)
+    assert optimizer.init_params == {"params": params}
+    assert optimizer.init_learning_rate == 0.25
+    expected = {n: d for n, d in SIGNATURES[name].items() if n not in ("params", "learning_rate")}
+    assert optimizer.init_args == expected | CASES[name].arguments | {"weight_decay": 0.5}
+
+
+def test_the_learning_rate_that_is_recorded() -> None:
+    assert optim.Adam(parameters(), Tensor([0.5, 0.25])).init_learning_rate == [0.5, 0.25]
+    assert optim.Adam(parameters(), nn.ExponentialDecayLR(0.1, 0.5, 2)).init_learning_rate is None
+    assert optim.Adam(parameters()).init_learning_rate == 1e-3
+
+
+class TestMethods:
+    def test_get_lr(self, mode: int) -> None:
+        """The rate of the step to come."""
+        params = parameters()
+        assert optim.Adam(params, 0.25).get_lr().asnumpy() == 0.25
+        optimizer = optim.Adam(params, [0.5, 0.25, 0.125])
+        for rate in (0.5, 0.25):
+            assert optimizer.get_lr().asnumpy() == rate
+            optimizer(gradients(0, params))
+        wide, narrow = params[:1], params[1:]
+        groups = optim.Adam([{"params": wide, "lr": 0.5}, {"params": narrow}], [0.25, 0.125])
+        groups(gradients(0, params))
+        assert [float(r.asnumpy()) for r in groups.get_lr()] == [0.5] + [0.125] * len(narrow)
+
+    def test_get_lr_parameter(self) -> None:
+        params = parameters()
+        schedule = nn.ExponentialDecayLR(0.1, 0.5, 2)
+        optimizer = optim.Momentum([{"params": params[:2], "lr": 0.5}, {"params": params[2:]}], 0.25, 0.9)
+        assert optimizer.get_lr_parameter(params[0]).asnumpy() == 0.5
+        assert [r.asnumpy() for r in optimizer.get_lr_parameter(params[1:3])] == [0.5, 0.25]
+        assert optim.Momentum(params, schedule, 0.9).get_lr_parameter(params[0]) is schedule
+        with pytest.raises(ValueError, match="is not in optimizer"):
+            optimizer.get_lr_parameter(Parameter(Tensor([1.0]), name="other"))
+        with pytest.raises(TypeError):
+            optimizer.get_lr_parameter("conv.weight")
+
+    def test_a_group_learning_rate_that_was_assigned(self, mode: int) -> None:
+        params = parameters()
+        optimizer = optim.SGD([{"params": params[:1], "lr": 0.5}, {"params": params[1:]}], 0.25)
+        grads = gradients(0, params)
+        optimizer(grads)
+        before = arrays(params)
+        ops.assign(optimizer.get_lr_parameter(params[0]), Tensor(2.0, ms.float32))
+        optimizer(grads)
+        for i, (p, old, g) in enumerate(zip(params, before, arrays(grads), strict=True)):
+            np.testing.assert_allclose(array(p), old - (2.0 if i == 0 else 0.25) * g, rtol=1e-6, atol=1e-6)
+
+    @pytest.mark.parametrize("grouped", [False, True], ids=["list", "groups"])
+    def test_decay_weight(self, grouped: bool) -> None:
+        params = [p for p in parameters() if 0 not in p.shape]
+        optimizer = optim.Momentum([{"params": params}] if grouped else params, 0.1, 0.9, weight_decay=0.5)
+        grads = gradients(0, params)
+        for p, g, decayed in zip(params, grads, optimizer.decay_weight(grads), strict=True):
+            decay = 0.5 if grouped or not ("gamma" in p.name or "beta" in p.name) else 0.0
+            np.testing.assert_allclose(array(decayed), array(g) + decay * array(p), rtol=1e-6, atol=1e-6)
+
+    def test_gradients_centralization(self, mode: int) -> None:
+        """On the CPU and for three channels, which mindspore.nn cannot."""
+        params = parameters()
+        grads = gradients(0, params)
+        groups = [{"params": params[:1], "grad_centralization": True}, {"params": params[1:]}]
+        for g, c in zip(grads, optim.Adam(groups).gradients_centralization(grads), strict=True):
+            expected = array(g)
+            if g.shape == (4, 3, 3, 3):
+                expected = expected - expected.mean(axis=(1, 2, 3), keepdims=True)
+            np.testing.assert_allclose(array(c), expected, rtol=1e-5, atol=1e-6)
+        assert optim.Adam(params).gradients_centralization(grads) is grads
+
+    def test_scale_grad(self) -> None:
+        params = parameters()
+        grads = gradients(0, params)
+        for g, scaled in zip(grads, optim.Adam(params, loss_scale=4.0).scale_grad(grads), strict=True):
+            np.testing.assert_array_equal(array(scaled), array(g) / 4)
+        assert optim.Adam(params).scale_grad(grads) is grads
+
+    @pytest.mark.parametrize("name", CLASSES)
+    def test_target_and_unique(self, name: str) -> None:
+        optimizer = CASES[name].make(parameters())
+        assert (optimizer.target, optimizer.unique) == ("CPU", True)
+        optimizer.target = "CPU"
+        with pytest.raises(TypeError, match="must be string"):
+            optimizer.target = 1
+        with pytest.raises(ValueError, match="must be one of"):
+            optimizer.target = "TPU"
+        with pytest.raises(ValueError, match="cannot be set to 'GPU' or 'Ascend'"):
+            optimizer.target = "GPU"
+        optimizer.unique = False
+        assert not optimizer.unique
+        with pytest.raises(TypeError, match="must be bool"):
+            optimizer.unique = 1
