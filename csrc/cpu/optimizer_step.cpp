@@ -7,6 +7,7 @@ namespace boost_ext::cpu::BOOST_EXT_ISA {
 namespace {
 
 constexpr std::int64_t kBlock = 4096;
+constexpr std::int64_t kChunk = 1024;  // what is converted at a time: half the first cache for weights and gradients
 
 // sweep() without its four accumulators: for bodies that wait for memory, roots and quotients, and are long.
 template <class Body> BOOST_EXT_INLINE void sixteens(std::int64_t n, Body&& body) {
@@ -32,7 +33,7 @@ template <class From, class To> void convert(const From* from, To* to, std::int6
   sixteens(n, [&](auto io, std::int64_t i) BOOST_EXT_INLINE_LAMBDA { io.store(to + i, io.load(from + i)); });
 }
 
-// n <= kBlock elements as float32: where they lie, or converted in `scratch`. So rules are compiled for float32 only.
+// n <= kChunk elements as float32: where they lie, or converted in `scratch`. So rules are compiled for float32 only.
 float* as_floats(const View& v, std::int64_t begin, std::int64_t n, float* scratch) {
   if (!is_half(v)) return static_cast<float*>(v.data) + begin;
   typed(v, [&](auto* p) { convert(p + begin, scratch, n); });
@@ -41,10 +42,10 @@ float* as_floats(const View& v, std::int64_t begin, std::int64_t n, float* scrat
 
 // The mean of the ready gradients of one row.
 float row_mean(const View& weights, const View& grads, Block at, float scale, float l2) {
-  float g_scratch[kBlock], w_scratch[kBlock];
+  float g_scratch[kChunk], w_scratch[kChunk];
   D sums[kAccumulators] = {};
-  for (std::int64_t done = 0; done < at.count; done += kBlock) {
-    const std::int64_t n = at.count - done < kBlock ? at.count - done : kBlock;
+  for (std::int64_t done = 0; done < at.count; done += kChunk) {
+    const std::int64_t n = at.count - done < kChunk ? at.count - done : kChunk;
     const float* g = as_floats(grads, at.begin + done, n, g_scratch);
     const float* w = l2 != 0 ? as_floats(weights, at.begin + done, n, w_scratch) : g;
     sweep(n, [&](auto io, std::int64_t i, auto u) BOOST_EXT_INLINE_LAMBDA {
@@ -87,11 +88,11 @@ void each_element(const Context& context, const OptimizerStep& s, std::int64_t w
             const View& grads = s.grads[at.tensor];
             float mean = 0;
             if (kGradient && s.centralize[at.tensor]) mean = row_mean(weights, grads, at, scale, l2);
-            float w_scratch[kBlock], g_scratch[kBlock];
+            float w_scratch[kChunk], g_scratch[kChunk];
             Squares squares;
-            for (std::int64_t done = 0; done < at.count; done += kBlock) {
+            for (std::int64_t done = 0; done < at.count; done += kChunk) {
               const std::int64_t begin = at.begin + done;
-              const std::int64_t n = at.count - done < kBlock ? at.count - done : kBlock;
+              const std::int64_t n = at.count - done < kChunk ? at.count - done : kChunk;
               float* w = as_floats(weights, begin, n, w_scratch);
               const float* g = kGradient ? as_floats(grads, begin, n, g_scratch) : w;
               sixteens(n, [&](auto io, std::int64_t i) BOOST_EXT_INLINE_LAMBDA {
