@@ -26,6 +26,7 @@ import numpy as np
 from boost_ext import _core
 from boost_ext._arguments import empty_like, factors, integer, number
 from boost_ext.finiteness import FiniteReport, TensorReport
+from boost_ext.lars import lars_ratios
 from boost_ext.optimizer_ops import *  # noqa: F403
 from boost_ext.optimizer_ops import __all__ as _STEPS
 
@@ -42,6 +43,7 @@ __all__ = [
     "dim_reduce_direction",
     "dim_reduce_trial",
     "global_norm",
+    "lars_ratios",
     "loss_scale_update",
     "pca_back_project",
     "pca_project",
