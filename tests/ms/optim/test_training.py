@@ -53,7 +53,10 @@ def expected_losses(name: str, per_step: int = 1) -> tuple[float, ...]:
         losses.append(float(loss.asnumpy()))
         held.append(grads)
         if len(held) == per_step:
-            expected([Tensor(sum(array(g) for g in g_i) / per_step, ms.float32) for g_i in zip(*held, strict=False)], RATES[name])
+            expected(
+                [Tensor(sum(array(g) for g in g_i) / per_step, ms.float32) for g_i in zip(*held, strict=False)],
+                RATES[name],
+            )
             held = []
             for p, w in zip(params, expected.weights, strict=True):
                 p.set_data(Tensor(w, ms.float32))
