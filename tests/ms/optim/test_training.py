@@ -53,10 +53,8 @@ def expected_losses(name: str, per_step: int = 1) -> tuple[float, ...]:
         losses.append(float(loss.asnumpy()))
         held.append(grads)
         if len(held) == per_step:
-            expected(
-                [Tensor(sum(array(g) for g in g_i) / per_step, ms.float32) for g_i in zip(*held, strict=False)],
-                RATES[name],
-            )
+            means = [sum(array(g) for g in of_one) / per_step for of_one in zip(*held, strict=True)]
+            expected([Tensor(mean, ms.float32) for mean in means], RATES[name])
             held = []
             for p, w in zip(params, expected.weights, strict=True):
                 p.set_data(Tensor(w, ms.float32))
