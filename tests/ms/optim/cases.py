@@ -179,7 +179,7 @@ class Oracle:
         centralized: Sequence[bool] | None = None,
         only: Sequence[int] | None = None,
     ) -> None:
-        """One number for all tensors, or one for each. Only tensors `only` are trained, gradients in their order."""
+        """One number for all tensors, or one for each. `only`: those that are trained, in the gradients' order."""
         self.step += 1
         chosen = range(len(self.weights)) if only is None else only
         for i, g in zip(chosen, grads, strict=True):

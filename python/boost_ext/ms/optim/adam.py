@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import mindspore as ms
+import numpy as np
 from mindspore import Parameter, Tensor
 
 from boost_ext.ms.optim.arguments import open_unit, positive, recorded, require_bool
@@ -17,6 +17,7 @@ class _Adam(FusedOptimizer):
     """Adam's state and arguments."""
 
     rule = "adam"
+    power_shape: tuple[int, ...] = (1,)  # as in mindspore.nn's class, for checkpoints
     takes_rows = True
 
     def _make(
@@ -33,8 +34,9 @@ class _Adam(FusedOptimizer):
             require_bool(owner, name, value)
         self.use_nesterov = use_nesterov
         self.use_amsgrad = use_amsgrad
-        self.beta1_power = Parameter(Tensor(1.0, ms.float32), name="beta1_power", requires_grad=False)
-        self.beta2_power = Parameter(Tensor(1.0, ms.float32), name="beta2_power", requires_grad=False)
+        one = Tensor(np.ones(self.power_shape, np.float32))
+        self.beta1_power = Parameter(one, name="beta1_power", requires_grad=False)
+        self.beta2_power = Parameter(one, name="beta2_power", requires_grad=False)
         self.moment1 = state_like(self.parameters, "moment1")
         self.moment2 = state_like(self.parameters, "moment2")
         states = [self.moment1, self.moment2]
@@ -67,6 +69,8 @@ class Adam(_Adam):
         use_nesterov (bool): Default: False.
         use_amsgrad (bool): Default: False.
     """
+
+    power_shape = ()
 
     @recorded
     def __init__(
