@@ -125,11 +125,14 @@ LOOPS = {"network": with_compile("network"), "off": with_compile("off"), "TrainO
 LOOPS |= {"functional": functional, "jit": compiled}
 
 
-@pytest.mark.parametrize("loop", LOOPS)
+MODES = [pytest.param(ms.PYNATIVE_MODE, loop, id=f"pynative-{loop}") for loop in LOOPS]
+# GRAPH_MODE compiles everything, whatever `compile` says.
+MODES += [pytest.param(ms.GRAPH_MODE, loop, id=f"graph-{loop}") for loop in LOOPS if loop not in ("network", "off")]
+
+
+@pytest.mark.parametrize(("mode", "loop"), MODES, indirect=["mode"])
 @pytest.mark.parametrize("name", ["Momentum", "Adam", "Lamb"])
 def test_loops(mode: int, name: str, loop: str) -> None:
-    if mode == ms.GRAPH_MODE and loop in ("network", "off"):
-        pytest.skip("GRAPH_MODE compiles everything")
     net = Mlp()
     step = LOOPS[loop](net, make(name, net))
     assert_losses([float(step(*batch(i)).asnumpy()) for i in range(STEPS)], name)
