@@ -220,13 +220,21 @@ void py_optimizer_step_rows(const Object& weights, const Object& master, const O
   without_gil([&] { optimizer_step_rows(cpu_context(), all, w, m, i, v, s); });
 }
 
+constexpr const char* kFixedArrays = "boost_ext.FixedArrays";
+
+py::capsule py_fixed_arrays(const Object& tensors) {
+  const auto free = [](void* arrays) { delete static_cast<FixedArrays*>(arrays); };
+  auto* arrays = new FixedArrays("optimizer_step", "tensors", tensors);
+  return py::capsule(arrays, kFixedArrays, free);
+}
+
 // What comes from Python and what is always the same, in the order of the native call.
 void py_packed_step(const py::args& parts) {
   Arrays a("optimizer_step");
   Views all;
   for (py::handle part : parts) {
-    if (py::isinstance<FixedArrays>(part)) {
-      part.cast<const FixedArrays&>().append_to(all);
+    if (PyCapsule_IsValid(part.ptr(), kFixedArrays)) {
+      static_cast<const FixedArrays*>(PyCapsule_GetPointer(part.ptr(), kFixedArrays))->append_to(all);
       continue;
     }
     const Views some = a.list("gradients", part);
@@ -317,9 +325,7 @@ PYBIND11_MODULE(_core, m) {
         py::arg("weights"), py::arg("master"), py::arg("indices"), py::arg("values"), py::arg("state"), py::arg("rule"),
         py::arg("hyper"), py::arg("scale"), py::arg("step"), py::arg("lr"), py::arg("weight_decay"), py::arg("ratio"),
         py::arg("centralize"), py::arg("first"));
-  py::class_<FixedArrays>(m, "FixedArrays").def(py::init([](const Object& tensors) {
-    return FixedArrays("optimizer_step", "tensors", tensors);
-  }));
+  m.def("fixed_arrays", &py_fixed_arrays, py::arg("tensors"));
   m.def("packed_step", &py_packed_step);
   m.def("packed_lars", &py_packed_lars, py::arg("arrays"));
   m.def("lars", &py_lars, py::arg("weights"), py::arg("grads"), py::arg("ratios"), py::arg("coefficient"),

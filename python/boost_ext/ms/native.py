@@ -34,7 +34,6 @@ __all__ = [
     "DimReduceApply",
     "DimReduceDirection",
     "DimReduceTrial",
-    "FixedArrays",
     "GlobalNorm",
     "GroupLossScaleUpdate",
     "GroupUnscaleAndCheck",
@@ -45,6 +44,7 @@ __all__ = [
     "UnscaleAndCheck",
     "UnscaleAndCheckReport",
     "contiguous",
+    "fixed_arrays",
     "in_pynative_mode",
     "optimizer_rules",
     "packed_lars",
@@ -54,7 +54,7 @@ __all__ = [
 
 Tensors = Sequence[Tensor]
 packed_lars, packed_step = _core.packed_lars, _core.packed_step
-FixedArrays = _core.FixedArrays
+fixed_arrays = _core.fixed_arrays
 optimizer_rules = _core.optimizer_rules
 
 _MODE = _ms_core.ms_ctx_param.mode

@@ -233,7 +233,7 @@ class FusedOptimizer(CentralizingOptimizer):
         return states
 
     def _fix(self) -> None:
-        fixed = native.FixedArrays
+        fixed = native.fixed_arrays
         head = fixed((self.hyper, self.no_skip, self.unit, self.unit, self.global_step, self.unit))
         numbers = None if self._is_dynamic_lr_or_weight_decay() else fixed(self._rates() + self._decays())
         parts = (fixed((self.layout,)), head, numbers, fixed(self._weights()), fixed(self._states()), Tensor([True]))

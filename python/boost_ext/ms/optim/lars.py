@@ -76,13 +76,11 @@ class LARS(nn.Optimizer):
         if not callable(lars_filter):
             raise TypeError(f"LARS: lars_filter must be a function, got {type(lars_filter).__name__}")
         super().__init__(0.0, [Parameter(Tensor(0.0, ms.float32), name="fake_param")])
+        self.learning_rate.name = "lars.learning_rate"  # unused; the optimizer inside has one of the usual name
         self.opt = optimizer
         self.parameters = optimizer.parameters
         self.global_step = optimizer.global_step
         self.loss_scale = optimizer.loss_scale
-        self.learning_rate = optimizer.learning_rate
-        self.dynamic_lr, self.is_group_lr = optimizer.dynamic_lr, optimizer.is_group_lr
-        self.is_group, self.weight_decay = optimizer.is_group, optimizer.weight_decay
         self.lars_flag = tuple(bool(lars_filter(p)) for p in optimizer.parameters)
         self.init_params = optimizer.init_params
         self.init_args = {
@@ -100,6 +98,18 @@ class LARS(nn.Optimizer):
         self.apply_to = Tensor(np.array(self.lars_flag, np.int32))
         count = len(self.lars_flag)
         self.ratios = Parameter(Tensor(np.ones(2 * count, np.float32)), name="lars.ratios", requires_grad=False)
+
+    def get_lr(self) -> Any:
+        """The learning rate of the optimizer inside."""
+        return self.opt.get_lr()
+
+    def get_lr_parameter(self, param: Any) -> Any:
+        """See :meth:`mindspore.nn.Optimizer.get_lr_parameter`; of the optimizer inside."""
+        return self.opt.get_lr_parameter(param)
+
+    def get_weight_decay(self) -> Any:
+        """The weight decay of the optimizer inside, times its loss scale."""
+        return self.opt.get_weight_decay()
 
     def construct(self, gradients: Any) -> Tensor:
         return self.step_unless(self.opt.no_skip, self.opt.unit, gradients)

@@ -1,0 +1,130 @@
+"""LARS around the optimizers, beside float64 equations, and what uses it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import mindspore as ms
+import numpy as np
+import pytest
+from mindspore import Parameter, Tensor, nn
+from tests import oracle
+
+from boost_ext import amp, optim
+from boost_ext.ms.optimizer_copy import restrict
+from boost_ext.ms.optimizer_rebuild import rebuild
+
+SHAPES = {"conv.weight": (4, 3, 3, 3), "fc.weight": (5, 7), "fc.bias": (5,), "LayerNorm.scale": (7,)}
+DECAY, MOMENTUM = 0.01, 0.9
+
+
+def parameters(dtype: ms.Type = ms.float32) -> list[Parameter]:
+    rng = np.random.default_rng(1)
+    return [Parameter(Tensor(rng.standard_normal(s), dtype), name=n) for n, s in SHAPES.items()]
+
+
+def gradients(step: int, scale: float = 1.0) -> list[np.ndarray]:
+    rng = np.random.default_rng(100 + step)
+    return [(scale * rng.standard_normal(s)).astype(np.float32) for s in SHAPES.values()]
+
+
+def steps(count: int, rates: Sequence[float], coefficient: float, epsilon: float, clip: bool) -> list[np.ndarray]:
+    """The weights after some steps of LARS around Momentum."""
+    weights = [p.asnumpy().astype(np.float64) for p in parameters()]
+    moments = [np.zeros_like(w) for w in weights]
+    for step in range(count):
+        for i, (name, g) in enumerate(zip(SHAPES, gradients(step), strict=True)):
+            u, lr = g.astype(np.float64), rates[step]
+            if "bias" not in name and "LayerNorm" not in name:
+                u = oracle.lars_ratio(weights[i], u, lr, DECAY, coefficient, epsilon, clip) * (u + DECAY * weights[i])
+            weights[i], (moments[i],) = oracle.momentum_step(weights[i], u, moments[i], lr, MOMENTUM, False)
+    return weights
+
+
+@pytest.mark.parametrize("clip", [False, True])
+@pytest.mark.parametrize("rates", [[0.1] * 8, [0.1 * 0.8**i for i in range(8)]], ids=["fixed", "dynamic"])
+def test_steps(mode: int, clip: bool, rates: list[float]) -> None:
+    params = parameters()
+    rate = rates[0] if len(set(rates)) == 1 else rates
+    inner = optim.Momentum(params, rate, MOMENTUM, weight_decay=DECAY, loss_scale=8.0)
+    optimizer = optim.LARS(inner, epsilon=1e-3, coefficient=0.5, use_clip=clip)
+    for step in range(8):
+        optimizer(tuple(Tensor(8 * g) for g in gradients(step)))
+    for p, expected in zip(params, steps(8, rates, 0.5, 1e-3, clip), strict=True):
+        np.testing.assert_allclose(p.asnumpy(), expected, rtol=2e-5, atol=2e-6)
+    assert inner.global_step.asnumpy().tolist() == [8]
+    assert optimizer.get_lr_parameter(params[0]) is inner.get_lr_parameter(params[0])
+
+
+def test_groups_and_a_filter_of_ones_own(mode: int) -> None:
+    params = parameters()
+    groups = [{"params": params[:1], "lr": 0.2, "weight_decay": 0.5}, {"params": params[1:]}]
+    optimizer = optim.LARS(optim.SGD(groups, 0.1), lars_filter=lambda p: p.name.startswith("fc"))
+    before = [p.asnumpy().astype(np.float64) for p in params]
+    grads = gradients(0)
+    optimizer(tuple(Tensor(g) for g in grads))
+    for i, (name, g) in enumerate(zip(SHAPES, grads, strict=True)):
+        u = g.astype(np.float64)
+        if name.startswith("fc"):
+            u = oracle.lars_ratio(before[i], u, 0.1, 0.0, 1e-3, 1e-5, False) * u
+        expected = before[i] - (0.2 if i == 0 else 0.1) * u
+        np.testing.assert_allclose(params[i].asnumpy(), expected, rtol=1e-5, atol=1e-6)
+
+
+def test_narrowed_and_rebuilt(mode: int) -> None:
+    params = parameters()
+    optimizer = optim.LARS(optim.Momentum(params, 0.1, MOMENTUM, weight_decay=DECAY))
+    whole = optim.LARS(optim.Momentum(others := parameters(), 0.1, MOMENTUM, weight_decay=DECAY))
+    part = restrict(optimizer, [params[1], params[0]])
+    grads = [Tensor(g) for g in gradients(0)]
+    whole(tuple(grads))
+    part((grads[1], grads[0]))
+    again = rebuild(optimizer, params)
+    for i in (0, 1):
+        np.testing.assert_array_equal(params[i].asnumpy(), others[i].asnumpy())
+        np.testing.assert_array_equal(again.opt.moments[i].asnumpy(), whole.opt.moments[i].asnumpy())
+    assert isinstance(again, optim.LARS)
+    assert again.opt.global_step.asnumpy().tolist() == [1]
+    assert optimizer.opt.moments[2].asnumpy().any() == np.False_
+
+
+def test_a_step_that_overflows_changes_nothing(mode: int) -> None:
+    ms.set_seed(0)
+    net = nn.SequentialCell(nn.Dense(4, 8), nn.ReLU(), nn.Dense(8, 3))
+    optimizer = optim.LARS(optim.Momentum(net.trainable_params(), 0.5, MOMENTUM), coefficient=0.1)
+    loss = nn.SoftmaxCrossEntropyWithLogits(sparse=True, reduction="mean")
+    cell = amp.build_train_network(net, optimizer, loss, loss_scale_manager=ms.amp.DynamicLossScaleManager(2.0**10))
+    rng = np.random.default_rng(0)
+    x, y = rng.standard_normal((16, 4)).astype(np.float32), Tensor(rng.integers(0, 3, 16), ms.int32)
+    losses = [float(cell(Tensor(x), y)[0].asnumpy()) for _ in range(20)]
+    assert losses[-1] < 0.9 * losses[0]
+    everything = [*net.trainable_params(), *optimizer.opt.moments]
+    state = [p.asnumpy().copy() for p in everything]
+    bad = x.copy()
+    bad[0, 0] = np.inf
+    assert bool(cell(Tensor(bad), y)[1].asnumpy())
+    for p, old in zip(everything, state, strict=True):
+        np.testing.assert_array_equal(p.asnumpy(), old)
+    assert optimizer.global_step.asnumpy().tolist() == [20]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ({"epsilon": 1}, TypeError, "LARS: epsilon must be a float, got int"),
+        ({"epsilon": -1.0}, ValueError, "LARS: epsilon must be finite and >= 0, got -1.0"),
+        ({"coefficient": -1.0}, ValueError, "LARS: coefficient must be finite and >= 0, got -1.0"),
+        ({"use_clip": 1}, TypeError, "LARS: use_clip must be a bool, got int"),
+        ({"lars_filter": "fc"}, TypeError, "LARS: lars_filter must be a function, got str"),
+    ],
+)
+def test_arguments(arguments: dict[str, object], error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        optim.LARS(optim.Momentum(parameters(), 0.1, MOMENTUM), **arguments)
+
+
+def test_optimizers_that_it_cannot_go_around() -> None:
+    with pytest.raises(TypeError, match=r"LARS: optimizer must be one of boost_ext\.optim, got Momentum"):
+        optim.LARS(nn.Momentum(parameters(), 0.1, MOMENTUM))
+    with pytest.raises(TypeError, match="LARS: Lamb decouples its weight decay"):
+        optim.LARS(optim.Lamb(parameters(), 0.1))
