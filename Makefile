@@ -17,10 +17,10 @@ test-python: $(VENVS)/test/installed
 
 # The core, without MindSpore, on NumPy 2.
 test-numpy2: $(VENVS)/core/installed
-	$(VENVS)/core/bin/python -m pytest tests/ops tests/test_pca.py tests/test_pca_file.py -q
+	$(VENVS)/core/bin/python -m pytest -n 2 tests/ops tests/test_pca.py tests/test_pca_file.py -q
 
-# The ops from C++ under the address, undefined-behaviour and thread sanitizers. The last one needs memory at fixed
-# addresses, hence setarch -R.
+# The ops from C++ under the address, undefined-behaviour and thread sanitizers; under the last one for one instruction
+# set, since who waits for whom is the same in all. It needs memory at fixed addresses, hence setarch -R.
 test-native: $(VENVS)/lint/installed
 	for preset in asan tsan; do \
 	  $(VENVS)/lint/bin/cmake --preset $$preset -G Ninja -DCMAKE_MAKE_PROGRAM=$(abspath $(VENVS))/lint/bin/ninja >/dev/null && \
@@ -59,7 +59,7 @@ $(VENVS)/train/installed $(VENVS)/test/installed $(VENVS)/bench/installed: $(VEN
 	touch $@
 
 $(VENVS)/core/installed: $(SOURCES) | $(VENVS)/core/bin/python
-	$(VENVS)/core/bin/python -m pip install -q . 'numpy>=2' pytest hypothesis ml_dtypes safetensors scikit-learn
+	$(VENVS)/core/bin/python -m pip install -q . 'numpy>=2' pytest pytest-xdist hypothesis ml_dtypes safetensors scikit-learn
 	touch $@
 
 $(VENVS)/lint/installed: pyproject.toml | $(VENVS)/lint/bin/python

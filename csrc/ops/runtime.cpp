@@ -9,7 +9,7 @@ namespace boost_ext {
 namespace {
 
 bool supported(Isa isa) {
-#if defined(__x86_64__)
+#if defined(BOOST_EXT_X86_ISAS)
   switch (isa) {
     case Isa::baseline:
       return true;
@@ -61,7 +61,7 @@ Isa isa() { return current.load(std::memory_order_relaxed); }
 std::string isa_name() { return name(isa()); }
 
 std::vector<std::string> built_isas() {
-#if defined(__x86_64__)
+#if defined(BOOST_EXT_X86_ISAS)
   return {"baseline", "avx2", "avx512"};
 #else
   return {name(Isa::baseline)};

@@ -24,7 +24,10 @@ std::string compiler();
 }  // namespace boost_ext
 
 // The kernel `name` of the instruction set in use. Every kernel is declared by BOOST_EXT_CPU_KERNEL in its op's header.
-#if defined(__x86_64__)
+#if defined(__x86_64__) && !defined(BOOST_EXT_BASELINE_ONLY)
+#define BOOST_EXT_X86_ISAS
+#endif
+#if defined(BOOST_EXT_X86_ISAS)
 #define BOOST_EXT_CPU_KERNEL(result, name, ...) \
   namespace cpu {                               \
   namespace baseline {                          \
