@@ -21,7 +21,7 @@ inline double power(double base, std::int64_t exponent) {
   return result;
 }
 
-// b^2 + (1-b) x: the exponential averages. 1 - b is rounded once, from float64.
+// b average + (1-b) x: the exponential averages. 1 - b is rounded once, from float64.
 struct Decay {
   float keep;
   float add;

@@ -1,6 +1,5 @@
 #include "doors/packed_step.h"
 
-#include <algorithm>
 #include <cmath>
 
 #include "ops/lars.h"
@@ -54,6 +53,13 @@ std::vector<float> numbers(Reader& in, const char* arg, std::int64_t count, doub
     values.push_back(static_cast<float>(factor * *in.data<float>(arg, DType::f32, 1)));
   }
   return values;
+}
+
+// What a number of each group is for tensor i.
+float of_group(const std::vector<float>& groups, const std::int32_t* header, std::int64_t i) {
+  const auto group = static_cast<std::size_t>(header[kHeader + kPerTensor * i]);
+  require(group < groups.size(), kOp, ": layout must name one of ", groups.size(), " groups, got ", group);
+  return groups[group];
 }
 
 // The settings of some of the tensors.
@@ -111,7 +117,7 @@ void packed_step(const Views& arrays) {
   settings.hyper.assign(numbers_of_rule, numbers_of_rule + hyper.size - 1);
   if (*in.data<bool>("skip", DType::b8, 1)) return;
   const double scale = *in.data<float>("scale", DType::f32, 1);
-  settings.scale = *in.data<float>("clip", DType::f32, 1) / (scale * own_scale);
+  settings.scale = 1 / (scale * own_scale);
   auto* step = in.data<std::int32_t>("step", DType::i32, 1);
   settings.step = std::int64_t{*step} + 1;
   const View& ratio = in.take("ratio", DType::f32, -1);
@@ -126,10 +132,8 @@ void packed_step(const Views& arrays) {
   std::int64_t halves = 0;
   for (std::int64_t i = 0; i < n; ++i) {
     const std::int32_t* tensor = header + kHeader + kPerTensor * i;
-    const auto group = static_cast<std::size_t>(tensor[0]);
-    require(group < lr.size(), kOp, ": layout must name one of ", groups, " groups, got ", tensor[0]);
-    settings.lr.push_back(lr[group]);
-    settings.decay.push_back(ratio.size == 1 ? decay[group] : ratios[n + i] * decay[group]);
+    settings.lr.push_back(of_group(lr, header, i));
+    settings.decay.push_back((ratio.size == 1 ? 1 : ratios[n + i]) * of_group(decay, header, i));
     settings.centralize.push_back(tensor[1] != 0);
     halves += tensor[2] != 0;
   }
@@ -185,10 +189,8 @@ void packed_lars(const Views& arrays) {
   const std::vector<float> lr = numbers(in, "lr", groups, 1);
   const std::vector<float> decay = numbers(in, "weight_decay", groups, 1 / own_scale);
   for (std::int64_t i = 0; i < n; ++i) {
-    const auto group = static_cast<std::size_t>(header[kHeader + kPerTensor * i]);
-    require(group < lr.size(), kOp, ": layout must name one of ", groups, " groups, got ", group);
-    settings.lr.push_back(lr[group]);
-    settings.decay.push_back(decay[group]);
+    settings.lr.push_back(of_group(lr, header, i));
+    settings.decay.push_back(of_group(decay, header, i));
     settings.apply.push_back(apply[i] != 0);
   }
   const View& ratios = in.take("ratios");

@@ -11,7 +11,7 @@ namespace boost_ext {
 //             tensor its group, whether it is centralized, has a master, and a gradient of some rows only
 //   hyper     float64: those of the rule, and the optimizer's own loss scale, which its decays are multiplied with
 //   skip      bool (1,): if true, nothing is written at all
-//   scale     float32 (1,), clip float32 (1,): gradients are multiplied with clip / (scale * own loss scale)
+//   scale     float32 (1,): gradients are divided by scale * own loss scale
 //   step      int32 (1,), written: steps made so far
 //   ratio     float32 (1,), a factor on all gradients; or (2 n,), on each gradient and on each weight decay (lars)
 //   lr        g of float32; decay: g of float32

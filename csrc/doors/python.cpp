@@ -182,14 +182,6 @@ void py_group_loss_scale_update(const Object& scales, const Object& found, const
   group_loss_scale_update(a.list("scales", scales), a.one("found", found), a.one("overflows", overflows), max_scale);
 }
 
-// One call's settings from Python: numbers, and sequences of them with one item or one a tensor.
-StepSettings step_settings(const std::string& rule, const std::vector<double>& hyper, double scale, std::int64_t step,
-                           const std::vector<float>& lr, const std::vector<float>& weight_decay,
-                           const std::vector<float>& ratio, const std::vector<unsigned char>& centralize,
-                           const std::vector<unsigned char>& first) {
-  return {find_rule(rule), hyper, scale, step, lr, weight_decay, ratio, centralize, first};
-}
-
 const char* state_name(const RuleFacts& rule, std::size_t index) {
   return index < kMaxStates && rule.state[index] != nullptr ? rule.state[index] : "state";
 }
@@ -197,26 +189,28 @@ const char* state_name(const RuleFacts& rule, std::size_t index) {
 template <class... Settings>
 void py_optimizer_step(const Object& weights, const Object& masters, const Object& grads, const Object& state,
                        const std::string& rule, const Settings&... settings) {
-  const RuleFacts& known = facts(find_rule(rule));
+  const Rule which = find_rule(rule);
+  const RuleFacts& known = facts(which);
   Arrays a(known.op);
   const Views w = a.list("params", weights), g = a.list("grads", grads);
   const Views m = masters.is_none() ? Views() : a.list("masters", masters);
   std::vector<Views> s;
   for (py::handle item : state) s.push_back(a.list(state_name(known, s.size()), item));
-  const StepSettings all = step_settings(rule, settings...);
+  const StepSettings all{which, settings...};
   without_gil([&] { optimizer_step(cpu_context(), all, w, m, g, s); });
 }
 
 template <class... Settings>
 void py_optimizer_step_rows(const Object& weights, const Object& master, const Object& indices, const Object& values,
                             const Object& state, const std::string& rule, const Settings&... settings) {
-  const RuleFacts& known = facts(find_rule(rule));
+  const Rule which = find_rule(rule);
+  const RuleFacts& known = facts(which);
   Arrays a(known.op);
   const View w = a.one("params", weights), i = a.one("indices", indices), v = a.one("grads", values);
   const View m = master.is_none() ? View() : a.one("masters", master);
   Views s;
   for (py::handle item : state) s.push_back(a.one(state_name(known, s.size()), item));
-  const StepSettings all = step_settings(rule, settings...);
+  const StepSettings all{which, settings...};
   without_gil([&] { optimizer_step_rows(cpu_context(), all, w, m, i, v, s); });
 }
 
@@ -257,12 +251,6 @@ void py_packed_lars(const Object& arrays) {
   Arrays a("lars");
   const Views all = a.list("arrays", arrays);
   without_gil([&] { packed_lars(all); });
-}
-
-std::vector<std::string> optimizer_rules() {
-  std::vector<std::string> names;
-  for (int i = 0; i <= static_cast<int>(Rule::ftrl); ++i) names.emplace_back(facts(static_cast<Rule>(i)).name);
-  return names;
 }
 
 py::dict build_info() {
@@ -331,7 +319,7 @@ PYBIND11_MODULE(_core, m) {
   m.def("lars", &py_lars, py::arg("weights"), py::arg("grads"), py::arg("ratios"), py::arg("coefficient"),
         py::arg("epsilon"), py::arg("clip"), py::arg("scale"), py::arg("lr"), py::arg("weight_decay"),
         py::arg("apply"));
-  m.def("optimizer_rules", &optimizer_rules);
+  m.def("optimizer_rules", &rule_names);
   m.def("build_info", &build_info);
   m.def("num_threads", &num_threads);
   m.def("set_num_threads", &set_num_threads, py::arg("threads"));

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <numeric>
 
 namespace boost_ext {
@@ -174,6 +173,12 @@ void run(const Context& context, const StepSettings& settings, const Views& weig
 }  // namespace
 
 const RuleFacts& facts(Rule rule) { return kRules[static_cast<std::size_t>(rule)]; }
+
+std::vector<std::string> rule_names() {
+  std::vector<std::string> names;
+  for (const RuleFacts& rule : kRules) names.emplace_back(rule.name);
+  return names;
+}
 
 Rule find_rule(const std::string& name) {
   std::string known;

@@ -71,6 +71,7 @@ struct RuleFacts {
   const char* state[kMaxStates];  // for messages
 };
 const RuleFacts& facts(Rule rule);
+std::vector<std::string> rule_names();    // in the order of Rule
 Rule find_rule(const std::string& name);  // std::invalid_argument with all names
 
 // The settings of one call; a vector of one value holds for all tensors.

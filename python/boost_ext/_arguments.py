@@ -11,7 +11,16 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["empty_like", "factors", "flags", "integer", "number", "numbers", "switch"]
+__all__ = ["Array", "Arrays", "Numbers", "empty_like", "factors", "flags", "integer", "number", "numbers", "switch"]
+
+Array = Any
+"""A NumPy array, a MindSpore tensor, or an object with ``__dlpack__``."""
+
+Arrays = Array | Sequence[Array]
+"""One array, or a list or tuple of them."""
+
+Numbers = float | Sequence[float]
+"""One number, or one for each tensor."""
 
 
 def empty_like(op: str, tensors: Any) -> list[npt.NDArray[Any]] | npt.NDArray[Any]:

@@ -9,13 +9,9 @@ import numpy as np
 import numpy.typing as npt
 
 from boost_ext import _core
-from boost_ext._arguments import flags, number, numbers, switch
+from boost_ext._arguments import Arrays, Numbers, flags, number, numbers, switch
 
 __all__ = ["lars_ratios"]
-
-Array = Any
-Arrays = Array | Sequence[Array]
-Numbers = float | Sequence[float]
 
 
 def lars_ratios(

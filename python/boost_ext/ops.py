@@ -19,12 +19,11 @@ the argument, what was expected and what it got. A refused call has written noth
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
 from boost_ext import _core
-from boost_ext._arguments import empty_like, factors, integer, number
+from boost_ext._arguments import Array, Arrays, empty_like, factors, integer, number
 from boost_ext.finiteness import FiniteReport, TensorReport
 from boost_ext.lars import lars_ratios
 from boost_ext.optimizer_ops import *  # noqa: F403
@@ -50,12 +49,6 @@ __all__ = [
     "unscale_and_check",
     *_STEPS,
 ]
-
-Array = Any
-"""A NumPy array, a MindSpore tensor, or an object with ``__dlpack__``."""
-
-Arrays = Array | Sequence[Array]
-"""One array, or a list or tuple of them."""
 
 
 def pca_project(P: Array, grads: Arrays, out: Array | None = None) -> Array:

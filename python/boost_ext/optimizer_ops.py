@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, TypedDict
 import numpy as np
 
 from boost_ext import _core
-from boost_ext._arguments import flags, integer, number, numbers, switch
+from boost_ext._arguments import Array, Arrays, Numbers, flags, integer, number, numbers, switch
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -37,9 +37,6 @@ __all__ = [
     "sgd_step",
 ]
 
-Array = Any
-Arrays = Array | Sequence[Array]
-Numbers = float | Sequence[float]
 
 _SWITCHES = frozenset({"nesterov", "use_nesterov", "update_slots"})
 

@@ -90,11 +90,8 @@ class Adam(_Adam):
         self._make(beta1, beta2, eps, use_locking, use_nesterov, use_amsgrad)
 
 
-class LazyAdam(_Adam):
-    """:class:`Adam`; of a sparse gradient only the rows that it names are touched, with their moments.
-
-    Source: ``mindspore.nn.LazyAdam``. Arguments as :class:`Adam`, without AMSGrad.
-    """
+class _AdamWithoutAmsGrad(_Adam):
+    """The constructor of the older relatives."""
 
     @recorded
     def __init__(
@@ -113,7 +110,14 @@ class LazyAdam(_Adam):
         self._make(beta1, beta2, eps, use_locking, use_nesterov, False)
 
 
-class AdamOffload(_Adam):
+class LazyAdam(_AdamWithoutAmsGrad):
+    """:class:`Adam`; of a sparse gradient only the rows that it names are touched, with their moments.
+
+    Source: ``mindspore.nn.LazyAdam``. Arguments as :class:`Adam`, without AMSGrad.
+    """
+
+
+class AdamOffload(_AdamWithoutAmsGrad):
     """:class:`Adam` with its state, and the update, in host memory. On a CPU it is Adam.
 
     Source: ``mindspore.nn.AdamOffload``. Arguments as :class:`Adam`, without AMSGrad.
@@ -121,22 +125,6 @@ class AdamOffload(_Adam):
     Attributes:
         host_bytes (int): memory that the state takes on the host.
     """
-
-    @recorded
-    def __init__(
-        self,
-        params: Any,
-        learning_rate: Any = 1e-3,
-        beta1: float = 0.9,
-        beta2: float = 0.999,
-        eps: float = 1e-8,
-        use_locking: bool = False,
-        use_nesterov: bool = False,
-        weight_decay: Any = 0.0,
-        loss_scale: float = 1.0,
-    ) -> None:
-        super().__init__(learning_rate, params, weight_decay, loss_scale)
-        self._make(beta1, beta2, eps, use_locking, use_nesterov, False)
 
     @property
     def host_bytes(self) -> int:

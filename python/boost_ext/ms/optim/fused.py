@@ -187,7 +187,7 @@ class FusedOptimizer(CentralizingOptimizer):
         return decay(self.global_step).reshape(()) if dynamic else decay
 
     def construct(self, gradients: Any) -> Tensor:
-        return self._step(gradients, self.no_skip, self.unit, self.unit, self.unit)
+        return self._step(gradients, self.no_skip, self.unit, self.unit)
 
     def step_unless(self, skip: Tensor, scale: Tensor, gradients: Any) -> Tensor:
         """A step on gradients that are `scale` times too large; nothing, not even the step counter, if `skip`.
@@ -197,7 +197,7 @@ class FusedOptimizer(CentralizingOptimizer):
             scale (Tensor): float32 of shape (1,); the optimizer's own ``loss_scale`` comes on top.
             gradients (tuple[Tensor]): as for a call.
         """
-        return self._step(gradients, skip, scale, self.unit, self.unit)
+        return self._step(gradients, skip, scale, self.unit)
 
     def ratios_into(
         self, ratios: Parameter, op: nn.Cell, settings: Tensor, apply_to: Tensor, scale: Tensor, gradients: Any
@@ -209,12 +209,12 @@ class FusedOptimizer(CentralizingOptimizer):
 
     def step_by(self, ratios: Parameter, skip: Tensor, scale: Tensor, gradients: Any) -> Tensor:
         """:meth:`step_unless` with a factor on each gradient and each weight decay: `ratios`, float32 (2 n,)."""
-        return self._step(gradients, skip, scale, self.unit, ratios)
+        return self._step(gradients, skip, scale, ratios)
 
-    def _step(self, gradients: Any, skip: Any, scale: Any, clip: Any, ratio: Any) -> Any:
+    def _step(self, gradients: Any, skip: Any, scale: Any, ratio: Any) -> Any:
         numbers = self._rates() + self._decays()
         weights, states = self._weights(), self._states()
-        head = (self.layout, self.hyper, skip, scale, clip, self.global_step, ratio)
+        head = (self.layout, self.hyper, skip, scale, self.global_step, ratio)
         return self.native_step(*head, *numbers, *weights, *gradients, *states)
 
     def _weights(self) -> Any:
@@ -234,7 +234,7 @@ class FusedOptimizer(CentralizingOptimizer):
 
     def _fix(self) -> None:
         fixed = native.fixed_arrays
-        head = fixed((self.hyper, self.no_skip, self.unit, self.unit, self.global_step, self.unit))
+        head = fixed((self.hyper, self.no_skip, self.unit, self.global_step, self.unit))
         numbers = None if self._is_dynamic_lr_or_weight_decay() else fixed(self._rates() + self._decays())
         parts = (fixed((self.layout,)), head, numbers, fixed(self._weights()), fixed(self._states()), Tensor([True]))
         self.__dict__["_fixed"] = parts

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import mindspore as ms
@@ -113,11 +113,6 @@ class LARS(nn.Optimizer):
 
     def construct(self, gradients: Any) -> Tensor:
         return self.step_unless(self.opt.no_skip, self.opt.unit, gradients)
-
-    def __call__(self, gradients: Sequence[Tensor]) -> Tensor:
-        if native.in_pynative_mode():
-            return self.construct(native.contiguous(gradients))
-        return super().__call__(gradients)
 
     def step_unless(self, skip: Tensor, scale: Tensor, gradients: Any) -> Tensor:
         """See :meth:`FusedOptimizer.step_unless`."""
