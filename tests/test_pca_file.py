@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from boost_ext import pca
+from boost_ext import pca, pca_load
 
 SHAPES = [("a", (5, 8)), ("b", (60,))]
 N = 100
@@ -331,3 +331,21 @@ def test_loading_while_another_process_rebuilds_never_sees_a_mixture(files, out)
     finally:
         stop.set()
         builder.join()
+
+
+@pytest.mark.parametrize("timeout", [0.0, 30.0])
+def test_a_matrix_replaced_between_two_looks_is_not_called_damaged(files, out, monkeypatch, timeout):
+    pca.pca_matrix(files[1:], SHAPES, 3, path=out)
+    check, replaced = pca_load._checked, []
+
+    def replace_first(*arguments):
+        if not replaced:
+            replaced.append(pca.pca_matrix(files, SHAPES, 3, path=out, progress=False))
+        return check(*arguments)
+
+    monkeypatch.setattr(pca_load, "_checked", replace_first)
+    if timeout == 0:
+        with pytest.raises(ValueError, match="got another one in its place"):
+            load(out, 3)
+    else:
+        np.testing.assert_array_equal(load(out, 3, timeout=timeout), replaced[0])

@@ -8,7 +8,6 @@ import os
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -60,16 +59,21 @@ def load_matrix(
     deadline = time.monotonic() + timeout
     pause = _POLL[0]
     while True:
-        # A writer removes an old matrix, then renames the sidecar, then the matrix. Looked at in
-        # this order, a new matrix always has its sidecar, and a sidecar that fits the source is
-        # never read with an older matrix.
+        # A writer removes an old matrix, then renames the sidecar, then the matrix: between two of
+        # our looks all three can have happened, so what does not fit is only damage if both files
+        # are still the ones that were there at the start.
         problem = None
+        before = _identity(file)
         if file.exists():
-            sidecar = _read_sidecar("load_matrix", file)
-            problem = _mismatch(file, sidecar, source)
-            if problem is None:
-                with suppress(FileNotFoundError):  # being replaced at this moment
+            try:
+                sidecar = _read_sidecar("load_matrix", file)
+                problem = _mismatch(file, sidecar, source)
+                if problem is None:
                     return _checked(file, sidecar, n_components, n_elements)
+            except (FileNotFoundError, ValueError):
+                if _identity(file) == before:
+                    raise
+                problem = f"{file} must stay while it is read, got another one in its place"
         left = deadline - time.monotonic()
         if left <= 0:
             break
@@ -101,6 +105,19 @@ def stored_matrix(
         return _checked(path, sidecar, *shape)
     except ValueError:
         return None  # damaged: build it again
+
+
+def _identity(path: Path) -> list[tuple[int, int, int] | None]:
+    """What tells the matrix at `path` and its sidecar from ones that took their place."""
+
+    def of(file: Path) -> tuple[int, int, int] | None:
+        try:
+            stat = file.stat()
+        except FileNotFoundError:
+            return None
+        return stat.st_ino, stat.st_mtime_ns, stat.st_size
+
+    return [of(path), of(sidecar_path(path))]
 
 
 def open_matrix(path: Path) -> Array:
