@@ -1,0 +1,59 @@
+"""The native ops inside MindSpore: each is one Cell with two ways in.
+
+* ``construct`` holds an ``ops.Custom`` primitive: what the graph compiler sees, in GRAPH_MODE and under ``ms.jit``. It
+  calls the C ABI of the same library that the Python functions live in. A primitive that writes its inputs says so
+  (``side_effect_mem``), or the graph compiler would drop, merge or reorder it.
+* ``__call__`` hands the tensors' pointers to the same op when Python runs the cell in PYNATIVE_MODE. A pointer is
+  fetched right before the call, which also waits for whatever op was still writing that tensor, and never kept.
+
+Tensors that are written are written in place in both modes. Every cell returns a bool Tensor of shape (1,). Reading a
+Parameter afterwards sees the write. A gradient is a plain value to the graph compiler, which may compute an expression
+of it before the write: read it through ``ops.depend(grads, result)``.
+This is the only package that knows where the library lies.
+"""
+
+from boost_ext import _core
+from boost_ext.ops import loss_scale_update as update_loss_scale
+
+from .cell import NativeCell, contiguous, in_pynative_mode
+from .dim_reduce import BfgsUpdate, DimReduceApply, DimReduceDirection, DimReduceTrial, PcaBackProject, PcaProject
+from .gradients import Accumulate, AdasumPair, Centralized, GlobalNorm
+from .loss_scale import (
+    GroupLossScaleUpdate,
+    GroupUnscaleAndCheck,
+    LossScaleUpdate,
+    UnscaleAndCheck,
+    UnscaleAndCheckReport,
+)
+from .timestamp import Timestamp
+
+__all__ = [
+    "Accumulate",
+    "AdasumPair",
+    "BfgsUpdate",
+    "Centralized",
+    "DimReduceApply",
+    "DimReduceDirection",
+    "DimReduceTrial",
+    "GlobalNorm",
+    "GroupLossScaleUpdate",
+    "GroupUnscaleAndCheck",
+    "LossScaleUpdate",
+    "NativeCell",
+    "PcaBackProject",
+    "PcaProject",
+    "Timestamp",
+    "UnscaleAndCheck",
+    "UnscaleAndCheckReport",
+    "contiguous",
+    "fixed_arrays",
+    "in_pynative_mode",
+    "optimizer_rules",
+    "packed_lars",
+    "packed_step",
+    "update_loss_scale",
+]
+
+packed_lars, packed_step = _core.packed_lars, _core.packed_step
+fixed_arrays = _core.fixed_arrays
+optimizer_rules = _core.optimizer_rules

@@ -1,0 +1,79 @@
+"""The native ops on lists of gradients: accumulate, norm, centralize, adaptive sum."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import mindspore as ms
+from mindspore import Tensor, nn, ops
+from mindspore.common import initializer
+
+from boost_ext import _core
+
+from .cell import NativeCell, Tensors, contiguous, in_pynative_mode, number
+
+
+def _accumulate(scale: Tensor, steps: Tensor, count: Tensor, accumulators: Tensors, grads: Tensors) -> None:
+    divisor = number(scale) * number(steps)  # exact in float64, as in the graph
+    factor = 1.0 / divisor if divisor else math.inf  # which the op refuses
+    _core.accumulate(accumulators, contiguous(grads), factor, int(count.item()) == 0)
+
+
+class Accumulate(NativeCell):
+    """``cell(scale, steps, count, accumulators, grads)``: add ``grads / (scale * steps)`` to the accumulators.
+
+    See :func:`boost_ext.ops.accumulate`. ``scale`` and ``steps`` are one float32 each; ``count``, one int32, is how
+    many micro-batches the accumulators hold: with 0 they are overwritten.
+    """
+
+    symbol, by_pointer = "accumulate", staticmethod(_accumulate)
+
+
+def _global_norm(norm: Tensor, tensors: Tensors) -> None:
+    norm.assign_value(Tensor([_core.global_norm(contiguous(tensors))], ms.float32))
+
+
+class GlobalNorm(NativeCell):
+    """``cell(norm, tensors)``: their 2-norm into ``norm`` (1,) float32. See :func:`boost_ext.ops.global_norm`."""
+
+    symbol, by_pointer = "global_norm", staticmethod(_global_norm)
+
+
+class Centralized(nn.Cell):
+    """``cell(grads)``: the centralized gradients as new tensors; the given ones are only read.
+
+    See :func:`boost_ext.ops.centralize`. A pure function: the graph compiler may drop, merge and reorder it.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(auto_prefix=False)
+        path = f"{_core.__file__}:boost_ext_centralized"
+        self.primitive = ops.Custom(path, _one_or_all, _one_or_all, "aot")
+
+    def construct(self, grads: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        out = self.primitive(*grads)
+        return out if len(grads) > 1 else (out,)
+
+    def __call__(self, grads: Sequence[Tensor]) -> Any:
+        if in_pynative_mode():
+            out = tuple(Tensor(shape=g.shape, dtype=g.dtype, init=initializer.Zero()).init_data() for g in grads)
+            _core.centralize(contiguous(grads), out)
+            return out
+        return super().__call__(grads)
+
+
+def _one_or_all(*inputs: Any) -> Any:
+    """Shapes or dtypes of the outputs: those of the inputs. MindSpore has no tuple of one output."""
+    return inputs if len(inputs) > 1 else inputs[0]
+
+
+def _adasum_pair(a: Tensors, b: Tensors, out: Tensors) -> None:
+    _core.adasum_pair(contiguous(a), contiguous(b), out)
+
+
+class AdasumPair(NativeCell):
+    """``cell(a, b, out)``: the adaptive sum of two lists of tensors. See :func:`boost_ext.ops.adasum_pair`."""
+
+    symbol, by_pointer = "adasum_pair", staticmethod(_adasum_pair)

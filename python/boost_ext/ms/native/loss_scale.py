@@ -1,0 +1,87 @@
+"""The native ops of loss scaling: check, unscale, and the next scale."""
+
+from __future__ import annotations
+
+import mindspore as ms
+from mindspore import Tensor
+
+from boost_ext import _core
+
+from .cell import NativeCell, Tensors, flag, number
+
+
+def _unscale_and_check(scale: Tensor, grads: Tensors) -> bool:
+    return bool(_core.unscale_and_check(grads, 1.0 / number(scale), False))
+
+
+class UnscaleAndCheck(NativeCell):
+    """``cell(scale, grads)``: divide the gradients by the loss scale in place; True if some element is inf or nan.
+
+    See :func:`boost_ext.ops.unscale_and_check`. ``scale`` is one float32; with scale 1 nothing is written.
+    """
+
+    symbol, by_pointer = "unscale_and_check", staticmethod(_unscale_and_check)
+
+
+class UnscaleAndCheckReport(NativeCell):
+    """``cell(scale, report, grads)``: :class:`UnscaleAndCheck` that also says what it saw, at no extra pass.
+
+    With ``write=False`` the gradients stay as they are, and only the report is divided.
+
+    ``report`` is a float64 Parameter of shape (len(grads), 4), written on every call: for each gradient the number of
+    inf, the number of nan, the first index of either (-1 if there is none) and the largest finite magnitude, all
+    after the division.
+    """
+
+    def __init__(self, write: bool = True) -> None:
+        self.symbol = "unscale_and_check_report" if write else "check_report"
+        super().__init__()
+        self._run = _core.unscale_and_check_report if write else _core.check_report
+
+    def by_pointer(self, scale: Tensor, report: Tensor, grads: Tensors) -> bool:
+        return self._run(grads, 1.0 / number(scale), report)
+
+
+class LossScaleUpdate(NativeCell):
+    """``cell(scale, counters, overflow)``: the next scale, in place. See :func:`boost_ext.ops.loss_scale_update`."""
+
+    symbol = "loss_scale_update"
+
+    def __init__(self, factor: float, window: int, max_scale: float) -> None:
+        super().__init__()
+        self._rule = (factor, window, max_scale)
+        self.rule = Tensor(self._rule, ms.float32)
+
+    def by_pointer(self, scale: Tensor, counters: Tensor, overflow: Tensor) -> None:
+        _core.loss_scale_update(scale, counters, flag(overflow), *self._rule)
+
+    def construct(self, scale: Tensor, counters: Tensor, overflow: Tensor) -> Tensor:
+        return self.primitive(scale, counters, overflow, self.rule)
+
+
+def _group_unscale_and_check(groups: Tensor, found: Tensor, report: Tensor, scales: Tensors, grads: Tensors) -> bool:
+    return _core.group_unscale_and_check(grads, groups, scales, found, report)
+
+
+class GroupUnscaleAndCheck(NativeCell):
+    """``cell(groups, found, report, scales, grads)``: :class:`UnscaleAndCheckReport` with a scale for each group.
+
+    ``groups``, int32 (len(grads),), says which of the ``scales``, one float32 each, belongs to which gradient;
+    ``found``, int32 (len(scales),), is written: 1 if the group overflowed, 0 if not, -1 if it has no gradient.
+    """
+
+    symbol, by_pointer = "group_unscale_and_check", staticmethod(_group_unscale_and_check)
+
+
+def _group_loss_scale_update(max_scale: Tensor, overflows: Tensor, found: Tensor, scales: Tensors) -> None:
+    _core.group_loss_scale_update(scales, found, overflows, number(max_scale))
+
+
+class GroupLossScaleUpdate(NativeCell):
+    """``cell(max_scale, overflows, found, scales)``: the scales of the next step, in place, by what was found.
+
+    A group that overflowed shrinks by 1 / sqrt(2), not below 1; one that did not grows by 2 ** (1 / 1000), not above
+    ``max_scale``. ``overflows``, one int32, counts the steps in a row with an overflow; the 1001st raises.
+    """
+
+    symbol, by_pointer = "group_loss_scale_update", staticmethod(_group_loss_scale_update)
