@@ -1,0 +1,86 @@
+"""Start the ranks of a test with msrun, never wait longer than said, and hand back what each rank said.
+
+A launch costs about ten seconds, so a script runs many cases, and a module-scoped fixture launches it once.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import socket
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+MARKER = "BOOST_EXT_LAUNCH"
+ROOT = Path(__file__).parents[2]
+
+
+@dataclass(frozen=True)
+class Launch:
+    """What is left of a run: how msrun ended (None: it was stopped at the time-out), how long it took, the logs."""
+
+    returncode: int | None
+    seconds: float
+    logs: tuple[str, ...]
+
+    def require_success(self) -> Launch:
+        assert self.returncode == 0, f"msrun: {self.returncode}\n" + "\n".join(log[-4000:] for log in self.logs)
+        return self
+
+
+def launch(
+    script: Path, ranks: int, *arguments: str, folder: Path, timeout: float = 180.0, env: dict[str, str] | None = None
+) -> Launch:
+    """Run `script` with `arguments` on `ranks` processes of this machine; logs go into `folder`.
+
+    What is left of its processes at the end is killed. They are found by a mark in their environment: each worker of
+    msrun is a session of its own, and may outlive it.
+    """
+    logs = folder / "logs"
+    command = [sys.executable, "-m", "mindspore.parallel.cluster.run"]
+    command += ["--worker_num", str(ranks), "--local_worker_num", str(ranks)]
+    command += ["--master_addr", "127.0.0.1", "--master_port", str(_free_port())]
+    command += ["--log_dir", str(logs), "--join", "True", str(script), *arguments]
+    environment = {
+        **os.environ,
+        "GLOG_v": "3",
+        "OMP_NUM_THREADS": "1",
+        # msrun starts plain "python": it must be this one.
+        "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")]),
+        "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]),
+        MARKER: secrets.token_hex(8),
+        **(env or {}),
+    }
+    folder.mkdir(parents=True, exist_ok=True)
+    start = time.monotonic()
+    with open(folder / "msrun.log", "wb") as out:
+        process = subprocess.Popen(command, stdout=out, stderr=out, env=environment, cwd=folder)
+        try:
+            returncode: int | None = process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            returncode = None
+        finally:
+            _kill_marked(environment[MARKER])
+            process.wait()
+    seconds = time.monotonic() - start
+    texts = [path.read_text(errors="replace") for path in sorted(logs.glob("worker_*.log"))]
+    return Launch(returncode, seconds, (*texts, (folder / "msrun.log").read_text(errors="replace")))
+
+
+def _kill_marked(marker: str) -> None:
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):
+            if process.environ().get(MARKER) == marker:
+                process.kill()
+
+
+def _free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
