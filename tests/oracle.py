@@ -78,6 +78,11 @@ def global_norm(tensors: Sequence[Array]) -> float:
     return float(np.sqrt(np.sum(flat(tensors) ** 2)))
 
 
+def clip_by_global_norm(grads: Sequence[Array], clip_norm: float, scale: float = 1) -> tuple[list[Array], float]:
+    norm = global_norm(grads) / scale
+    return [g.astype(np.float64) * (clip_norm / max(norm, clip_norm)) for g in grads], norm
+
+
 def centralize(grad: Array) -> Array:
     if grad.ndim < 2 or grad.size == 0:
         return grad

@@ -17,7 +17,13 @@ ROOT = Path(__file__).resolve().parents[1]
 CSRC, PACKAGE, TESTS = ROOT / "csrc", ROOT / "python" / "boost_ext", ROOT / "tests"
 SOURCES = {".py", ".pyi", ".cpp", ".h", ".cu", ".cuh", ".asc"}
 STEMS = sorted(p.stem for p in (CSRC / "ops").glob("*.h") if p.stem not in {"tensor", "runtime", "pool"})
-WITHOUT_KERNEL = {"group_loss_scale", "lars", "loss_scale_update", "timestamp"}  # scalars, or calls of another op
+WITHOUT_KERNEL = {
+    "clip_by_global_norm",
+    "group_loss_scale",
+    "lars",
+    "loss_scale_update",
+    "timestamp",
+}  # scalars, or calls of another op
 KERNEL_HEADERS = {
     *("cstdint", "cstring", "cstdlib", "cstddef", "cfloat", "climits"),
     *("new", "omp.h", "immintrin.h", "arm_neon.h"),

@@ -46,8 +46,10 @@ template <class T> void count_special(const T* p, Block at, Finiteness& f) {
   }
 }
 
-template <bool kWrite, class T> BOOST_EXT_INLINE Finiteness check(T* p, float scale, Block at) {
+template <bool kWrite, bool kSquares = false, class T>
+BOOST_EXT_INLINE Finiteness check(T* p, float scale, Block at, double* squares = nullptr) {
   I largest[kAccumulators] = {};
+  D sums[kAccumulators] = {};
   sweep(at.count, [&](auto io, std::int64_t i, auto u) BOOST_EXT_INLINE_LAMBDA {
     F x = io.load(p + i);
     if (kWrite) {
@@ -56,7 +58,13 @@ template <bool kWrite, class T> BOOST_EXT_INLINE Finiteness check(T* p, float sc
     }
     I& acc = largest[decltype(u)::value];
     acc = max(acc, magnitude_bits(x));
+    if (kSquares) {
+      const D wide = widen(x);
+      D& of = sums[decltype(u)::value];
+      of = of + wide * wide;
+    }
   });
+  if (kSquares) *squares = sum((sums[0] + sums[1]) + (sums[2] + sums[3]));
   const std::int32_t bits = stored_bits<T>(max_lane(max(max(largest[0], largest[1]), max(largest[2], largest[3]))));
   Finiteness f;
   if (bits < kInfBits)
@@ -64,6 +72,19 @@ template <bool kWrite, class T> BOOST_EXT_INLINE Finiteness check(T* p, float sc
   else
     count_special(p, at, f);
   return f;
+}
+
+void add_up(Blocks& blocks, Scratch<Finiteness>& partial, std::int64_t tensors, Finiteness* per_tensor) {
+  for (std::int64_t t = 0; t < tensors; ++t) {
+    Finiteness& total = per_tensor[t];
+    for (std::int64_t i = blocks.first(t); i < blocks.first(t + 1); ++i) {
+      const Finiteness& f = partial[i];
+      total.inf += f.inf;
+      total.nan += f.nan;
+      if (total.first < 0) total.first = f.first;
+      if (f.max_abs > total.max_abs) total.max_abs = f.max_abs;
+    }
+  }
 }
 
 }  // namespace
@@ -77,15 +98,22 @@ void unscale_and_check(const Context& context, Tensors grads, float inv_scale, F
           inv_scale == 1 ? check<false>(p + at.begin, inv_scale, at) : check<true>(p + at.begin, inv_scale, at);
     });
   });
+  add_up(blocks, partial, grads.count, per_tensor);
+}
+
+void check_and_square(const Context& context, Tensors grads, Finiteness* per_tensor, double* squares) {
+  Blocks blocks(grads, kBlock);
+  Scratch<Finiteness> partial(blocks.count());
+  Scratch<double> sums(blocks.count());
+  blocks.run(context.threads, [&](Block at) {
+    typed(grads[at.tensor], [&](auto* p) BOOST_EXT_INLINE_LAMBDA {
+      partial[at.index] = check<false, true>(p + at.begin, 1, at, &sums[at.index]);
+    });
+  });
+  add_up(blocks, partial, grads.count, per_tensor);
   for (std::int64_t t = 0; t < grads.count; ++t) {
-    Finiteness& total = per_tensor[t];
-    for (std::int64_t i = blocks.first(t); i < blocks.first(t + 1); ++i) {
-      const Finiteness& f = partial[i];
-      total.inf += f.inf;
-      total.nan += f.nan;
-      if (total.first < 0) total.first = f.first;
-      if (f.max_abs > total.max_abs) total.max_abs = f.max_abs;
-    }
+    squares[t] = 0;
+    for (std::int64_t i = blocks.first(t); i < blocks.first(t + 1); ++i) squares[t] += sums[i];
   }
 }
 

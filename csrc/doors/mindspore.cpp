@@ -11,6 +11,7 @@
 #include "ops/adasum.h"
 #include "ops/bfgs_update.h"
 #include "ops/centralize.h"
+#include "ops/clip_by_global_norm.h"
 #include "ops/dim_reduce.h"
 #include "ops/global_norm.h"
 #include "ops/group_loss_scale.h"
@@ -177,6 +178,31 @@ BOOST_EXT_GRAPH_OP(check_report) {
   const double inv_scale = reciprocal(p.scalar());
   const View report = p.take();
   p.result(check(cpu_context(), p.list(p.left()), inv_scale, report));
+}
+
+ClipSettings clip_settings(Params& p) {
+  const View v = p.take();
+  require_dtype("clip_by_global_norm", "settings", v, DType::f32);
+  require_size("clip_by_global_norm", "settings", v, 2);
+  const auto* s = static_cast<const float*>(v.data);
+  return {s[0], s[1]};
+}
+
+// scale, settings (2,): clip_norm and scale of the optimizer, report, norm, divisor, grads...
+BOOST_EXT_GRAPH_OP(check_and_clip) {
+  const auto scale = static_cast<double>(p.scalar());
+  const ClipSettings settings = clip_settings(p);
+  const View report = p.take(), norm = p.take(), divisor = p.take();
+  p.result(check_and_clip(cpu_context(), p.list(p.left()), scale, settings, report, norm, divisor));
+}
+
+// settings, norm, grads...
+BOOST_EXT_GRAPH_OP(clip_by_global_norm) {
+  const ClipSettings settings = clip_settings(p);
+  const View norm = p.take();
+  require_dtype("clip_by_global_norm", "norm", norm, DType::f32);
+  require_size("clip_by_global_norm", "norm", norm, 1);
+  write(norm, static_cast<float>(clip_by_global_norm(cpu_context(), p.list(p.left()), settings)));
 }
 
 // scale, steps, count, accumulators..., grads...: adds grads / (scale * steps); a count of 0 overwrites

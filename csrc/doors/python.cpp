@@ -9,6 +9,7 @@
 #include "ops/adasum.h"
 #include "ops/bfgs_update.h"
 #include "ops/centralize.h"
+#include "ops/clip_by_global_norm.h"
 #include "ops/dim_reduce.h"
 #include "ops/global_norm.h"
 #include "ops/group_loss_scale.h"
@@ -103,6 +104,20 @@ bool py_check_report(const Object& grads, double inv_scale, const Object& report
   const Views g = a.list("grads", grads);
   const View r = a.one("report", report);
   return without_gil([&] { return check(cpu_context(), g, inv_scale, r); });
+}
+
+double py_clip_by_global_norm(const Object& grads, double clip_norm, double scale) {
+  Arrays a("clip_by_global_norm");
+  const Views g = a.list("grads", grads);
+  return without_gil([&] { return clip_by_global_norm(cpu_context(), g, {clip_norm, scale}); });
+}
+
+bool py_check_and_clip(const Object& grads, double scale, double clip_norm, double own_scale, const Object& report,
+                       const Object& norm, const Object& divisor) {
+  Arrays a("clip_by_global_norm");
+  const Views g = a.list("grads", grads);
+  const View r = a.one("report", report), n = a.one("norm", norm), d = a.one("divisor", divisor);
+  return without_gil([&] { return check_and_clip(cpu_context(), g, scale, {clip_norm, own_scale}, r, n, d); });
 }
 
 double py_global_norm(const Object& tensors) {
@@ -284,6 +299,9 @@ PYBIND11_MODULE(_core, m) {
   m.def("unscale_and_check_report", &py_unscale_and_check_report, py::arg("grads"), py::arg("inv_scale"),
         py::arg("report"));
   m.def("check_report", &py_check_report, py::arg("grads"), py::arg("inv_scale"), py::arg("report"));
+  m.def("clip_by_global_norm", &py_clip_by_global_norm, py::arg("grads"), py::arg("clip_norm"), py::arg("scale"));
+  m.def("check_and_clip", &py_check_and_clip, py::arg("grads"), py::arg("scale"), py::arg("clip_norm"),
+        py::arg("own_scale"), py::arg("report"), py::arg("norm"), py::arg("divisor"));
   m.def("global_norm", &py_global_norm, py::arg("tensors"));
   m.def("centralize", &py_centralize, py::arg("grads"), py::arg("out") = py::none());
   m.def("accumulate", &py_accumulate, py::arg("accumulators"), py::arg("grads"), py::arg("factor"), py::arg("first"));

@@ -84,4 +84,29 @@ bool check(const Context& context, const Views& grads, double inv_scale, const V
   return found;
 }
 
+bool check_and_square(const Context& context, const Views& grads, double inv_scale, const View& report,
+                      std::vector<double>& squares) {
+  const char* op = "unscale_and_check";
+  require_backend(op, {&grads}, {report});
+  require_floats(op, {"grads", grads});
+  require_finite(op, "inv_scale", inv_scale);
+  require_report(op, report, grads.size());
+  Overlap overlap(op);
+  overlap.writes("report", report);
+  overlap.reads({"grads", grads});
+  overlap.check();
+  std::vector<Finiteness> rows(grads.size());
+  squares.assign(grads.size(), 0);
+  BOOST_EXT_CPU(check_and_square)(context, grads, rows.data(), squares.data());
+  bool found = false;
+  auto* row = static_cast<double*>(report.data);
+  for (Finiteness& f : rows) {
+    found |= f.found();
+    write_row(row, f);
+    row[3] *= inv_scale;
+    row += 4;
+  }
+  return found;
+}
+
 }  // namespace boost_ext

@@ -33,9 +33,14 @@ bool unscale_and_check(const Context& context, const Views& grads, double inv_sc
 // Reads only: found is said of the gradients as they are, and the largest magnitudes are multiplied with inv_scale. For
 // a reader of the gradients that takes the scale out itself.
 bool check(const Context& context, const Views& grads, double inv_scale, const View& report);
+// `check` that sums the squares of the elements of each tensor in the same read.
+bool check_and_square(const Context& context, const Views& grads, double inv_scale, const View& report,
+                      std::vector<double>& squares);
 void require_report(const char* op, const View& report, std::size_t tensors);
 void write_row(double* row, const Finiteness& f);
 
 BOOST_EXT_CPU_KERNEL(void, unscale_and_check, const Context&, Tensors grads, float inv_scale, Finiteness* per_tensor)
+// Reads only, and gives the sum of the squares of each tensor too, in float64.
+BOOST_EXT_CPU_KERNEL(void, check_and_square, const Context&, Tensors grads, Finiteness* per_tensor, double* squares)
 
 }  // namespace boost_ext

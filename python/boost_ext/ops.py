@@ -24,6 +24,7 @@ import numpy as np
 
 from boost_ext import _core
 from boost_ext._arguments import Array, Arrays, empty_like, factors, integer, number
+from boost_ext.clipping import clip_by_global_norm
 from boost_ext.finiteness import FiniteReport, TensorReport
 from boost_ext.lars import lars_ratios
 from boost_ext.optimizer_ops import *  # noqa: F403
@@ -38,6 +39,7 @@ __all__ = [
     "adasum_pair",
     "bfgs_update",
     "centralize",
+    "clip_by_global_norm",
     "dim_reduce_apply",
     "dim_reduce_direction",
     "dim_reduce_trial",

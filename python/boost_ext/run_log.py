@@ -30,7 +30,9 @@ __all__ = [
 ]
 
 SCHEMA_VERSION = 1
-_SCALARS = {"loss", "loss_scale", "overflow", "largest_gradient", "frozen_share", "micro_batch", "seconds"}
+_SCALARS = {
+    *("loss", "loss_scale", "overflow", "largest_gradient", "gradient_norm", "frozen_share", "micro_batch", "seconds")
+}
 _HEADER_BYTES = 1 << 24
 """A first line beyond this is no header: whoever names a checkpoint by mistake should not wait for it to be read."""
 
@@ -133,6 +135,8 @@ class Step(_Record):
     overflow: bool | None = None
     overflowed: tuple[TensorOverflow, ...] | None = None
     largest_gradient: Number | None = None
+    gradient_norm: Number | None = None
+    """Of all gradients together, before clipping."""
     frozen_share: float | None = None
     """Share of the parameter elements whose gradient was not computed."""
     freeze_index: int | None = None

@@ -39,6 +39,7 @@ def test_a_plain_step(mode: int, compile: str) -> None:
         "overflow": False,
         "overflowed": [],
         "largest_gradient": 5.0,
+        "gradient_norm": None,
         "frozen_share": 0.0,
         "freeze_index": None,
         "micro_batch": None,

@@ -17,6 +17,7 @@ from mindspore import Tensor, amp, nn, ops
 
 from boost_ext.config import nearest
 from boost_ext.ms.auto import AutoBoost
+from boost_ext.ms.clipping import checked_clip_norm
 from boost_ext.ms.group_loss_scale import GroupLossScaleManager
 from boost_ext.ms.loss_scale import DynamicLossScaleManager
 from boost_ext.ms.loss_scale_update import check_scale
@@ -28,7 +29,7 @@ _OWNER = "build_train_network"
 _LEVELS = ("O0", "O1", "O2", "O3", "auto")
 # What "auto" is on each device. A CPU computes float16 no faster, so there it is float32.
 _AUTO = {"Ascend": "O3", "GPU": "O2", "CPU": "O0"}
-_KWARGS = ("cast_model_type", "keep_batchnorm_fp32", "loss_scale_manager", "boost_config_dict")
+_KWARGS = ("cast_model_type", "keep_batchnorm_fp32", "loss_scale_manager", "boost_config_dict", "clip_norm")
 
 
 def build_train_network(
@@ -68,6 +69,7 @@ def build_train_network(
             O2 alone has a default, a new :class:`DynamicLossScaleManager` for each call.
         boost_config_dict (Union[dict, str]): configuration of the boost algorithms, or the path of
             a JSON file with it; docs/autoboost.md has all keys.
+        clip_norm (float): the greatest norm of all gradients together, see :class:`BoostTrainOneStepCell`.
 
     Returns:
         A BoostTrainOneStepWithLossScaleCell if the manager has an update cell, otherwise a
@@ -122,6 +124,7 @@ def assemble(
             "precision already; use level 'O0' without cast_model_type"
         )
     manager = options.get("loss_scale_manager", DynamicLossScaleManager() if level == "O2" else None)
+    clip_norm = checked_clip_norm(_OWNER, options.get("clip_norm"))
     boost.take_loss_scale(manager)
     update_cell, sens = _loss_scaling(manager, optimizer, own_scale=boost.plan.applies("dim_reduce"))
 
@@ -132,9 +135,11 @@ def assemble(
         half = conversion != "O0" or before is not None
         with_loss = (_WithLossInFloat32 if half else nn.WithLossCell)(with_loss, loss_fn)
     if update_cell is None:
-        cell = BoostTrainOneStepCell(with_loss, optimizer, sens, plan=boost.plan)
+        cell = BoostTrainOneStepCell(with_loss, optimizer, sens, plan=boost.plan, clip_norm=clip_norm)
     else:
-        cell = BoostTrainOneStepWithLossScaleCell(with_loss, optimizer, update_cell, plan=boost.plan)
+        cell = BoostTrainOneStepWithLossScaleCell(
+            with_loss, optimizer, update_cell, plan=boost.plan, clip_norm=clip_norm
+        )
     return Training(cell.set_train(), network, optimizer)
 
 

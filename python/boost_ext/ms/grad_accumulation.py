@@ -9,6 +9,7 @@ from mindspore import Parameter, ParameterTuple, Tensor, nn, ops
 from mindspore.common.initializer import initializer
 
 from boost_ext.ms import native
+from boost_ext.ms.clipping import Clipping
 from boost_ext.ms.state import state
 
 __all__ = ["GradientAccumulation", "checked_steps"]
@@ -41,6 +42,7 @@ class GradientAccumulation(nn.Cell):
         optimizer (Cell): updates the weights; its ``parameters`` are those that the gradients belong to.
         share (GradientAccumulation, optional): use its accumulators and its count, for an optimizer of some of its
             parameters. Default: None.
+        clipping (Clipping, optional): clips the mean before each update. Default: None.
 
     Inputs:
         - **loss** (Tensor) - passed through.
@@ -61,7 +63,12 @@ class GradientAccumulation(nn.Cell):
     """
 
     def __init__(
-        self, max_accumulation_step: int, optimizer: nn.Cell, *, share: GradientAccumulation | None = None
+        self,
+        max_accumulation_step: int,
+        optimizer: nn.Cell,
+        *,
+        share: GradientAccumulation | None = None,
+        clipping: Clipping | None = None,
     ) -> None:
         super().__init__(auto_prefix=False)
         steps = checked_steps(type(self).__name__, "max_accumulation_step", max_accumulation_step)
@@ -80,6 +87,9 @@ class GradientAccumulation(nn.Cell):
             of_weight = {id(w): a for w, a in zip(share.optimizer.parameters, share.accumulators, strict=True)}
             self.accumulators = ParameterTuple(of_weight[id(w)] for w in weights)
             self.count = share.count
+        self.clip = None
+        if clipping is not None:
+            self.clip, self.clip_settings, self.clip_norm = native.ClipByGlobalNorm(), clipping.settings, clipping.norm
         self.dtypes = tuple(w.dtype for w in weights)
         self.accumulate = native.Accumulate()
         self.steps = Tensor([steps], ms.float32)
@@ -91,7 +101,9 @@ class GradientAccumulation(nn.Cell):
         done = self.accumulate(divisor, self.steps, self.count, self.accumulators, grads)
         count = ops.depend(self.count, done) + 1
         if count >= self.max_accumulation_step:
-            loss = ops.depend(loss, self.optimizer(self._mean()))
+            if self.clip is not None:
+                done = ops.depend(done, self.clip(self.clip_settings, self.clip_norm, self.accumulators))
+            loss = ops.depend(loss, self.optimizer(ops.depend(self._mean(), done)))
             ops.assign(self.count, self.zero)
         else:
             ops.assign(self.count, count)

@@ -43,6 +43,8 @@ class Observation(TypedDict):
     overflowed: list[Overflowed]
     largest_gradient: float | None
     """The largest finite magnitude of all gradients, as the optimizer got them; None before the first step."""
+    gradient_norm: float | None
+    """Of all gradients together, before clipping; None without clip_norm."""
     frozen_share: float
     """Share of the parameter elements that the step left out, from 0 to 1."""
     freeze_index: int | None
@@ -70,6 +72,7 @@ def observation(cell: Any, number: int, step: int) -> Observation:
         overflow=bool(overflowed),
         overflowed=overflowed,
         largest_gradient=float(report[:, 3].max(initial=0)) if step else None,
+        gradient_norm=None if cell.grad_norm is None or not step else float(cell.grad_norm.asnumpy()[0]),
         frozen_share=float(cell.optimizer.frozen_shares[index]) if index is not None else 0.0,
         freeze_index=index,
         micro_batch=None if cell.accumulation is None else int(cell.accumulation.count.asnumpy()[0]),

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from mindspore import nn
 
 from boost_ext.config import DimReduceConfig
+from boost_ext.ms.clipping import checked_clip_norm
 from boost_ext.ms.freeze_optimizer import FreezeOpt
 from boost_ext.ms.grad_accumulation import checked_steps
 
@@ -20,21 +21,31 @@ class StepOptions:
     Attributes:
         accumulation_steps: micro-batches for each update of the weights.
         dim_reduce: configuration of dimension-reduced training, or None.
+        clip_norm: greatest norm of all gradients together, or None.
     """
 
     accumulation_steps: int = 1
     dim_reduce: DimReduceConfig | None = None
+    clip_norm: float | None = None
 
 
 def step_options(
-    owner: str, optimizer: nn.Cell, dim_reduce: DimReduceConfig | None, accumulation_steps: int | None
+    owner: str,
+    optimizer: nn.Cell,
+    dim_reduce: DimReduceConfig | None,
+    accumulation_steps: int | None,
+    clip_norm: float | None,
 ) -> StepOptions:
     """What the optimizer brings, as ``boost_options``, with the keywords of a training cell over it."""
     brought = getattr(optimizer, "boost_options", StepOptions())
     steps = brought.accumulation_steps if accumulation_steps is None else accumulation_steps
     options = StepOptions(
-        checked_steps(owner, "accumulation_steps", steps), brought.dim_reduce if dim_reduce is None else dim_reduce
+        checked_steps(owner, "accumulation_steps", steps),
+        brought.dim_reduce if dim_reduce is None else dim_reduce,
+        checked_clip_norm(owner, clip_norm),
     )
     if options.dim_reduce is not None and (options.accumulation_steps > 1 or isinstance(optimizer, FreezeOpt)):
         raise ValueError(f"{owner}: dim_reduce must be the only algorithm, got freezing or accumulation with it")
+    if options.dim_reduce is not None and options.clip_norm is not None:
+        raise ValueError(f"{owner}: clip_norm must be None with dim_reduce, which searches the length of its step")
     return options

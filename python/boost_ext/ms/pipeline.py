@@ -15,6 +15,7 @@ from mindspore import Parameter, ParameterTuple, Tensor, nn, ops
 
 from boost_ext.config import DimReduceConfig
 from boost_ext.ms import native
+from boost_ext.ms.clipping import Clipped, Clipping
 from boost_ext.ms.compiled import Gradients
 from boost_ext.ms.dim_reduce import DimReduce, projection_matrix
 from boost_ext.ms.grad_accumulation import GradientAccumulation
@@ -46,6 +47,7 @@ class ApplyOptimizer(nn.Cell):
 
     unscales = False
     skips = False
+    clipping = None
 
     def __init__(self, optimizer: nn.Cell) -> None:
         super().__init__(auto_prefix=False)
@@ -56,29 +58,39 @@ class ApplyOptimizer(nn.Cell):
 
 
 class ApplyFused(nn.Cell):
-    """The apply slot of an optimizer of boost_ext, which takes the scale out of the gradients and heeds the flag.
+    """The apply slot of an optimizer of boost_ext, which takes the scale out of the gradients and heeds the flag; with
+    ``clipping`` the guard says what to divide by.
 
     One pass over the gradients less, and no branch in the graph."""
 
     unscales = True
     skips = True
 
-    def __init__(self, optimizer: FusedOptimizer | LARS, unscale: bool) -> None:
+    def __init__(self, optimizer: FusedOptimizer | LARS, unscale: bool, clipping: Clipping | None) -> None:
         super().__init__(auto_prefix=False)
         self.optimizer = optimizer
         self.unscale = unscale
-        self.unit = Tensor([1.0], ms.float32)
+        self.clipping = clipping
+        self.divisor = Tensor([1.0], ms.float32) if clipping is None else clipping.divisor
 
     def construct(self, loss: Tensor, grads: Any, scale: Tensor, found: Tensor) -> Tensor:
-        divisor = scale if self.unscale else self.unit
+        divisor = scale if self.unscale and self.clipping is None else ops.depend(self.divisor, found)
         return ops.depend(loss, self.optimizer.step_unless(found, divisor, grads))
 
 
-def apply_optimizer(optimizer: nn.Cell, unscale: bool) -> nn.Cell:
-    """The apply slot of an optimizer; ``unscale``: its gradients may hold the loss scale, and the weights must not."""
+def apply_optimizer(optimizer: nn.Cell, unscale: bool, clipping: Clipping | None, whole: bool) -> nn.Cell:
+    """The apply slot of an optimizer.
+
+    Args:
+        unscale: its gradients may hold the loss scale, and the weights must not.
+        whole: the gradients reach the guard with one scale, so that it can say what clips them.
+    """
+    slot: nn.Cell
     if isinstance(optimizer, (FusedOptimizer, LARS)):
-        return ApplyFused(optimizer, unscale)
-    return ApplyOptimizer(optimizer)
+        slot = ApplyFused(optimizer, unscale, clipping if whole else None)
+    else:
+        slot = ApplyOptimizer(optimizer)
+    return slot if clipping is None or slot.clipping is not None else Clipped(slot, clipping)
 
 
 class ApplyAccumulated(nn.Cell):
@@ -86,6 +98,7 @@ class ApplyAccumulated(nn.Cell):
 
     unscales = True
     skips = False
+    clipping = None
 
     def __init__(self, accumulation: GradientAccumulation, unscale: bool) -> None:
         super().__init__(auto_prefix=False)
@@ -103,6 +116,7 @@ class ApplyDimReduce(nn.Cell):
 
     unscales = True
     skips = False
+    clipping = None
 
     def __init__(self, network: nn.Cell, optimizer: nn.Cell, config: DimReduceConfig, compile: bool) -> None:
         super().__init__(auto_prefix=False)
@@ -132,17 +146,26 @@ class ApplyDimReduce(nn.Cell):
 class Guard(nn.Cell):
     """The guard slot: one flag, and what was found in each gradient.
 
-    ``scaled``: the gradients hold the loss scale, which the report does not; ``divide``: take it out of them in place.
+    ``scaled``: the gradients hold the loss scale, which the report does not; ``divide``: take it out of them in place;
+    ``clipping``: what to fill in, in the same read.
     """
 
-    def __init__(self, scaled: bool, divide: bool) -> None:
+    def __init__(self, scaled: bool, divide: bool, clipping: Clipping | None = None) -> None:
         super().__init__(auto_prefix=False)
         self.scaled = scaled
         self.unit = Tensor([1.0], ms.float32)
-        self.check = native.UnscaleAndCheckReport(write=divide)
+        self.clips = clipping is not None
+        if clipping is not None:
+            self.settings, self.norm, self.divisor = clipping.settings, clipping.norm, clipping.divisor
+            self.check = native.CheckAndClip()
+        else:
+            self.check = native.UnscaleAndCheckReport(write=divide)
 
     def construct(self, scale: Tensor, report: Parameter, grads: Any) -> Tensor:
-        return self.check(scale if self.scaled else self.unit, report, grads)
+        divisor = scale if self.scaled else self.unit
+        if self.clips:
+            return self.check(divisor, self.settings, report, self.norm, self.divisor, grads)
+        return self.check(divisor, report, grads)
 
 
 class GroupGuard(nn.Cell):

@@ -15,10 +15,10 @@ import numpy as np
 from mindspore import Parameter, Tensor, nn, ops
 
 from boost_ext.config import DimReduceConfig
+from boost_ext.ms.clipping import Clipping
 from boost_ext.ms.compiled import Gradients
 from boost_ext.ms.freeze_optimizer import FreezeOpt
 from boost_ext.ms.grad_accumulation import GradientAccumulation
-from boost_ext.ms.group_loss_scale import GroupLossScaleManager, GroupLossScaleUpdateCell
 from boost_ext.ms.observation import Observation, observation
 from boost_ext.ms.options import StepOptions, step_options
 from boost_ext.ms.pipeline import (
@@ -32,6 +32,7 @@ from boost_ext.ms.pipeline import (
     require_no_groups,
 )
 from boost_ext.ms.resume import load_state, state_of
+from boost_ext.ms.scale_sense import ScaleSense, scale_parameter, scale_sense_of
 from boost_ext.ms.state import state
 
 if TYPE_CHECKING:
@@ -40,10 +41,6 @@ if TYPE_CHECKING:
 __all__ = ["BoostTrainOneStepCell", "BoostTrainOneStepWithLossScaleCell"]
 
 Compile = Literal["step", "network", "off"]
-
-
-def _scale_parameter(value: float | Tensor) -> Parameter:
-    return state("scale_sense", value, ms.float32)
 
 
 class BoostTrainOneStepCell(nn.TrainOneStepCell):
@@ -66,6 +63,8 @@ class BoostTrainOneStepCell(nn.TrainOneStepCell):
         accumulation_steps (int, optional): micro-batches for each update of the weights, see
             :class:`GradientAccumulation`. Default: None, what the optimizer brings, or 1.
         plan (Plan, optional): what AutoBoost decided, for :attr:`plan`. Default: None.
+        clip_norm (float, optional): the greatest norm of all gradients together, without any loss scale: longer ones
+            are shortened to it (Pascanu et al. 2013), with accumulation their mean is. Default: None, any.
 
     Inputs:
         - **\*inputs** (tuple[Tensor]) - the network's inputs.
@@ -79,8 +78,9 @@ class BoostTrainOneStepCell(nn.TrainOneStepCell):
 
     Raises:
         TypeError: if `sens` is not a number, or `accumulation_steps` no int.
-        ValueError: if `sens` is not finite and positive, `compile` is none of the three, `accumulation_steps` is less
-            than 1, or dimension reduction is asked for together with freezing or accumulation.
+        ValueError: if `sens` or `clip_norm` is not finite and positive, `compile` is none of the three,
+            `accumulation_steps` is less than 1, or dimension reduction is asked for together with freezing,
+            accumulation or clipping.
     """
 
     def __init__(
@@ -93,51 +93,52 @@ class BoostTrainOneStepCell(nn.TrainOneStepCell):
         dim_reduce: DimReduceConfig | None = None,
         accumulation_steps: int | None = None,
         plan: Plan | None = None,
+        clip_norm: float | None = None,
     ) -> None:
         name = type(self).__name__
         if isinstance(sens, bool) or not isinstance(sens, numbers.Real):
             raise TypeError(f"{name}: sens must be a number, got {type(sens).__name__}")
         if not 0 < float(sens) <= np.finfo(np.float32).max:
             raise ValueError(f"{name}: sens must be finite and > 0, got {sens}")
-        options = step_options(name, optimizer, dim_reduce, accumulation_steps)
-        self._assemble(network, optimizer, _scale_parameter(float(sens)), compile, options, plan)
+        options = step_options(name, optimizer, dim_reduce, accumulation_steps, clip_norm)
+        self._assemble(network, optimizer, ScaleSense(scale_parameter(float(sens))), compile, options, plan)
 
     def _assemble(
         self,
         network: nn.Cell,
         optimizer: nn.Cell,
-        scale_sense: Parameter,
+        scale: ScaleSense,
         compile: Compile,
         options: StepOptions,
         plan: Plan | None,
         *,
         unscale: bool = False,
-        update_scale: nn.Cell | None = None,
-        groups: GroupLossScaleManager | None = None,
     ) -> None:
         """Put the slots together. ``unscale``: the optimizer gets gradients without the loss scale."""
         if compile not in ("step", "network", "off"):
             raise ValueError(f"{type(self).__name__}: compile must be 'step', 'network' or 'off', got {compile!r}")
+        groups = scale.groups
         if groups is None:
             require_no_groups(type(self).__name__, network)
         nn.TrainOneStepCell.__init__(self, network, optimizer)
         self.plan = plan
-        self.scale_sense = scale_sense
+        self.scale_sense = scale.parameter
         self.barriers = tuple(state(name, 1.0, ms.float32) for name in ("scale_in", "scale_out"))
         self.freeze = isinstance(optimizer, FreezeOpt)
         self.accumulation: Any = None
         updates = optimizer.opts if self.freeze else (optimizer,)
         whole = optimizer.optimizer if self.freeze else optimizer
+        self.clipping = None if options.clip_norm is None else Clipping(options.clip_norm, whole)
         if options.accumulation_steps > 1:
-            self.accumulation = GradientAccumulation(options.accumulation_steps, whole)
+            self.accumulation = GradientAccumulation(options.accumulation_steps, whole, clipping=self.clipping)
         self._compile = compile
-        self._update_scale = update_scale
+        self._update_scale = scale.manager
         self._slots = []
         for update in updates:
-            slot = self._apply_slot(network, update, options, compile != "off", unscale and groups is None)
+            slot = self._apply_slot(network, update, options, compile != "off", unscale, groups is None)
             source = Gradients(network, update.parameters, self._reducer(update.parameters), compile != "off")
             guard = (
-                Guard(unscale, unscale and not slot.unscales)
+                Guard(unscale, unscale and not slot.unscales, slot.clipping)
                 if groups is None
                 else GroupGuard(groups, update.parameters)
             )
@@ -146,16 +147,17 @@ class BoostTrainOneStepCell(nn.TrainOneStepCell):
         self._build(instrumented=False)
 
     def _apply_slot(
-        self, network: nn.Cell, update: nn.Cell, options: StepOptions, compile: bool, unscale: bool
+        self, network: nn.Cell, update: nn.Cell, options: StepOptions, compile: bool, unscale: bool, whole: bool
     ) -> nn.Cell:
         if options.dim_reduce is not None:
             return ApplyDimReduce(network, update, options.dim_reduce, compile)
         if self.accumulation is None:
-            return apply_optimizer(update, unscale)
+            return apply_optimizer(update, unscale and whole, self.clipping, whole)
         held = self.accumulation
         if self.freeze:
-            held = GradientAccumulation(options.accumulation_steps, update, share=self.accumulation)
-        return ApplyAccumulated(held, unscale)
+            steps = options.accumulation_steps
+            held = GradientAccumulation(steps, update, share=self.accumulation, clipping=self.clipping)
+        return ApplyAccumulated(held, unscale and whole)
 
     def _reducer(self, weights: Any) -> nn.Cell | None:
         if not self.reducer_flag:
@@ -183,6 +185,11 @@ class BoostTrainOneStepCell(nn.TrainOneStepCell):
         if self.freeze:
             self.position = self.optimizer.position
             self.schedule = Tensor(np.asarray(self.optimizer.schedule, np.int32))
+
+    @property
+    def grad_norm(self) -> Parameter | None:
+        """float32 (1,): the norm of the last gradients before clipping, without loss scale; None without clip_norm."""
+        return None if self.clipping is None else self.clipping.norm
 
     @property
     def apply_slot(self) -> nn.Cell:
@@ -283,7 +290,7 @@ class BoostTrainOneStepWithLossScaleCell(BoostTrainOneStepCell):
             loss scale manager, or MindSpore's own. A Tensor of shape () or (1,) is the loss scale itself, which
             :meth:`set_sense_scale` changes. A :class:`GroupLossScaleManager` has a scale for each group of layers; the
             loss itself is not scaled then.
-        compile, dim_reduce, accumulation_steps, plan: as in :class:`BoostTrainOneStepCell`.
+        compile, dim_reduce, accumulation_steps, plan, clip_norm: as in :class:`BoostTrainOneStepCell`.
 
     Inputs and Outputs: as in :class:`BoostTrainOneStepCell`.
 
@@ -302,32 +309,18 @@ class BoostTrainOneStepWithLossScaleCell(BoostTrainOneStepCell):
         dim_reduce: DimReduceConfig | None = None,
         accumulation_steps: int | None = None,
         plan: Plan | None = None,
+        clip_norm: float | None = None,
     ) -> None:
         name = type(self).__name__
-        manager, groups = None, None
-        if isinstance(scale_sense, GroupLossScaleManager):
-            scale_sense.require_in(network)
-            groups, manager, scale = scale_sense, GroupLossScaleUpdateCell(scale_sense), _scale_parameter(1.0)
-        elif isinstance(scale_sense, nn.Cell):
-            manager = scale_sense
-            shared = getattr(manager, "scale_sense", None)  # ours hold the scale: one state for manager and cell
-            scale = shared if isinstance(shared, Parameter) else _scale_parameter(manager.get_loss_scale())
-        elif isinstance(scale_sense, Tensor):
-            if tuple(scale_sense.shape) not in {(), (1,)}:
-                raise ValueError(f"{name}: scale_sense must have shape () or (1,), got {tuple(scale_sense.shape)}")
-            scale = _scale_parameter(scale_sense)
-        else:
-            raise TypeError(f"{name}: scale_sense must be a Cell or a Tensor, got {type(scale_sense).__name__}")
+        scale = scale_sense_of(name, scale_sense, network)
         if float(getattr(optimizer, "loss_scale", 1.0)) != 1.0:
             raise ValueError(
                 f"{name}: optimizer.loss_scale must be 1, got {optimizer.loss_scale}; the cell unscales the gradients, "
                 "and the optimizer would do it again"
             )
-        options = step_options(name, optimizer, dim_reduce, accumulation_steps)
-        self._assemble(
-            network, optimizer, scale, compile, options, plan, unscale=True, update_scale=manager, groups=groups
-        )
-        self.loss_scaling_manager = manager
+        options = step_options(name, optimizer, dim_reduce, accumulation_steps, clip_norm)
+        self._assemble(network, optimizer, scale, compile, options, plan, unscale=True)
+        self.loss_scaling_manager = scale.manager
 
     def set_sense_scale(self, sens: Tensor) -> None:
         """Set the loss scale.

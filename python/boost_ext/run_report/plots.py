@@ -158,6 +158,13 @@ def _draw_gradient(axes: Sequence[Axes], runs: Sequence[tuple[Run, str]]) -> Non
     axes[0].set(xlabel="step", ylabel="largest magnitude")
 
 
+def _draw_norm(axes: Sequence[Axes], runs: Sequence[tuple[Run, str]]) -> None:
+    for run, colour in runs:
+        _curve(axes[0], run, "gradient_norm", colour)
+    _log_if_positive(axes[0], runs, "gradient_norm")
+    axes[0].set(xlabel="step", ylabel="norm")
+
+
 def _draw_frozen(axes: Sequence[Axes], runs: Sequence[tuple[Run, str]]) -> None:
     for run, colour in runs:
         _curve(axes[0], run, "frozen_share", colour)
@@ -224,6 +231,12 @@ _DRAWINGS = {
         f"The largest finite magnitude over all gradients. {_MEAN}",
         _has("largest_gradient"),
         _draw_gradient,
+    ),
+    "gradient_norm": _Drawing(
+        "Gradient norm",
+        f"Of all gradients together, before clipping. {_MEAN}",
+        _has("gradient_norm"),
+        _draw_norm,
     ),
     "frozen_share": _Drawing(
         "Frozen share",

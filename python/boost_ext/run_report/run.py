@@ -23,6 +23,7 @@ _NUMBERS = (
     "loss_scale",
     "overflow",
     "largest_gradient",
+    "gradient_norm",
     "frozen_share",
     "freeze_index",
     "micro_batch",

@@ -17,8 +17,9 @@ from boost_ext.ops import loss_scale_update as update_loss_scale
 
 from .cell import NativeCell, contiguous, in_pynative_mode
 from .dim_reduce import BfgsUpdate, DimReduceApply, DimReduceDirection, DimReduceTrial, PcaBackProject, PcaProject
-from .gradients import Accumulate, AdasumPair, Centralized, GlobalNorm
+from .gradients import Accumulate, AdasumPair, Centralized, ClipByGlobalNorm, GlobalNorm
 from .loss_scale import (
+    CheckAndClip,
     GroupLossScaleUpdate,
     GroupUnscaleAndCheck,
     LossScaleUpdate,
@@ -32,6 +33,8 @@ __all__ = [
     "AdasumPair",
     "BfgsUpdate",
     "Centralized",
+    "CheckAndClip",
+    "ClipByGlobalNorm",
     "DimReduceApply",
     "DimReduceDirection",
     "DimReduceTrial",

@@ -41,6 +41,21 @@ class GlobalNorm(NativeCell):
     symbol, by_pointer = "global_norm", staticmethod(_global_norm)
 
 
+def _clip_by_global_norm(settings: Tensor, norm: Tensor, grads: Tensors) -> None:
+    clip_norm, scale = settings.asnumpy().tolist()
+    norm.assign_value(Tensor([_core.clip_by_global_norm(grads, clip_norm, scale)], ms.float32))
+
+
+class ClipByGlobalNorm(NativeCell):
+    """``cell(settings, norm, grads)``: clip the gradients in place; their norm from before into ``norm``.
+
+    See :func:`boost_ext.ops.clip_by_global_norm`. ``settings`` is float32 (2,): clip_norm and scale; ``norm``, one
+    float32, is written.
+    """
+
+    symbol, by_pointer = "clip_by_global_norm", staticmethod(_clip_by_global_norm)
+
+
 class Centralized(nn.Cell):
     """``cell(grads)``: the centralized gradients as new tensors; the given ones are only read.
 

@@ -7,7 +7,7 @@ from mindspore import Tensor
 
 from boost_ext import _core
 
-from .cell import NativeCell, Tensors, flag, number
+from .cell import NativeCell, Tensors, contiguous, flag, number
 
 
 def _unscale_and_check(scale: Tensor, grads: Tensors) -> bool:
@@ -40,6 +40,24 @@ class UnscaleAndCheckReport(NativeCell):
 
     def by_pointer(self, scale: Tensor, report: Tensor, grads: Tensors) -> bool:
         return self._run(grads, 1.0 / number(scale), report)
+
+
+def _check_and_clip(
+    scale: Tensor, settings: Tensor, report: Tensor, norm: Tensor, divisor: Tensor, grads: Tensors
+) -> bool:
+    clip_norm, own_scale = settings.asnumpy().tolist()
+    return _core.check_and_clip(contiguous(grads), number(scale), clip_norm, own_scale, report, norm, divisor)
+
+
+class CheckAndClip(NativeCell):
+    """``cell(scale, settings, report, norm, divisor, grads)``: :class:`UnscaleAndCheckReport` with ``write=False``, and
+    the norm in the same read.
+
+    ``settings`` is float32 (2,): clip_norm, and the scale that the optimizer takes out on its own. Written: ``norm``,
+    that of the gradients over both scales, and ``divisor``, what clips them and takes ``scale`` out; one float32 each.
+    """
+
+    symbol, by_pointer = "check_and_clip", staticmethod(_check_and_clip)
 
 
 class LossScaleUpdate(NativeCell):

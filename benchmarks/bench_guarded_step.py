@@ -1,0 +1,118 @@
+"""The whole guarded step: unscale, look for inf and nan, clip by the global norm, Adam.
+
+Ours reads the gradients once for check and norm, and does the rest in the pass that updates; PyTorch's is GradScaler,
+clip_grad_norm_ and fused Adam.
+
+The loss scale is 1, since PyTorch divides the gradients in place, call after call.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from boost_ext import ops
+
+from .data import split, uniform
+from .harness import Case, Peer
+from .peers import in_mode, mindspore_or_none, settled, torch_or_none
+
+LR, BETA1, BETA2 = 0.1, 0.9, 0.999
+EPS = 0.5  # beside the corrected root, as PyTorch's; large, or the first step would not show the clipping
+OURS = EPS * math.sqrt(1 - BETA2)  # the same beside the uncorrected one, as MindSpore's
+
+
+def cases(quick: bool) -> Iterator[Case]:
+    large, many, count = (300_000, 200_000, 100) if quick else (25_000_000, 20_000_000, 500)
+    yield guarded(large, 60)
+    yield guarded(many, count)
+    yield guarded(18_000, 60, tiny=True)
+
+
+def guarded(n: int, count: int, tiny: bool = False) -> Case:
+    start, gradient = uniform(n, seed=1), uniform(n, seed=2)
+    clip_norm = 0.5 * float(np.linalg.norm(gradient.astype(np.float64)))
+    flat, state = start.copy(), [np.zeros(n, np.float32) for _ in range(2)]
+    weights, grads, *states = (split(a, count) for a in (flat, gradient, *state))
+
+    def ours() -> Any:
+        norm = ops.global_norm(grads)
+        if math.isfinite(norm):
+            factor = clip_norm / max(norm, clip_norm)
+            ops.adam_step(weights, grads, *states, lr=LR, step=1, beta1=BETA1, beta2=BETA2, eps=OURS, inv_scale=factor)
+        return weights
+
+    def reset() -> None:
+        flat[...] = start
+        for s in state:
+            s.fill(0)
+
+    def reference() -> Any:
+        g = 0.5 * gradient.astype(np.float64)
+        return split(start - LR * g / (abs(g) + EPS), count)
+
+    return Case(
+        f"guarded Adam step, {count} tensors, {n:.1e}",
+        ours,
+        reference,
+        peers=(
+            *_torch(split(start.copy(), count), split(gradient.copy(), count), clip_norm),
+            *_mindspore(split(start, count), grads, clip_norm),
+        ),
+        traffic=None if tiny else 32 * n,
+        access="update",
+        bandwidth_goal=None if tiny else 0.8,
+        reset=reset,
+    )
+
+
+def _torch(weights: Any, grads: Any, clip_norm: float) -> Iterator[Peer]:
+    torch = torch_or_none()
+    if not torch:
+        return
+    tensors = [torch.from_numpy(w) for w in weights]
+    for tensor, grad in zip(tensors, grads, strict=True):
+        tensor.grad = torch.from_numpy(grad)
+    optimizer = torch.optim.Adam(tensors, lr=LR, betas=(BETA1, BETA2), eps=EPS, fused=True)
+    scaler = torch.amp.GradScaler("cpu", init_scale=1.0, growth_interval=2**31 - 1)
+    scaler.scale(torch.ones(()))
+
+    def run() -> Any:
+        scaler.unscale_(optimizer)
+        torch.nn.utils.clip_grad_norm_(tensors, clip_norm, foreach=True)
+        scaler.step(optimizer)
+        scaler.update()
+        return tensors
+
+    yield Peer("PyTorch GradScaler, clip_grad_norm_, Adam fused", run, goal=1.3)
+
+
+def _mindspore(weights: Any, grads: Any, clip_norm: float) -> Iterator[Peer]:
+    """Without a look for inf and nan, which MindSpore has no operator for on a CPU."""
+    ms = mindspore_or_none()
+    if ms is None:
+        return
+
+    class Step(ms.nn.Cell):  # type: ignore[name-defined]
+        def __init__(self) -> None:
+            super().__init__()
+            keywords = {"beta1": BETA1, "beta2": BETA2, "eps": OURS}
+            self.optimizer = ms.nn.Adam(self.made("w", weights), learning_rate=LR, **keywords)
+            self.grads = ms.ParameterTuple(self.made("g", grads))
+
+        def made(self, prefix: str, arrays: Any) -> Any:
+            return [ms.Parameter(ms.Tensor(a), name=f"{prefix}{i}") for i, a in enumerate(arrays)]
+
+        def construct(self) -> Any:
+            return self.optimizer(ms.ops.clip_by_global_norm(self.grads, clip_norm))
+
+    def run(cell: Any) -> Any:
+        cell()
+        return settled(list(cell.optimizer.parameters))
+
+    for label, mode in (("PyNative", ms.PYNATIVE_MODE), ("graph", ms.GRAPH_MODE)):
+        yield Peer(f"clip_by_global_norm, nn.Adam {label}", partial(run, Step()), goal=4, around=partial(in_mode, mode))

@@ -1,0 +1,57 @@
+#include "ops/clip_by_global_norm.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+#include "ops/global_norm.h"
+#include "ops/unscale_and_check.h"
+
+namespace boost_ext {
+namespace {
+
+void require_settings(const char* op, const ClipSettings& settings) {
+  require(std::isfinite(settings.clip_norm) && settings.clip_norm > 0, op, ": clip_norm must be finite and > 0, got ",
+          settings.clip_norm);
+  require(std::isfinite(settings.scale) && settings.scale > 0, op, ": scale must be finite and > 0, got ",
+          settings.scale);
+}
+
+void require_number(const char* op, const char* name, const View& v) {
+  require_dtype(op, name, v, DType::f32);
+  require_size(op, name, v, 1);
+  require_writable(op, name, v);
+}
+
+}  // namespace
+
+double clip_by_global_norm(const Context& context, const Views& grads, const ClipSettings& settings) {
+  const char* op = "clip_by_global_norm";
+  require_settings(op, settings);
+  require_backend(op, {&grads});
+  const List list{"grads", grads};
+  require_floats(op, list);
+  require_writables(op, list);
+  const double norm = global_norm(context, grads) / settings.scale;
+  if (std::isfinite(norm) && norm > settings.clip_norm)
+    unscale_and_check(context, grads, std::max(settings.clip_norm / norm, 1.401298464324817e-45));
+  return norm;
+}
+
+bool check_and_clip(const Context& context, const Views& grads, double scale, const ClipSettings& settings,
+                    const View& report, const View& norm, const View& divisor) {
+  const char* op = "clip_by_global_norm";
+  require_settings(op, settings);
+  require(std::isfinite(scale) && scale > 0, op, ": scale must be finite and > 0, got ", scale);
+  require_number(op, "norm", norm);
+  require_number(op, "divisor", divisor);
+  std::vector<double> squares;
+  const bool found = check_and_square(context, grads, 1 / scale, report, squares);
+  const double length = std::sqrt(std::accumulate(squares.begin(), squares.end(), 0.0)) / scale / settings.scale;
+  *static_cast<float*>(norm.data) = static_cast<float>(length);
+  const double excess = found ? 1 : std::max(length / settings.clip_norm, 1.0);
+  *static_cast<float*>(divisor.data) = static_cast<float>(scale * excess);
+  return found;
+}
+
+}  // namespace boost_ext

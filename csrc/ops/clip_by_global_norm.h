@@ -1,0 +1,32 @@
+// clip_by_global_norm: shorten a list of gradients, taken as one vector, to a greatest length.
+//
+//   norm = sqrt( sum over all elements g^2 ) / scale;   g <- g * clip_norm / max(norm, clip_norm)
+//
+// Source: Pascanu et al. 2013, On the difficulty of training recurrent neural networks, algorithm 1.
+//
+// grads      float32, float16 or bfloat16, any shapes; written only if the norm is finite and above clip_norm
+// scale      finite and > 0: what the gradients are too large by, and stay so
+// clip_norm  finite and > 0
+// The norm is float64, the factor float32. A tensor that is listed more than once counts, and is written, as that of
+// unscale_and_check is.
+#pragma once
+
+#include "ops/runtime.h"
+
+namespace boost_ext {
+
+struct ClipSettings {
+  double clip_norm = 1;
+  double scale = 1;
+};
+
+// Returns the norm from before; inf or nan if some element is.
+double clip_by_global_norm(const Context& context, const Views& grads, const ClipSettings& settings);
+
+// Reads only: whether some element is inf or nan, with the report of `check`, and in the same read the norm of the
+// gradients over scale and over settings.scale, and what they have to be divided by so that they are clipped, and
+// without `scale`. `norm` and `divisor` are float32 of size 1.
+bool check_and_clip(const Context& context, const Views& grads, double scale, const ClipSettings& settings,
+                    const View& report, const View& norm, const View& divisor);
+
+}  // namespace boost_ext
