@@ -12,6 +12,8 @@ DOOR(bfgs_update);
 DOOR(adasum_pair);
 DOOR(unscale_and_check);
 DOOR(unscale_and_check_report);
+DOOR(check_and_clip);
+DOOR(clip_by_global_norm);
 DOOR(accumulate);
 DOOR(timestamp);
 DOOR(group_unscale_and_check);
@@ -129,6 +131,21 @@ void test_report() {
   CHECK(equal(g, {1, -2, 0}));
 }
 
+void test_clipping() {
+  const Array settings = numbers({1, 2}), norm = numbers({0}), divisor = numbers({0}), scale = numbers({4});
+  const Array g = numbers({24}), h = numbers({0, 32}, DType::f16), report(DType::f64, 8, 2);
+  Answer a = call(boost_ext_check_and_clip, {&scale, &settings, &report, &norm, &divisor, &g, &h});
+  CHECK(a.status == 0 && !a.result && equal(norm, {5}) && equal(divisor, {20}) && equal(g, {24}));
+  CHECK(equal(report, {0, 0, -1, 6, 0, 0, -1, 8}));
+  CHECK(call(boost_ext_check_and_clip, {&scale, &settings, &report, &norm, &divisor, &g}).status == kRefused);
+  CHECK(call(boost_ext_clip_by_global_norm, {&settings, &norm, &g, &h}).status == 0);
+  CHECK(equal(norm, {20}) && std::fabs(g.get(0) - 1.2) < 1e-6 && std::fabs(h.get(1) - 1.6) < 1e-3);
+  CHECK(call(boost_ext_clip_by_global_norm, {&norm, &settings, &g}).status == kRefused);
+  const Array bad = numbers({NAN});
+  a = call(boost_ext_check_and_clip, {&scale, &settings, &report, &norm, &divisor, &g, &bad});
+  CHECK(a.status == 0 && a.result && equal(divisor, {4}));
+}
+
 void test_accumulate() {
   const Array scale = numbers({4}), steps = numbers({2}), none = numbers({0}, DType::i32),
               one = numbers({1}, DType::i32);
@@ -224,6 +241,7 @@ void test_doors() {
   test_projections();
   test_gradients();
   test_report();
+  test_clipping();
   test_accumulate();
   test_timestamp();
   test_loss_scale();

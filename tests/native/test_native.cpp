@@ -100,6 +100,10 @@ void test_gradients(const Context& context, DType dtype, std::int64_t n, std::mt
     largest = std::fmax(largest, std::fabs(x));
   }
   CHECK(global_norm(context, {g.view()}) == std::sqrt(squares));
+  Array rows_of(DType::f64, 8);
+  std::vector<double> sums;
+  CHECK(!check_and_square(context, {g.view(), g.view()}, 1, rows_of.view(), sums));
+  CHECK(sums[0] == squares && sums[1] == squares && rows_of.get(3) == largest);
   Finiteness f = unscale_and_check(context, {g.view()}, 0.5)[0];
   CHECK(!f.found() && f.inf == 0 && f.nan == 0 && static_cast<double>(f.max_abs) == largest / 2);
   bool right = true;
