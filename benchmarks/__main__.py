@@ -1,4 +1,4 @@
-"""``python -m benchmarks [--quick] [--only NAME] [--threads N] [--out DIR]``."""
+"""``python -m benchmarks [--quick] [--only NAME] [--threads N] [--out DIR] [--page FILE]``."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ def arguments(names: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--only", metavar="NAME", action="append", default=[], help=f"of: {', '.join(names)}")
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)), help="ours and the peers'")
     parser.add_argument("--out", type=Path, help="default: runs/bench, with --quick runs/bench/quick")
+    parser.add_argument("--page", type=Path, help="a Markdown page whose tables to write again, docs/benchmarks.md")
     options = parser.parse_args()
     for name in options.only:
         if name not in names:
@@ -71,6 +72,8 @@ def main() -> None:
         others = watch.others()
         report.print_rows(f"{name}, {watch.seconds():.0f} s; other processes took {others:.0%} of the cores", rows)
         report.write_json(out / f"{name}.json", about | {"others": round(others, 3)}, bandwidth, rows)
+        if options.page:
+            report.update_page(options.page, name, about | {"others": others}, rows)
         everything += rows
     report.plot(out / "ratios.png", about, everything)
     report.print_missed(everything)

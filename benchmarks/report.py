@@ -7,7 +7,7 @@ import math
 import os
 import platform
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from datetime import datetime, timezone
 from importlib.metadata import PackageNotFoundError, version
@@ -164,6 +164,39 @@ def write_json(path: Path, about: dict[str, Any], bandwidth: Bandwidth, rows: Se
     ]
     document = about | {"bandwidth": probes, "rows": listed}
     path.write_text(json.dumps(document, indent=1) + "\n")
+
+
+def update_page(path: Path, name: str, about: dict[str, Any], rows: Sequence[Row]) -> None:
+    """Put the rows into a Markdown page, between the comments ``benchmark: NAME`` and ``end``; the rest stays.
+
+    Raises:
+        ValueError: the page has no such comments.
+    """
+    page = path.read_text(encoding="utf-8")
+    start = f"<!-- benchmark: {name} -->\n"
+    before, found, rest = page.partition(start)
+    _, end, after = rest.partition("<!-- end -->")
+    if not (found and end):
+        raise ValueError(f"update_page: {path} must have the comments 'benchmark: {name}' and 'end', got none")
+    path.write_text(before + start + "\n".join(_markdown(about, rows)) + "\n" + end + after, encoding="utf-8")
+
+
+def _markdown(about: dict[str, Any], rows: Sequence[Row]) -> Iterator[str]:
+    versions = ", ".join(f"{k} {v}" for k, v in about["versions"].items() if v)
+    where = f"{about['cpu'].strip()}, {about['threads']} threads, {about['boost_ext']['isa']}"
+    yield f"{about['date'][:10]}, {where}; {versions}. Other processes took {about['others']:.0%} of the cores."
+    yield ""
+    yield "| case | ours ms | peer | peer ms | ratio | goal |"
+    yield "|---|---|---|---|---|---|"
+    last = ""
+    for row in rows:
+        case, last = ("" if row.case == last else row.case), row.case
+        if row.error is not None:
+            yield f"| {case} | {_ms(row.ours, 0)} | {row.peer} | no answer | | |"
+            continue
+        goal = "" if row.goal is None else f"({row.goal:.3g})" if row.missed else f"{row.goal:.3g}"
+        time = "" if row.bandwidth else _ms(row.peer_time, 0)
+        yield f"| {case} | {_ms(row.ours, 0)} | {row.peer} | {time} | {row.ratio:.3g} | {goal} |"
 
 
 def plot(path: Path, about: dict[str, Any], rows: Sequence[Row]) -> None:
