@@ -56,7 +56,7 @@ def caller(ms: Any, cell: Any, mode: int, inputs: Any) -> tuple[Callable[[], Any
 def small_network(quick: bool) -> Iterator[Case]:
     ms = mindspore_or_none()
     assert ms is not None
-    from boost_ext import boost
+    from boost_ext import boost, optim
 
     rng = np.random.default_rng(0)
     inputs = (
@@ -70,9 +70,9 @@ def small_network(quick: bool) -> Iterator[Case]:
         optimizer = ms.nn.Momentum(net.trainable_params(), REST, 0.9)
         return caller(ms, ms.nn.TrainOneStepCell(net, optimizer).set_train(), mode, inputs)
 
-    def ours(mode: int, scaled: bool, **kwargs: Any) -> Callable[[], Any]:
+    def ours(mode: int, scaled: bool, package: Any = ms.nn, **kwargs: Any) -> Callable[[], Any]:
         net = network(ms)
-        optimizer = ms.nn.Momentum(net.trainable_params(), REST, 0.9)
+        optimizer = package.Momentum(net.trainable_params(), REST, 0.9)
         if scaled:
             from boost_ext.amp import DynamicLossScaleManager
 
@@ -80,13 +80,7 @@ def small_network(quick: bool) -> Iterator[Case]:
             cell = boost.BoostTrainOneStepWithLossScaleCell(net, optimizer, update, **kwargs)
         else:
             cell = boost.BoostTrainOneStepCell(net, optimizer, **kwargs)
-        call, around = caller(ms, cell, mode, inputs)
-
-        def in_its_mode() -> Any:
-            with around():
-                return call()
-
-        return in_its_mode
+        return caller(ms, cell, mode, inputs)[0]
 
     reference = network(ms)(*inputs).asnumpy()
     for label, mode in modes.items():
@@ -99,8 +93,13 @@ def small_network(quick: bool) -> Iterator[Case]:
         )
         for compile, kwargs in variants.items():
             what = label if label == "graph" else f'{label} compile="{compile}"'
-            yield Case(f"step {what}", ours(mode, False, **kwargs), lambda: reference, (peer,))
-        yield Case(f"step with dynamic loss scale {label}", ours(mode, True), lambda: reference, (peer,))
+            yield Case(f"step {what}", ours(mode, False, **kwargs), lambda: reference, (peer,), around=around)
+        for what, scaled, package in (
+            ("with dynamic loss scale", True, ms.nn),
+            ("with optim.Momentum", False, optim),
+            ("with optim.Momentum and dynamic loss scale", True, optim),
+        ):
+            yield Case(f"step {what} {label}", ours(mode, scaled, package), lambda: reference, (peer,), around=around)
 
 
 def dim_reduce(quick: bool) -> Iterator[Case]:
@@ -152,12 +151,7 @@ def dim_reduce(quick: bool) -> Iterator[Case]:
         ):
             net = Slice()
             cell = boost.BoostTrainOneStepCell(net, ms.nn.SGD(net.trainable_params(), REST), dim_reduce=config)
-            call, around = caller(ms, cell, mode, inputs)
-
-            def ours(call: Any = call, around: Any = around) -> Any:
-                with around():
-                    return call()
-
+            ours, around = caller(ms, cell, mode, inputs)
             run, their_mode = caller(ms, Theirs(), mode, inputs)
             yield Case(
                 f"DimReduce step {label}, k={k}, n={n:.0e}",
@@ -166,4 +160,5 @@ def dim_reduce(quick: bool) -> Iterator[Case]:
                 (Peer(f"boost.DimReduce {label}", run, goal=goal, around=their_mode),),
                 traffic=2 * k * n * 4 + 40 * n,
                 bandwidth_goal=0.8,
+                around=around,
             )

@@ -62,6 +62,8 @@ class Case:
     """Applied to an array of an answer before it is compared: np.abs where the sign is free."""
     seconds: float = 1.0
     """To spend on each peer."""
+    around: Callable[[], AbstractContextManager[Any]] = nullcontext
+    """As a peer's: entered around each sample of ours."""
 
 
 @dataclass(frozen=True)
@@ -93,7 +95,7 @@ def run(case: Case, bandwidth: Bandwidth) -> Iterator[Row]:
         AssertionError: our answer is wrong.
     """
     reference = _arrays(case.reference(), case.view)
-    ours = Peer("ours", case.ours)
+    ours = Peer("ours", case.ours, around=case.around)
     ours_first = _checked(case, ours, reference)
     if case.traffic is not None:
         probe = bandwidth.best(case.access)
