@@ -229,11 +229,11 @@ def matrix(path: Path, k: int) -> Path:
     return path
 
 
-def dim_reduce(k: int, scale: float | None = None, compile: str = "step") -> Arrays:
+def dim_reduce(k: int, scale: float | None = None, compile: str = "step", lr: float = 0.6) -> Arrays:
     net = Net()
     path = matrix(World.out / f"P{k}.npy", k)
     config = DimReduceConfig(n_components=k, pca_mat_path=str(path), alpha=0.05, timeout=30)
-    optimizer = nn.Momentum(net.trainable_params(), 0.6, 0.5)
+    optimizer = nn.Momentum(net.trainable_params(), lr, 0.5)
     if scale is None:
         cell = boost.BoostTrainOneStepCell(net, optimizer, dim_reduce=config, compile=compile)
     else:
@@ -251,7 +251,7 @@ def dim_reduce(k: int, scale: float | None = None, compile: str = "step") -> Arr
 
 @case
 def dim_reduce_5() -> Arrays:
-    return dim_reduce(5)
+    return dim_reduce(5, lr=10.0)  # some steps are refused
 
 
 @case
