@@ -216,7 +216,7 @@ def _need_subspace(asked: Mapping[str, bool], config: BoostConfig) -> None:
 
 def _possible(level: str, name: str, why: str, config: BoostConfig, rank_size: int) -> Decision:
     """A feature that is on, unless this run has no use for it or this release no support."""
-    if name in ("adasum", "dim_reduce") and rank_size > 1:
+    if name == "adasum" and rank_size > 1:
         return Decision("refused", f"this release supports one rank only, this run has {rank_size}")
     steps = config.grad_accumulation.grad_accumulation_step
     if name == "grad_accumulation" and steps == 1:

@@ -19,6 +19,7 @@ from boost_ext.ms.clipping import Clipping
 from boost_ext.ms.compiled import Gradients
 from boost_ext.ms.freeze_optimizer import FreezeOpt
 from boost_ext.ms.grad_accumulation import GradientAccumulation
+from boost_ext.ms.grad_reducer import GradReducer
 from boost_ext.ms.observation import Observation, observation
 from boost_ext.ms.options import StepOptions, step_options
 from boost_ext.ms.pipeline import (
@@ -31,9 +32,11 @@ from boost_ext.ms.pipeline import (
     apply_optimizer,
     require_no_groups,
 )
+from boost_ext.ms.ranks import Ranks
 from boost_ext.ms.resume import load_state, state_of
 from boost_ext.ms.scale_sense import ScaleSense, scale_parameter, scale_sense_of
 from boost_ext.ms.state import state
+from boost_ext.ms.together import Together
 
 if TYPE_CHECKING:
     from boost_ext.plan import Plan
@@ -121,6 +124,8 @@ class BoostTrainOneStepCell(nn.TrainOneStepCell):
         if groups is None:
             require_no_groups(type(self).__name__, network)
         nn.TrainOneStepCell.__init__(self, network, optimizer)
+        self.ranks = Ranks.of(self)
+        reducer = GradReducer(self.ranks.mean, self.ranks.size) if self.ranks.size > 1 else None
         self.plan = plan
         self.scale_sense = scale.parameter
         self.barriers = tuple(state(name, 1.0, ms.float32) for name in ("scale_in", "scale_out"))
@@ -136,21 +141,21 @@ class BoostTrainOneStepCell(nn.TrainOneStepCell):
         self._slots = []
         for update in updates:
             slot = self._apply_slot(network, update, options, compile != "off", unscale, groups is None)
-            source = Gradients(network, update.parameters, self._reducer(update.parameters), compile != "off")
+            source = Gradients(network, update.parameters, reducer, compile != "off")
             guard = (
                 Guard(unscale, unscale and not slot.unscales, slot.clipping)
                 if groups is None
                 else GroupGuard(groups, update.parameters)
             )
             self._slots.append((source, guard, slot, update.parameters))
-        self.steps_made, self._last = 0, 0
+        self.steps_made, self._last, self._together = 0, 0, Together()
         self._build(instrumented=False)
 
     def _apply_slot(
         self, network: nn.Cell, update: nn.Cell, options: StepOptions, compile: bool, unscale: bool, whole: bool
     ) -> nn.Cell:
         if options.dim_reduce is not None:
-            return ApplyDimReduce(network, update, options.dim_reduce, compile)
+            return ApplyDimReduce(network, update, options.dim_reduce, self.ranks, compile)
         if self.accumulation is None:
             return apply_optimizer(update, unscale and whole, self.clipping, whole)
         held = self.accumulation
@@ -158,11 +163,6 @@ class BoostTrainOneStepCell(nn.TrainOneStepCell):
             steps = options.accumulation_steps
             held = GradientAccumulation(steps, update, share=self.accumulation, clipping=self.clipping)
         return ApplyAccumulated(held, unscale and whole)
-
-    def _reducer(self, weights: Any) -> nn.Cell | None:
-        if not self.reducer_flag:
-            return None
-        return nn.DistributedGradReducer(weights, self.mean, self.degree) if self.freeze else self.grad_reducer
 
     def _build(self, instrumented: bool) -> None:
         pipelines = []
@@ -177,6 +177,7 @@ class BoostTrainOneStepCell(nn.TrainOneStepCell):
                 weights,
                 name="guard" if len(self._slots) == 1 else f"guard.{i}",
                 compile=self._compile == "step",
+                ranks=self.ranks.size,
                 instrumented=instrumented,
             )
             pipelines.append(pipeline)
@@ -199,7 +200,8 @@ class BoostTrainOneStepCell(nn.TrainOneStepCell):
     def __call__(self, *inputs: Any) -> Any:
         # The host chooses the pipeline, so that each is a graph of its own and none is compiled before its turn.
         self._last = self.optimizer.current() if self.freeze else 0
-        result = self.pipelines[self._last](*inputs)
+        with self._together.step(self):
+            result = self.pipelines[self._last](*inputs)
         self.steps_made += 1
         return result
 
@@ -246,7 +248,7 @@ class BoostTrainOneStepCell(nn.TrainOneStepCell):
             TypeError: if `state` is no dict.
             ValueError: if it is that of a cell made with other arguments. Nothing has changed then.
         """
-        self.steps_made = load_state(self, state)
+        self.steps_made, self._together = load_state(self, state), Together()
 
     def gradient_freeze_process(self, *inputs: Tensor) -> Tensor:
         """Train one step of gradient freezing on the network's inputs; returns the loss."""

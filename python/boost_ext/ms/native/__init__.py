@@ -17,7 +17,7 @@ from boost_ext.ops import loss_scale_update as update_loss_scale
 
 from .cell import NativeCell, contiguous, in_pynative_mode
 from .dim_reduce import BfgsUpdate, DimReduceApply, DimReduceDirection, DimReduceTrial, PcaBackProject, PcaProject
-from .gradients import Accumulate, AdasumPair, Centralized, ClipByGlobalNorm, GlobalNorm
+from .gradients import Accumulate, AdasumPair, Centralized, ClipByGlobalNorm, GlobalNorm, Joined, Parted
 from .loss_scale import (
     CheckAndClip,
     GroupLossScaleUpdate,
@@ -41,8 +41,10 @@ __all__ = [
     "GlobalNorm",
     "GroupLossScaleUpdate",
     "GroupUnscaleAndCheck",
+    "Joined",
     "LossScaleUpdate",
     "NativeCell",
+    "Parted",
     "PcaBackProject",
     "PcaProject",
     "Timestamp",
