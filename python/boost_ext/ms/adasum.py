@@ -9,14 +9,14 @@ from typing import Any
 
 import mindspore as ms
 import numpy as np
-from mindspore import Parameter, ParameterTuple, Tensor, nn, ops
+from mindspore import Parameter, Tensor, nn, ops
 from mindspore.common.initializer import initializer
 from mindspore.communication import GlobalComm, create_group, get_group_size
 
 from boost_ext.adasum import Exchange, Schedule, padded, schedule
 from boost_ext.ms import native
 
-__all__ = ["AdaSum", "AdaSumUpdate", "group_of"]
+__all__ = ["AdaSum", "group_of"]
 
 _FLOATS = (ms.float32, ms.float16, ms.bfloat16)
 
@@ -250,28 +250,3 @@ class AdaSum(nn.Cell):
         for i in self.members[k]:
             chosen = (*chosen, tensors[i])
         return chosen
-
-
-class AdaSumUpdate(nn.Cell):
-    """An optimizer whose steps are added up over the nodes: ``cell(grads)``.
-
-    Args:
-        optimizer (Cell): steps on the gradients of this node.
-        rank, device_number, group_number: of :class:`AdaSum`.
-    """
-
-    def __init__(self, optimizer: nn.Cell, rank: int, device_number: int, group_number: int) -> None:
-        super().__init__(auto_prefix=False)
-        self.optimizer = optimizer
-        self.parameters = optimizer.parameters
-        self.old = ParameterTuple(
-            Parameter(initializer("zeros", p.shape, p.dtype), name=f"adasum.old.{p.name}", requires_grad=False)
-            for p in self.parameters
-        )
-        self.adasum = AdaSum(rank, device_number, group_number, self.parameters)
-        self.keep = native.AdasumPartCopy()
-
-    def construct(self, grads: Any) -> Tensor:
-        kept = self.keep(self.parameters, self.old)
-        stepped = self.optimizer(ops.depend(grads, kept))
-        return self.adasum.update(ops.depend(self.parameters, stepped), self.old)

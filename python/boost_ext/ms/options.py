@@ -20,10 +20,12 @@ class StepOptions:
     Attributes:
         accumulation_steps: micro-batches for each update of the weights.
         dim_reduce: configuration of dimension-reduced training, or None.
+        adasum_devices: devices of a node if AdaSum adds up over nodes, or None.
     """
 
     accumulation_steps: int = 1
     dim_reduce: DimReduceConfig | None = None
+    adasum_devices: int | None = None
 
 
 def step_options(
@@ -33,7 +35,9 @@ def step_options(
     brought = getattr(optimizer, "boost_options", StepOptions())
     steps = brought.accumulation_steps if accumulation_steps is None else accumulation_steps
     options = StepOptions(
-        checked_steps(owner, "accumulation_steps", steps), brought.dim_reduce if dim_reduce is None else dim_reduce
+        checked_steps(owner, "accumulation_steps", steps),
+        brought.dim_reduce if dim_reduce is None else dim_reduce,
+        brought.adasum_devices,
     )
     if options.dim_reduce is not None and (options.accumulation_steps > 1 or isinstance(optimizer, FreezeOpt)):
         raise ValueError(f"{owner}: dim_reduce must be the only algorithm, got freezing or accumulation with it")

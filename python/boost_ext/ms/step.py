@@ -15,6 +15,8 @@ import numpy as np
 from mindspore import Parameter, Tensor, nn, ops
 
 from boost_ext.config import DimReduceConfig
+from boost_ext.ms.adasum_step import node_reducer, over_nodes
+from boost_ext.ms.algorithm_methods import AlgorithmMethods
 from boost_ext.ms.compiled import Gradients
 from boost_ext.ms.freeze_optimizer import FreezeOpt
 from boost_ext.ms.grad_accumulation import GradientAccumulation
@@ -46,7 +48,7 @@ def _scale_parameter(value: float | Tensor) -> Parameter:
     return state("scale_sense", value, ms.float32)
 
 
-class BoostTrainOneStepCell(nn.TrainOneStepCell):
+class BoostTrainOneStepCell(AlgorithmMethods, nn.TrainOneStepCell):
     r"""A training step: forward, backward, check, update.
 
     Stands where ``mindspore.boost.BoostTrainOneStepCell`` stood. A step whose gradients hold inf or nan changes
@@ -121,13 +123,14 @@ class BoostTrainOneStepCell(nn.TrainOneStepCell):
         if groups is None:
             require_no_groups(type(self).__name__, network)
         nn.TrainOneStepCell.__init__(self, network, optimizer)
-        self.plan = plan
         self.scale_sense = scale_sense
         self.barriers = tuple(state(name, 1.0, ms.float32) for name in ("scale_in", "scale_out"))
         self.freeze = isinstance(optimizer, FreezeOpt)
         self.accumulation: Any = None
-        updates = optimizer.opts if self.freeze else (optimizer,)
-        whole = optimizer.optimizer if self.freeze else optimizer
+        self.adasum_update, self.plan = over_nodes(self, options, plan)
+        stepped = optimizer if self.adasum_update is None else self.adasum_update
+        updates = optimizer.opts if self.freeze else (stepped,)
+        whole = optimizer.optimizer if self.freeze else stepped
         if options.accumulation_steps > 1:
             self.accumulation = GradientAccumulation(options.accumulation_steps, whole)
         self._compile = compile
@@ -160,6 +163,8 @@ class BoostTrainOneStepCell(nn.TrainOneStepCell):
     def _reducer(self, weights: Any) -> nn.Cell | None:
         if not self.reducer_flag:
             return None
+        if self.adasum_update is not None:
+            return node_reducer(weights, self.mean, self.adasum_update.adasum.schedule)
         return nn.DistributedGradReducer(weights, self.mean, self.degree) if self.freeze else self.grad_reducer
 
     def _build(self, instrumented: bool) -> None:
@@ -240,34 +245,6 @@ class BoostTrainOneStepCell(nn.TrainOneStepCell):
             ValueError: if it is that of a cell made with other arguments. Nothing has changed then.
         """
         self.steps_made = load_state(self, state)
-
-    def gradient_freeze_process(self, *inputs: Tensor) -> Tensor:
-        """Train one step of gradient freezing on the network's inputs; returns the loss."""
-        return self.choice(self.schedule[self.position[0]], *inputs)[0]
-
-    def gradient_accumulation_process(
-        self, loss: Tensor, grads: tuple[Tensor, ...], sens: Tensor, *inputs: Tensor
-    ) -> Tensor:
-        """Hold gradients, and update the weights when there are enough.
-
-        Args:
-            loss (Tensor): passed through.
-            grads (tuple[Tensor]): of all parameters.
-            sens (Tensor): one float32, what they are scaled with.
-            inputs (tuple[Tensor]): the network's inputs; not used.
-
-        Returns:
-            Tensor, the loss.
-        """
-        return self.accumulation(loss, grads, sens)
-
-    def check_adasum_enable(self) -> bool:
-        """Whether this cell trains with AdaSum: it takes more than one rank, which this release does not support."""
-        return False
-
-    def check_dim_reduce_enable(self) -> bool:
-        """Whether this cell trains with dimension reduction."""
-        return isinstance(self.apply_slot, ApplyDimReduce)
 
 
 class BoostTrainOneStepWithLossScaleCell(BoostTrainOneStepCell):
