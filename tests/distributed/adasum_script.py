@@ -1,12 +1,12 @@
-"""What test_adasum_ranks.py launches: ``adasum_script.py FOLDER DEVICES...``. Each rank writes what it ended with.
+"""What test_adasum_ranks.py launches: ``adasum_script.py FOLDER CASE...``. Each rank writes what it ended with.
 
-The deltas of a node are a function of its number, so that the test knows all of them.
+A case is ``DEVICES/MODE/DTYPES`` or ``training``. The deltas of a node are a function of its number, so that the test
+knows all of them.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,19 +15,19 @@ import numpy as np
 
 SHAPES = ((3,), (), (40, 33), (2, 0), (5, 1, 7), (1,), (4096 + 17,))
 FLOATS = {"float32": np.float32, "float16": np.float16, "bfloat16": ml_dtypes.bfloat16}
-MODES = ("graph", "pynative")
+CALLS = 2  # the second one meets a used vector
 
 
-def cases() -> Iterator[tuple[str, list[Any]]]:
-    """Names, and the dtype of each tensor."""
-    for name, dtype in FLOATS.items():
-        yield name, [dtype] * len(SHAPES)
-    yield "mixed", [list(FLOATS.values())[i % 3] for i in range(len(SHAPES))]
+def dtypes_of(name: str) -> list[Any]:
+    """The dtype of each tensor."""
+    if name == "mixed":
+        return [list(FLOATS.values())[i % 3] for i in range(len(SHAPES))]
+    return [FLOATS[name]] * len(SHAPES)
 
 
-def deltas(node: int, dtypes: list[Any]) -> list[Any]:
+def deltas(node: int, call: int, dtypes: list[Any]) -> list[Any]:
     """The last but one is zero on the even nodes, the first one the same everywhere."""
-    draws = np.random.default_rng(node)
+    draws = np.random.default_rng((node, call))
     found = [0.01 * draws.standard_normal(shape) for shape in SHAPES]
     found[0] = np.array([0.5, 0.25, -0.125])
     found[5] = np.array([float(node % 2)])
@@ -73,24 +73,29 @@ def main() -> None:
             Parameter(tensor(array), name=f"{prefix}{i}", requires_grad=False) for i, array in enumerate(arrays)
         )
 
-    folder, devices = Path(sys.argv[1]), [int(d) for d in sys.argv[2:]]
+    folder, cases = Path(sys.argv[1]), sys.argv[2:]
     ms.set_device("CPU")
     init()
+    ms.set_auto_parallel_context(parallel_mode="data_parallel", gradients_mean=True)
     rank, ranks = get_rank(), get_group_size()
     found: dict[str, Any] = {}
-    for device_number in devices:
-        for mode in MODES:
-            ms.set_context(mode=ms.GRAPH_MODE if mode == "graph" else ms.PYNATIVE_MODE)
-            for name, dtypes in cases():
-                old = olds(dtypes)
-                weights = parameters(old, "w")
-                cell = Caller(device_number, weights, parameters(old, "old"))
-                for step in range(2):  # the second one meets a used vector
-                    out = cell(*map(tensor, deltas(rank // device_number + 100 * step, dtypes)))
-                    for i, (weight, result) in enumerate(zip(weights, out, strict=True)):
-                        key = f"{device_number} {mode} {name} {step} {i}"
-                        found[key] = numpy_of(weight)
-                        assert np.array_equal(numpy_of(result), found[key]), key
+    for case in cases:
+        if case == "training":
+            import adasum_training
+
+            found |= adasum_training.everything(rank, ranks)
+            continue
+        devices, mode, name = case.split("/")
+        ms.set_context(mode=ms.GRAPH_MODE if mode == "graph" else ms.PYNATIVE_MODE)
+        dtypes = dtypes_of(name)
+        weights, old = parameters(olds(dtypes), "w"), parameters(olds(dtypes), "old")
+        cell = Caller(int(devices), weights, old)
+        for call in range(CALLS):
+            out = cell(*map(tensor, deltas(rank // int(devices), call, dtypes)))
+            for i, (weight, result) in enumerate(zip(weights, out, strict=True)):
+                key = f"{case} {call} {i}"
+                found[key] = numpy_of(weight)
+                assert np.array_equal(numpy_of(result), found[key]), key
     np.savez(folder / f"rank_{rank}.npz", **found)
 
 

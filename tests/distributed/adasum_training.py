@@ -90,11 +90,11 @@ def one_variant(rank: int, ranks: int, name: str) -> dict[str, Any]:
         given = [batch(r, micro * step + k) for r in range(node, node + devices) for k in range(micro)]
         grads = [gradient(*inputs)[1] for inputs in given]
         before = [w.asnumpy().copy() for w in alone.trainable_params()]
-        alone_optimizer(tuple(Tensor(np.mean([g.asnumpy() for g in column], axis=0)) for column in zip(*grads)))
+        alone_optimizer(tuple(Tensor(np.mean([g.asnumpy() for g in column], axis=0)) for column in zip(*grads, strict=True)))
         for i, (own, w) in enumerate(zip(network.trainable_params(), alone.trainable_params(), strict=True)):
             found[f"{name} {step} weight {i}"] = own.asnumpy().copy()
             found[f"{name} {step} delta {i}"] = before[i] - w.asnumpy()
-            w.set_data(Tensor(own.asnumpy().copy()))
+            ops.assign(w, Tensor(own.asnumpy().copy()))  # set_data would give it another storage
     return found
 
 
@@ -114,3 +114,11 @@ def train_digits(rank: int, ranks: int, *, over_ranks: bool = True) -> dict[str,
         for images, labels in chosen[rank : len(chosen) // ranks * ranks : ranks]:
             cell(Tensor(images), Tensor(labels))
     return {"digits accuracy": accuracy(network, data), "digits steps": cell.steps_made}
+
+
+def everything(rank: int, ranks: int) -> dict[str, Any]:
+    found = train_digits(rank, ranks)
+    for name, (_, _, _, _, devices) in VARIANTS.items():
+        if ranks > devices:
+            found |= one_variant(rank, ranks, name)
+    return found
