@@ -90,7 +90,9 @@ def one_variant(rank: int, ranks: int, name: str) -> dict[str, Any]:
         given = [batch(r, micro * step + k) for r in range(node, node + devices) for k in range(micro)]
         grads = [gradient(*inputs)[1] for inputs in given]
         before = [w.asnumpy().copy() for w in alone.trainable_params()]
-        alone_optimizer(tuple(Tensor(np.mean([g.asnumpy() for g in column], axis=0)) for column in zip(*grads, strict=True)))
+        alone_optimizer(
+            tuple(Tensor(np.mean([g.asnumpy() for g in column], axis=0)) for column in zip(*grads, strict=True))
+        )
         for i, (own, w) in enumerate(zip(network.trainable_params(), alone.trainable_params(), strict=True)):
             found[f"{name} {step} weight {i}"] = own.asnumpy().copy()
             found[f"{name} {step} delta {i}"] = before[i] - w.asnumpy()
