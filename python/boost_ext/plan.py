@@ -166,10 +166,7 @@ def adasum_obstacle(rank_size: int, device_number: int) -> tuple[Status, str] | 
     if rank_size == 1:
         return "skipped", "it needs more than one rank"
     if rank_size <= device_number:
-        return (
-            "skipped",
-            f"the {rank_size} ranks are one node (common.device_number is {device_number}), it adds up nodes",
-        )
+        return "skipped", f"it adds up nodes, and {rank_size} ranks with common.device_number {device_number} are one"
     if rank_size % device_number:
         return "refused", f"common.device_number must divide the number of ranks, {rank_size}, got {device_number}"
     return None

@@ -201,7 +201,7 @@ class AdaSum(nn.Cell):
             raise ValueError("AdaSum: parameter_tuple must not be empty")
         for p in parameter_tuple:
             if not isinstance(p, Parameter) or p.dtype not in _FLOATS:
-                got = p.dtype if isinstance(p, Tensor) else type(p).__name__
+                got = p.dtype if isinstance(p, Parameter) else type(p).__name__
                 raise TypeError(f"AdaSum: parameter_tuple must hold float32, float16 or bfloat16 Parameters, got {got}")
         ranks = get_group_size() if GlobalComm.INITED else 1
         if ranks != device_number * group_number:
