@@ -47,6 +47,19 @@ def adasum_pair(a: Array, b: Array) -> Array:
     return adasum_combine(a, b, adasum_dots(a, b))
 
 
+def adasum_over_nodes(nodes: Sequence[Sequence[Array]]) -> list[Array]:
+    """The nodes beyond a power of two are added to the first ones, then neighbours are added up in a binary tree."""
+    values = [list(node) for node in nodes]
+    while len(values) & (len(values) - 1):
+        extra = values.pop()
+        other = len(values) - (1 << (len(values).bit_length() - 1))
+        values[other] = [adasum_pair(a, b) for a, b in zip(values[other], extra, strict=True)]
+    while len(values) > 1:
+        pairs = zip(values[::2], values[1::2], strict=True)
+        values = [[adasum_pair(a, b) for a, b in zip(*pair, strict=True)] for pair in pairs]
+    return values[0]
+
+
 class Finiteness(NamedTuple):
     inf: int
     nan: int

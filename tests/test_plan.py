@@ -136,9 +136,17 @@ class TestPrecedence:
 
     def test_adasum_and_ranks(self) -> None:
         assert make(boost=manual(adasum=True))["adasum"].reason == "it needs more than one rank"
-        decided = make(rank_size=4, boost=manual(adasum=True))
+        decided = make(rank_size=4, boost=manual(adasum=True))  # device_number is 8
+        assert decided["adasum"].status == "skipped"
+        assert decided["adasum"].reason == "it adds up nodes, and 4 ranks with common.device_number 8 are one"
+        decided = make(rank_size=12, boost=manual(adasum=True))
         assert decided.refused == ("adasum",)
-        assert decided["adasum"].reason == "this release supports one rank only, this run has 4"
+        assert decided["adasum"].reason == "common.device_number must divide the number of ranks, 12, got 8"
+        decided = make(rank_size=24, boost=manual(adasum=True))
+        assert on(decided) == {"adasum"}
+        assert decided["adasum"].details == {"device_number": 8, "nodes": 3}
+        decided = make(rank_size=2, boost=manual(adasum=True), common={"device_number": 1})
+        assert decided["adasum"].details == {"device_number": 1, "nodes": 2}
 
     def test_dim_reduce_and_ranks(self) -> None:
         assert make(rank_size=2, boost=manual(dim_reduce=True), **PCA).refused == ("dim_reduce",)

@@ -5,6 +5,7 @@
 
 #include "doors/arrays.h"
 #include "doors/packed_step.h"
+#include "doors/python_adasum_part.h"
 #include "ops/accumulate.h"
 #include "ops/adasum.h"
 #include "ops/bfgs_update.h"
@@ -295,6 +296,7 @@ PYBIND11_MODULE(_core, m) {
   m.def("adasum_dots", &py_adasum_dots, py::arg("a"), py::arg("b"), py::arg("out"));
   m.def("adasum_combine", &py_adasum_combine, py::arg("a"), py::arg("b"), py::arg("dots"), py::arg("out"));
   m.def("adasum_pair", &py_adasum_pair, py::arg("a"), py::arg("b"), py::arg("out"));
+  define_adasum_part(m);
   m.def("unscale_and_check", &py_unscale_and_check, py::arg("grads"), py::arg("inv_scale"), py::arg("report"));
   m.def("unscale_and_check_report", &py_unscale_and_check_report, py::arg("grads"), py::arg("inv_scale"),
         py::arg("report"));

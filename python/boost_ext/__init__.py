@@ -9,8 +9,9 @@ from typing import Any
 
 from boost_ext import ops
 from boost_ext._core import build_info, num_threads, set_num_threads
+from boost_ext.adasum import adasum_simulate
 
-__all__ = ["__version__", "build_info", "num_threads", "ops", "set_num_threads"]
+__all__ = ["__version__", "adasum_simulate", "build_info", "num_threads", "ops", "set_num_threads"]
 
 __version__: str = build_info()["version"]
 

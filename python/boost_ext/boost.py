@@ -1,5 +1,6 @@
 """``from boost_ext import boost`` where ``from mindspore import boost`` stood."""
 
+from boost_ext.ms.adasum import AdaSum
 from boost_ext.ms.auto import AutoBoost
 from boost_ext.ms.dim_reduce import DimReduce
 from boost_ext.ms.freeze_optimizer import FreezeOpt
@@ -11,6 +12,7 @@ from boost_ext.ms.process import OptimizerProcess, ParameterProcess
 from boost_ext.ms.step import BoostTrainOneStepCell, BoostTrainOneStepWithLossScaleCell
 
 __all__ = [
+    "AdaSum",
     "AutoBoost",
     "BoostTrainOneStepCell",
     "BoostTrainOneStepWithLossScaleCell",

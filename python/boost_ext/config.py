@@ -103,7 +103,7 @@ class CommonConfig(_Section):
     gradient_split_groups: int | tuple[int, ...] = (50, 100)
     """Where the parameters are split into groups: one index, or a list of rising ones, each >= 1."""
     device_number: int = Field(default=8, ge=1)
-    """Devices of one server; AdaSum sums them up first."""
+    """Devices of one node: AdaSum averages their gradients and adds up over nodes."""
 
     @field_validator("gradient_split_groups", mode="before")
     @classmethod

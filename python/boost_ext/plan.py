@@ -13,7 +13,7 @@ from rich.table import Table
 
 from boost_ext.config import EXCLUDES, LEVELS, BoostConfig, nearest
 
-__all__ = ["Decision", "Plan", "Status", "plan"]
+__all__ = ["Decision", "Plan", "Status", "adasum_obstacle", "plan"]
 
 Status = Literal["applied", "skipped", "refused"]
 _STYLES = {"applied": "green", "skipped": "dim", "refused": "red"}
@@ -151,14 +151,25 @@ def plan(level: str, config: BoostConfig, *, rank_size: int = 1) -> Plan:
         elif name in off:
             reason = f"{off[name]} is on, and {name} cannot be combined with it"
             decision = Decision("skipped", reason, ignored=ignored)
-        elif name == "adasum" and rank_size == 1:
-            decision = Decision("skipped", "it needs more than one rank", ignored=ignored)
+        elif name == "adasum" and (obstacle := adasum_obstacle(rank_size, config.common.device_number)):
+            decision = Decision(obstacle[0], obstacle[1], ignored=ignored)
         else:
             decision = _possible(level, name, why[name], config, rank_size)
         decisions[name] = decision
         if name == "less_bn":
             decisions.update(_parts(level, decision, config))
     return Plan(level, config.boost.mode, types.MappingProxyType(decisions))
+
+
+def adasum_obstacle(rank_size: int, device_number: int) -> tuple[Status, str] | None:
+    """Why AdaSum cannot add up over the nodes of this run; None if it can."""
+    if rank_size == 1:
+        return "skipped", "it needs more than one rank"
+    if rank_size <= device_number:
+        return "skipped", f"it adds up nodes, and {rank_size} ranks with common.device_number {device_number} are one"
+    if rank_size % device_number:
+        return "refused", f"common.device_number must divide the number of ranks, {rank_size}, got {device_number}"
+    return None
 
 
 def _asked(level: str, config: BoostConfig) -> tuple[dict[str, bool], dict[str, str]]:
@@ -216,8 +227,10 @@ def _need_subspace(asked: Mapping[str, bool], config: BoostConfig) -> None:
 
 def _possible(level: str, name: str, why: str, config: BoostConfig, rank_size: int) -> Decision:
     """A feature that is on, unless this run has no use for it or this release no support."""
-    if name == "adasum" and rank_size > 1:
-        return Decision("refused", f"this release supports one rank only, this run has {rank_size}")
+    if name == "adasum":
+        devices = config.common.device_number
+        details = _frozen({"device_number": devices, "nodes": rank_size // devices})
+        return Decision("applied", why, details, _ignored_switch(name, config, False))
     steps = config.grad_accumulation.grad_accumulation_step
     if name == "grad_accumulation" and steps == 1:
         return Decision("skipped", "grad_accumulation.grad_accumulation_step is 1: nothing to accumulate")

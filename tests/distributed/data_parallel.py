@@ -164,9 +164,7 @@ def group_scale() -> Arrays:
 @case
 def accumulation() -> Arrays:
     net = Net()
-    cell = boost.BoostTrainOneStepWithLossScaleCell(
-        net, momentum(net), Tensor(16.0, ms.float32), accumulation_steps=2
-    )
+    cell = boost.BoostTrainOneStepWithLossScaleCell(net, momentum(net), Tensor(16.0, ms.float32), accumulation_steps=2)
     result = train(cell, net, 6, overflow=True)
     return {**result, "count": cell.accumulation.count.asnumpy()}
 
@@ -272,7 +270,10 @@ def dim_reduce_autoboost() -> Arrays:
         folder.mkdir(exist_ok=True)
         rng = np.random.default_rng(9)
         for i in range(5):
-            entries = [{"name": p.name, "data": Tensor(rng.standard_normal(p.shape), ms.float32)} for p in Net().get_parameters()]
+            entries = [
+                {"name": p.name, "data": Tensor(rng.standard_normal(p.shape), ms.float32)}
+                for p in Net().get_parameters()
+            ]
             ms.save_checkpoint(entries, str(folder / f"c-{i}.ckpt"))
     meet()
     settings = {"n_components": 4, "weight_load_dir": str(folder), "pca_mat_path": str(path), "timeout": 30}

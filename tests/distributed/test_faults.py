@@ -18,7 +18,9 @@ SHORT = {"MS_CPU_COMM_OP_TIMEOUT": "5", "MS_NODE_TIMEOUT": "5"}
 
 
 def test_a_killed_rank_ends_the_others_and_the_training_goes_on_from_its_checkpoints(tmp_path: Path) -> None:
-    run = launch(SCRIPT, 2, "graph", "kill", str(tmp_path), folder=tmp_path, timeout=120, env={**SHORT, **python_path()})
+    run = launch(
+        SCRIPT, 2, "graph", "kill", str(tmp_path), folder=tmp_path, timeout=120, env={**SHORT, **python_path()}
+    )
     assert run.returncode not in (0, None), "msrun must end by itself, with an error"
     assert "Error code: -9" in run.logs[-1]
     env = python_path()

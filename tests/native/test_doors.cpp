@@ -10,6 +10,10 @@ DOOR(pca_project);
 DOOR(pca_back_project);
 DOOR(bfgs_update);
 DOOR(adasum_pair);
+DOOR(adasum_part_pack);
+DOOR(adasum_part_pack_difference);
+DOOR(adasum_part_copy);
+DOOR(adasum_part_apply);
 DOOR(unscale_and_check);
 DOOR(unscale_and_check_report);
 DOOR(check_and_clip);
@@ -119,6 +123,26 @@ void test_gradients() {
   const Array b = numbers({3, -3}), c = numbers({3, 3}), sum = numbers({0, 0});
   CHECK(call(boost_ext_adasum_pair, {&b, &c, &sum}).status == 0 && equal(sum, {6, 0}));
   CHECK(call(boost_ext_adasum_pair, {&b, &c}).status == kRefused);
+}
+
+void test_adasum_parts() {
+  const Array plan = numbers({0}, DType::f64), bf16 = numbers({1}, DType::f64);
+  const Array a = numbers({3, 4}), b = numbers({5}), c = numbers({1, 2}), d = numbers({7});
+  const Array vector = numbers({9, 9, 9, 9});
+  CHECK(call(boost_ext_adasum_part_pack, {&plan, &vector, &a, &b}).status == 0 && equal(vector, {3, 4, 5, 0}));
+  CHECK(call(boost_ext_adasum_part_pack_difference, {&plan, &vector, &a, &b, &c, &d}).status == 0 &&
+        equal(vector, {2, 2, -2, 0}));
+  CHECK(call(boost_ext_adasum_part_copy, {&a, &b, &c, &d}).status == 0 && equal(c, {3, 4}) && equal(d, {5}));
+  const Array parts = numbers({0, 1, 0}, DType::f64);  // the second half comes first
+  CHECK(call(boost_ext_adasum_part_apply, {&parts, &vector, &a, &b, &c, &d}).status == 0 && equal(c, {5, 4}) &&
+        equal(d, {3}));
+  const Array stored(DType::f16, 2, -1), half = numbers({1, -2}, DType::bf16), same(DType::bf16, 2, -1);
+  CHECK(call(boost_ext_adasum_part_pack, {&bf16, &stored, &half}).status == 0);
+  const Array zero = numbers({0, 0}, DType::bf16), whole = numbers({1, 0}, DType::f64);
+  CHECK(call(boost_ext_adasum_part_apply, {&whole, &stored, &zero, &same}).status == 0 && equal(same, {-1, 2}));
+  CHECK(call(boost_ext_adasum_part_pack, {&plan, &stored, &half}).status == kRefused);
+  CHECK(call(boost_ext_adasum_part_pack, {&a, &vector, &a}).status == kRefused);
+  CHECK(call(boost_ext_adasum_part_copy, {&a, &b, &c}).status == kRefused);
 }
 
 void test_report() {
@@ -240,6 +264,7 @@ void test_results_without_a_place() {
 void test_doors() {
   test_projections();
   test_gradients();
+  test_adasum_parts();
   test_report();
   test_clipping();
   test_accumulate();

@@ -199,6 +199,7 @@ class AutoBoost:
         options = StepOptions(
             accumulation_steps=steps if self.plan.applies("grad_accumulation") else 1,
             dim_reduce=self.config.dim_reduce if self.plan.applies("dim_reduce") else None,
+            adasum_devices=self.config.common.device_number if self.plan.applies("adasum") else None,
         )
         if options == StepOptions():
             return optimizer

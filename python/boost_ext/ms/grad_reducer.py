@@ -25,6 +25,7 @@ class GradReducer(nn.Cell):
     Args:
         mean (bool): divide by `size`.
         size (int): ranks.
+        group (str, optional): their communication group. Default: None, all ranks.
 
     Inputs:
         - **grads** (tuple[Tensor]) - float32, float16 or bfloat16; the same shapes on every rank.
@@ -33,12 +34,12 @@ class GradReducer(nn.Cell):
         tuple[Tensor], new tensors of the same shapes and dtypes.
     """
 
-    def __init__(self, mean: bool, size: int) -> None:
+    def __init__(self, mean: bool, size: int, group: str | None = None) -> None:
         super().__init__(auto_prefix=False)
         self.factor = Tensor([1 / size if mean else 1.0], ms.float32)
         self.join = native.Joined()
         self.part = native.Parted()
-        self.all_reduce = ops.AllReduce()
+        self.all_reduce = ops.AllReduce() if group is None else ops.AllReduce(group=group)
 
     def construct(self, grads: tuple[Tensor, ...]) -> Any:
         return self.part(self.factor, self.all_reduce(self.join(grads)), grads)

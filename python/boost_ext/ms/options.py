@@ -22,11 +22,13 @@ class StepOptions:
         accumulation_steps: micro-batches for each update of the weights.
         dim_reduce: configuration of dimension-reduced training, or None.
         clip_norm: greatest norm of all gradients together, or None.
+        adasum_devices: devices of a node if AdaSum adds up over nodes, or None.
     """
 
     accumulation_steps: int = 1
     dim_reduce: DimReduceConfig | None = None
     clip_norm: float | None = None
+    adasum_devices: int | None = None
 
 
 def step_options(
@@ -43,6 +45,7 @@ def step_options(
         checked_steps(owner, "accumulation_steps", steps),
         brought.dim_reduce if dim_reduce is None else dim_reduce,
         checked_clip_norm(owner, clip_norm),
+        brought.adasum_devices,
     )
     if options.dim_reduce is not None and (options.accumulation_steps > 1 or isinstance(optimizer, FreezeOpt)):
         raise ValueError(f"{owner}: dim_reduce must be the only algorithm, got freezing or accumulation with it")

@@ -20,6 +20,7 @@ _MATRIX = "dim_reduce.pca_mat"
 # Written before they are read in every step; and the matrix, which has its file.
 _SCRATCH = {_MATRIX, "dim_reduce.gk", "dim_reduce.gk_own", "dim_reduce.dk", "dim_reduce.slope", "dim_reduce.bk_next"}
 _SCRATCH_LISTS = tuple(f"dim_reduce.{name}." for name in ("weights_clone", "statistics_clone", "dn", "grad_proj"))
+_SCRATCH_LISTS += ("adasum.old.", "adasum.vector.")
 _SCRATCH_OF_GUARDS = (".finiteness", ".stamps")
 _STEP, _RANDOM = "boost_ext.step", "boost_ext.random_state"
 _CONSTANT = "boost_ext.constant."

@@ -15,6 +15,8 @@ import numpy as np
 from mindspore import Parameter, Tensor, nn, ops
 
 from boost_ext.config import DimReduceConfig
+from boost_ext.ms.adasum_step import node_reducer, over_nodes
+from boost_ext.ms.algorithm_methods import AlgorithmMethods
 from boost_ext.ms.clipping import Clipping
 from boost_ext.ms.compiled import Gradients
 from boost_ext.ms.freeze_optimizer import FreezeOpt
@@ -46,7 +48,7 @@ __all__ = ["BoostTrainOneStepCell", "BoostTrainOneStepWithLossScaleCell"]
 Compile = Literal["step", "network", "off"]
 
 
-class BoostTrainOneStepCell(nn.TrainOneStepCell):
+class BoostTrainOneStepCell(AlgorithmMethods, nn.TrainOneStepCell):
     r"""A training step: forward, backward, check, update.
 
     Stands where ``mindspore.boost.BoostTrainOneStepCell`` stood. A step whose gradients hold inf or nan changes
@@ -125,15 +127,16 @@ class BoostTrainOneStepCell(nn.TrainOneStepCell):
             require_no_groups(type(self).__name__, network)
         nn.TrainOneStepCell.__init__(self, network, optimizer)
         self.ranks = Ranks.of(self)
-        reducer = GradReducer(self.ranks.mean, self.ranks.size) if self.ranks.size > 1 else None
-        self.plan = plan
         self.scale_sense = scale.parameter
         self.barriers = tuple(state(name, 1.0, ms.float32) for name in ("scale_in", "scale_out"))
         self.freeze = isinstance(optimizer, FreezeOpt)
         self.accumulation: Any = None
-        updates = optimizer.opts if self.freeze else (optimizer,)
-        whole = optimizer.optimizer if self.freeze else optimizer
-        self.clipping = None if options.clip_norm is None else Clipping(options.clip_norm, whole)
+        self.adasum_update, self.plan = over_nodes(self, options, plan)
+        stepped = optimizer if self.adasum_update is None else self.adasum_update
+        updates = optimizer.opts if self.freeze else (stepped,)
+        whole = optimizer.optimizer if self.freeze else stepped
+        self.clipping = None if options.clip_norm is None else Clipping(options.clip_norm, optimizer)
+        reducer = self._reducer()
         if options.accumulation_steps > 1:
             self.accumulation = GradientAccumulation(options.accumulation_steps, whole, clipping=self.clipping)
         self._compile = compile
@@ -163,6 +166,11 @@ class BoostTrainOneStepCell(nn.TrainOneStepCell):
             steps = options.accumulation_steps
             held = GradientAccumulation(steps, update, share=self.accumulation, clipping=self.clipping)
         return ApplyAccumulated(held, unscale and whole)
+
+    def _reducer(self) -> GradReducer | None:
+        if self.adasum_update is not None:
+            return node_reducer(self.ranks.mean, self.adasum_update.adasum.schedule)
+        return GradReducer(self.ranks.mean, self.ranks.size) if self.ranks.size > 1 else None
 
     def _build(self, instrumented: bool) -> None:
         pipelines = []
@@ -249,34 +257,6 @@ class BoostTrainOneStepCell(nn.TrainOneStepCell):
             ValueError: if it is that of a cell made with other arguments. Nothing has changed then.
         """
         self.steps_made, self._together = load_state(self, state), Together()
-
-    def gradient_freeze_process(self, *inputs: Tensor) -> Tensor:
-        """Train one step of gradient freezing on the network's inputs; returns the loss."""
-        return self.choice(self.schedule[self.position[0]], *inputs)[0]
-
-    def gradient_accumulation_process(
-        self, loss: Tensor, grads: tuple[Tensor, ...], sens: Tensor, *inputs: Tensor
-    ) -> Tensor:
-        """Hold gradients, and update the weights when there are enough.
-
-        Args:
-            loss (Tensor): passed through.
-            grads (tuple[Tensor]): of all parameters.
-            sens (Tensor): one float32, what they are scaled with.
-            inputs (tuple[Tensor]): the network's inputs; not used.
-
-        Returns:
-            Tensor, the loss.
-        """
-        return self.accumulation(loss, grads, sens)
-
-    def check_adasum_enable(self) -> bool:
-        """Whether this cell trains with AdaSum: it takes more than one rank, which this release does not support."""
-        return False
-
-    def check_dim_reduce_enable(self) -> bool:
-        """Whether this cell trains with dimension reduction."""
-        return isinstance(self.apply_slot, ApplyDimReduce)
 
 
 class BoostTrainOneStepWithLossScaleCell(BoostTrainOneStepCell):

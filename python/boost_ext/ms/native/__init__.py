@@ -15,6 +15,14 @@ This is the only package that knows where the library lies.
 from boost_ext import _core
 from boost_ext.ops import loss_scale_update as update_loss_scale
 
+from .adasum import (
+    AdasumPartApply,
+    AdasumPartCombine,
+    AdasumPartCopy,
+    AdasumPartDots,
+    AdasumPartPack,
+    AdasumPartPackDifference,
+)
 from .cell import NativeCell, contiguous, in_pynative_mode
 from .dim_reduce import BfgsUpdate, DimReduceApply, DimReduceDirection, DimReduceTrial, PcaBackProject, PcaProject
 from .gradients import Accumulate, AdasumPair, Centralized, ClipByGlobalNorm, GlobalNorm, Joined, Parted
@@ -31,6 +39,12 @@ from .timestamp import Timestamp
 __all__ = [
     "Accumulate",
     "AdasumPair",
+    "AdasumPartApply",
+    "AdasumPartCombine",
+    "AdasumPartCopy",
+    "AdasumPartDots",
+    "AdasumPartPack",
+    "AdasumPartPackDifference",
     "BfgsUpdate",
     "Centralized",
     "CheckAndClip",

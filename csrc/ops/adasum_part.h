@@ -1,0 +1,40 @@
+// adasum_part: the adaptive sum of two vectors that are spread over ranks; each rank works on its part of both.
+//
+// A vector is a list of tensors, one behind the other, and zeros behind them, cut into parts of h elements each.
+//   dots     of a part: what it adds to <a,b>, |a|^2 and |b|^2 of each tensor; 0 for a tensor that it holds nothing of
+//   combine  of a part: the adaptive sum (ops/adasum.h), with the dots of all parts of this pair added up in the order
+//            in which they are given, so that every rank has the same coefficients to the last bit
+//   copy, subtract, subtract_parts: into and out of such a vector, without arithmetic but the subtraction
+//
+// sizes   elements of each tensor
+// index   which part; it holds the elements from index * h
+// a, b    (h,) float32, float16 or bfloat16
+// dots    float32 (12 T,), and for combine as many times that: a float64 travels as the four 16-bit numbers that its
+//         bits are, lowest first. All are integers that float32 holds, so that a sum with zeros leaves them as they
+//         are: the only exchange that MindSpore has on the CPU for some of the ranks is a sum.
+// Source: Maleki et al., "Scaling distributed training with adaptive summation", MLSys 2021, sections 3.2 and 4.1.
+#pragma once
+
+#include "ops/runtime.h"
+
+namespace boost_ext {
+
+using Sizes = std::vector<std::int64_t>;
+
+void adasum_part_dots(const Context& context, const View& a, const View& b, const Sizes& sizes, std::int64_t index,
+                      const View& dots);
+void adasum_part_combine(const Context& context, const View& a, const View& b, const Sizes& sizes, std::int64_t index,
+                         const View& dots, const View& out);
+
+// vector <- tensors: the whole of it, zeros included; and tensors to tensors of the same sizes and dtypes
+void adasum_part_pack(const Views& tensors, const View& vector);
+void adasum_part_copy(const Views& tensors, const Views& out);
+
+// vector <- a - b
+void adasum_part_pack_difference(const Context& context, const Views& a, const Views& b, const View& vector);
+
+// weights <- old - vector, whose parts lie one behind the other as parts[0], parts[1], ...; -1: not a part, not read.
+void adasum_part_apply(const Context& context, const View& vector, const std::vector<std::int64_t>& parts,
+                       const Views& old, const Views& weights);
+
+}  // namespace boost_ext

@@ -1,0 +1,80 @@
+"""AdaSum in a training cell: the optimizer steps on the gradients of a node, its steps are added up over the nodes."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from mindspore import Parameter, ParameterTuple, Tensor, nn, ops
+from mindspore.common.initializer import initializer
+from mindspore.communication import GlobalComm, get_group_size, get_rank
+
+from boost_ext.adasum import Schedule
+from boost_ext.ms import native
+from boost_ext.ms.adasum import AdaSum, group_of
+from boost_ext.ms.grad_reducer import GradReducer
+from boost_ext.ms.options import StepOptions
+from boost_ext.plan import adasum_obstacle
+
+if TYPE_CHECKING:
+    from boost_ext.plan import Plan
+
+__all__ = ["AdaSumUpdate", "node_reducer", "over_nodes"]
+
+_logger = logging.getLogger("boost_ext")
+
+
+class AdaSumUpdate(nn.Cell):
+    """An optimizer whose steps are added up over the nodes: ``cell(grads)``.
+
+    Args:
+        optimizer (Cell): steps on the gradients of this node.
+        rank, device_number, group_number: of :class:`AdaSum`.
+    """
+
+    def __init__(self, optimizer: nn.Cell, rank: int, device_number: int, group_number: int) -> None:
+        super().__init__(auto_prefix=False)
+        self.optimizer = optimizer
+        self.parameters = optimizer.parameters
+        self.old = ParameterTuple(
+            Parameter(_like(p), name=f"adasum.old.{p.name}", requires_grad=False) for p in self.parameters
+        )
+        self.adasum = AdaSum(rank, device_number, group_number, self.parameters)
+        self.keep = native.AdasumPartCopy()
+
+    def construct(self, grads: Any) -> Tensor:
+        kept = self.keep(self.parameters, self.old)
+        stepped = self.optimizer(ops.depend(grads, kept))
+        return self.adasum.update(ops.depend(self.parameters, stepped), self.old)
+
+
+def _like(p: Parameter) -> Tensor:
+    if 0 in p.shape:  # which initializer() refuses
+        return Tensor(np.empty(p.shape, np.float32), p.dtype)
+    return initializer("zeros", p.shape, p.dtype)
+
+
+def over_nodes(cell: Any, options: StepOptions, plan: Plan | None) -> tuple[AdaSumUpdate | None, Plan | None]:
+    """The optimizer of a training cell over nodes, if AdaSum was asked for and is possible; and what the plan says."""
+    devices = options.adasum_devices
+    if devices is None:
+        return None, plan
+    ranks = get_group_size() if GlobalComm.INITED else 1
+    obstacle = adasum_obstacle(ranks, devices)
+    reason = obstacle[1] if obstacle else ""
+    if not cell.reducer_flag:
+        reason = f"parallel_mode is {cell.parallel_mode}, and it needs data_parallel or hybrid_parallel"
+    if not reason:
+        return AdaSumUpdate(cell.optimizer, get_rank(), devices, ranks // devices), plan
+    _logger.warning("adasum is skipped: %s", reason)
+    return None, plan.with_result("adasum", "skipped", reason) if plan is not None else None
+
+
+def node_reducer(mean: bool, schedule: Schedule) -> GradReducer | None:
+    """What averages gradients over the devices of this rank's node; None for a node of one device."""
+    devices = schedule.device_number
+    if devices == 1:
+        return None
+    first = schedule.rank // devices * devices
+    return GradReducer(mean, devices, group_of(tuple(range(first, first + devices))))

@@ -1,0 +1,93 @@
+"""The adaptive sum over ranks: see csrc/ops/adasum_part.h.
+
+All take as first input a plan, float64: whether a float16 vector holds the bits of bfloat16, for which MindSpore has no
+collective on the CPU; then which part, or which parts; then the sizes of the tensors. In both modes they go through
+``ops.Custom``: beside an exchange between ranks its cost is nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import mindspore as ms
+from mindspore import Tensor, nn, ops
+
+from boost_ext import _core
+
+from .cell import NativeCell
+
+_WORDS = 12  # of one tensor
+
+
+class _Function(nn.Cell):
+    """Without a write: MindSpore allocates the output."""
+
+    symbol: str
+    shape: Callable[..., Any]
+    dtype: Callable[..., Any]
+
+    def __init__(self) -> None:
+        super().__init__(auto_prefix=False)
+        cls = type(self)
+        self.primitive = ops.Custom(f"{_core.__file__}:boost_ext_{self.symbol}", cls.shape, cls.dtype, "aot")
+
+    def construct(self, *args: Tensor) -> Tensor:
+        return self.primitive(*args)
+
+
+class AdasumPartDots(_Function):
+    """``cell(plan, a, b)``: the dot products of a part, float32 (12 T,)."""
+
+    symbol = "adasum_part_dots"
+
+    @staticmethod
+    def shape(plan: Any, a: Any, b: Any) -> Any:
+        return (_WORDS * (plan[0] - 2),)
+
+    @staticmethod
+    def dtype(plan: Any, a: Any, b: Any) -> Any:
+        return ms.float32
+
+
+class AdasumPartCombine(_Function):
+    """``cell(plan, a, b, dots)``: the adaptive sum of a part, with the dot products of all ranks."""
+
+    symbol = "adasum_part_combine"
+
+    @staticmethod
+    def shape(plan: Any, a: Any, b: Any, dots: Any) -> Any:
+        return a
+
+    @staticmethod
+    def dtype(plan: Any, a: Any, b: Any, dots: Any) -> Any:
+        return a
+
+
+class _Writing(NativeCell):
+    def __call__(self, *args: Any) -> Any:
+        return nn.Cell.__call__(self, *args)
+
+
+class AdasumPartPack(_Writing):
+    """``cell(plan, vector, tensors)``: the tensors into the vector."""
+
+    symbol = "adasum_part_pack"
+
+
+class AdasumPartPackDifference(_Writing):
+    """``cell(plan, vector, a, b)``: a - b into the vector."""
+
+    symbol = "adasum_part_pack_difference"
+
+
+class AdasumPartCopy(_Writing):
+    """``cell(tensors, out)``."""
+
+    symbol = "adasum_part_copy"
+
+
+class AdasumPartApply(_Writing):
+    """``cell(plan, vector, old, weights)``: weights = old - vector, whose parts lie in the order of the plan."""
+
+    symbol = "adasum_part_apply"

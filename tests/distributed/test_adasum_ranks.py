@@ -1,0 +1,99 @@
+"""AdaSum over 2 to 8 processes, against the simulator (the same bits) and float64 (which tests the simulator)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import adasum_script
+import adasum_training
+import mindspore as ms
+import numpy as np
+import pytest
+from adasum_script import CALLS, SHAPES, deltas, dtypes_of, olds
+from launch import launch
+
+from boost_ext import adasum_simulate
+
+CASES = {
+    2: [f"1/{mode}/{name}" for mode in ("graph", "pynative") for name in ("float32", "float16", "bfloat16", "mixed")],
+    3: ["1/graph/mixed", "1/pynative/float32"],
+    4: ["1/graph/mixed", "1/pynative/mixed", "2/graph/mixed", "2/pynative/float16"],
+    6: ["1/graph/float32", "2/graph/mixed"],
+    8: ["1/graph/float32", "2/graph/mixed"],
+}
+TRAINED = (2, 4)
+MARGIN = 0.02
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """What each of so many ranks wrote; they are started when a test first asks."""
+    known: dict[int, list[Any]] = {}
+
+    def of(ranks: int) -> list[Any]:
+        if ranks not in known:
+            folder = tmp_path_factory.mktemp(f"ranks_{ranks}")
+            cases = CASES[ranks] + ["training"] * (ranks in TRAINED)
+            launch(Path(adasum_script.__file__), ranks, str(folder), *cases, folder=folder).require_success()
+            known[ranks] = [np.load(folder / f"rank_{rank}.npz") for rank in range(ranks)]
+        return known[ranks]
+
+    return of
+
+
+def wide(array: Any) -> np.ndarray:
+    return np.asarray(array).astype(np.float32)
+
+
+@pytest.mark.parametrize(("ranks", "case"), [(ranks, case) for ranks, cases in CASES.items() for case in cases])
+def test_the_bits_are_those_of_the_simulator(results: Any, ranks: int, case: str) -> None:
+    devices, _, name = case.split("/")
+    dtypes = dtypes_of(name)
+    nodes = ranks // int(devices)
+    for call in range(CALLS):
+        total = adasum_simulate([deltas(node, call, dtypes) for node in range(nodes)], int(devices))
+        for i, (old, delta) in enumerate(zip(olds(dtypes), total, strict=True)):
+            expected = wide((wide(old) - wide(delta)).astype(old.dtype))
+            assert old.size == 0 or not np.array_equal(expected, wide(old))
+            for rank, found in enumerate(results(ranks)):
+                got = found[f"{case} {call} {i}"]
+                assert got.shape == SHAPES[i]
+                np.testing.assert_array_equal(got.astype(np.float32), expected, err_msg=f"rank {rank}, tensor {i}")
+
+
+@pytest.mark.parametrize(
+    ("ranks", "name"),
+    [(ranks, name) for ranks in TRAINED for name, variant in adasum_training.VARIANTS.items() if ranks > variant[4]],
+)
+def test_a_cell_adds_up_what_the_optimizers_of_all_nodes_did(results: Any, ranks: int, name: str) -> None:
+    found, devices = results(ranks), adasum_training.VARIANTS[name][4]
+    before = [p.asnumpy().copy() for p in adasum_training.Regression().trainable_params()]
+    for step in range(adasum_training.STEPS):
+        each = [[found[rank][f"{name} {step} delta {i}"] for i in range(2)] for rank in range(0, ranks, devices)]
+        total = adasum_simulate(each, devices)
+        # Adding up matters: no node alone, and not their mean, comes near.
+        assert np.abs(np.mean([d[0] for d in each], axis=0) - total[0]).max() > 1e-3
+        for i in range(2):
+            now = [rank[f"{name} {step} weight {i}"] for rank in found]
+            np.testing.assert_allclose(now[0], before[i] - total[i], rtol=1e-5, atol=1e-6)
+            for other in now[1:]:
+                np.testing.assert_array_equal(other, now[0])
+            before[i] = now[0]
+    losses = {float(rank[f"{name} 0 loss"]) for rank in found}
+    assert len(losses) == ranks  # each saw its own batch
+
+
+@pytest.fixture(scope="module")
+def one_process() -> dict[str, Any]:
+    found = adasum_training.train_digits(0, 1, over_ranks=False)
+    ms.set_context(mode=ms.PYNATIVE_MODE)
+    return found
+
+
+@pytest.mark.parametrize("ranks", TRAINED)
+def test_as_many_samples_over_ranks_train_as_well(results: Any, one_process: dict[str, Any], ranks: int) -> None:
+    for found in results(ranks):
+        assert int(found["digits steps"]) * ranks == one_process["digits steps"]
+        assert float(found["digits accuracy"]) >= one_process["digits accuracy"] - MARGIN
+    assert one_process["digits accuracy"] > 0.96
