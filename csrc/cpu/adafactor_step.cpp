@@ -38,8 +38,8 @@ void sum_up(const AdaFactorTensor& x, int threads, float* of_rows, float* of_col
   });
   on_threads(threads, matrices * bands * x.width, matrices, [&](std::int64_t first, std::int64_t last) {
     for (std::int64_t m = first; m < last; ++m) {
-      x.average(m, row_sums.get() + m * x.height * across, across, column_sums.get() + m * bands * x.width, bands);
-      x.factors(m, of_rows + m * x.height, of_columns + m * x.width);
+      x.average(m, 1, row_sums.get() + m * x.height * across, across, column_sums.get() + m * bands * x.width, bands);
+      x.factors(m, 1, of_rows + m * x.height, of_columns + m * x.width);
     }
   });
 }
@@ -53,14 +53,10 @@ struct Unit {
     for (std::int64_t i = 0; i < count / x.width; ++i) row_sums[i] = 0;
     for (std::int64_t j = 0; j < count / x.height; ++j) column_sums[j] = 0;
     x.add_squares(begin, count, 0, row_sums, column_sums);
-    for (std::int64_t k = 0; k < count / x.matrix; ++k) {
-      x.average(begin / x.matrix + k, row_sums + k * x.height, 1, column_sums + k * x.width, 1);
-    }
+    x.average(begin / x.matrix, count / x.matrix, row_sums, 1, column_sums, 1);
   }
   void find_factors(const AdaFactorTensor& x, std::int64_t begin, std::int64_t count) {
-    for (std::int64_t k = 0; k < count / x.matrix; ++k) {
-      x.factors(begin / x.matrix + k, of_rows + k * x.height, of_columns + k * x.width);
-    }
+    x.factors(begin / x.matrix, count / x.matrix, of_rows, of_columns);
   }
 };
 
@@ -71,7 +67,8 @@ void step_tensor(const AdaFactorStep& step, std::int64_t t, int threads) {
   if (step.centralize[t]) x.find_means(threads, means.get());
   // A unit of work is whole matrices, or some elements of a large one, or of a tensor without.
   const bool whole = x.factored && x.matrix <= kBlock, large = x.factored && !whole;
-  const std::int64_t unit = whole ? kBlock / x.matrix * x.matrix : kBlock, units = quotient_up(x.size, unit);
+  const std::int64_t of = whole ? x.matrix : large && x.width <= kBlock ? x.width : 1;
+  const std::int64_t unit = kBlock / of * of, units = quotient_up(x.size, unit);
   Scratch<float> of_rows(large ? x.size / x.width : 0), of_columns(large ? x.size / x.height : 0);
   if (large) sum_up(x, threads, of_rows.get(), of_columns.get());
 

@@ -74,48 +74,44 @@ struct AdaFactorTensor {
     means = into;
   }
 
-  // Adds u^2 of n elements, which may lie in several rows and matrices, to the sums of their rows and columns. Columns
-  // are counted from `first_column` of the first matrix, rows from the first element's.
+  // Adds u^2 of n elements, which may lie in several rows and matrices, to the sums of their rows and columns. Rows are
+  // counted from the first element's, columns from `first_column` of its matrix.
   void add_squares(std::int64_t begin, std::int64_t n, std::int64_t first_column, double* of_rows,
                    double* of_columns) const {
     float u[kChunk];
-    std::int64_t j = begin % width, i = begin / width % height;
-    const std::int64_t most = width <= kChunk ? kChunk / width * width : kChunk;  // whole rows
-    for (std::int64_t done = 0; done < n;) {
-      const std::int64_t count = smaller(n - done, most);
+    Place at = place(begin);
+    for (std::int64_t done = 0; done < n; done += chunk()) {
+      const std::int64_t count = smaller(n - done, chunk());
       gradient(begin + done, count, u);
-      for (std::int64_t k = 0; k < count;) {
-        const std::int64_t length = smaller(width - j, count - k);
-        *of_rows += add_row(u + k, length, of_columns + j - first_column);
-        k += length;
-        j += length;
-        if (j < width) break;  // the row goes on in the next chunk
-        j = 0;
-        ++of_rows;
-        if (++i == height) i = 0, of_columns += width;
-      }
-      done += count;
+      each_row(at, count,
+               [&](auto constant, std::int64_t k, std::int64_t length, std::int64_t row, std::int64_t column)
+                   BOOST_EXT_INLINE_LAMBDA {
+                     double* to = of_columns + column - first_column;
+                     of_rows[row] += add_row<decltype(constant)::value>(u + k, length, to);
+                   });
     }
   }
 
-  // R and C of matrix m, from `parts` sums a row and `bands` sums a column.
-  void average(std::int64_t m, const double* of_rows, std::int64_t parts, const double* of_columns,
-               std::int64_t bands) const {
-    move(rows + m * height, height, of_rows, parts, parts, 1, 1 / static_cast<double>(width));
-    move(columns + m * width, width, of_columns, bands, 1, width, 1 / static_cast<double>(height));
+  // R and C of some whole matrices, from `parts` sums a row and `bands` sums a column.
+  void average(std::int64_t first, std::int64_t count, const double* of_rows, std::int64_t parts,
+               const double* of_columns, std::int64_t bands) const {
+    move(rows + first * height, count * height, of_rows, parts, parts, 1, 1 / static_cast<double>(width));
+    move(columns + first * width, count * width, of_columns, bands, 1, width, 1 / static_cast<double>(height));
   }
 
-  // V is of_rows[i]^-2 of_columns[j]^-2 for matrix m.
-  void factors(std::int64_t m, float* of_rows, float* of_columns) const {
-    const float* R = rows + m * height;
-    const float* C = columns + m * width;
-    double total = 0;
-    for (std::int64_t i = 0; i < height; ++i) total += static_cast<double>(R[i]);
-    const auto mean = static_cast<float>(total / static_cast<double>(height));
-    sixteens(height, [&](auto io, std::int64_t i)
-                         BOOST_EXT_INLINE_LAMBDA { io.store(of_rows + i, all(1) / sqrt(io.load(R + i) / all(mean))); });
-    sixteens(width, [&](auto io, std::int64_t j)
-                        BOOST_EXT_INLINE_LAMBDA { io.store(of_columns + j, all(1) / sqrt(io.load(C + j))); });
+  // V is of_rows[i]^-2 of_columns[j]^-2 in these matrices.
+  void factors(std::int64_t first, std::int64_t count, float* of_rows, float* of_columns) const {
+    const float* R = rows + first * height;
+    const float* C = columns + first * width;
+    for (std::int64_t m = 0; m < count; ++m) {
+      const float mean = mean_of(R + m * height, height);
+      for (std::int64_t i = m * height; i < (m + 1) * height; ++i) of_rows[i] = mean;
+    }
+    sixteens(count * height, [&](auto io, std::int64_t i) BOOST_EXT_INLINE_LAMBDA {
+      io.store(of_rows + i, all(1) / sqrt(io.load(R + i) / io.load(of_rows + i)));
+    });
+    sixteens(count * width, [&](auto io, std::int64_t j)
+                                BOOST_EXT_INLINE_LAMBDA { io.store(of_columns + j, all(1) / sqrt(io.load(C + j))); });
   }
 
   // The sum of (u / sqrt(V))^2 and of w^2. Masters follow.
@@ -213,23 +209,75 @@ struct AdaFactorTensor {
     }
   }
 
+  static float mean_of(const float* x, std::int64_t n) {
+    D wide{};
+    double rest = 0;
+    std::int64_t i = 0;
+    for (; i + kLanes <= n; i += kLanes) wide = wide + widen(load(x + i));
+    const double lanes = i > 0 ? sum(wide) : 0;
+    for (; i < n; ++i) rest += static_cast<double>(x[i]);
+    return static_cast<float>((lanes + rest) / static_cast<double>(n));
+  }
+
+  // Where an element lies: its row among those from the first element on, its row in its matrix, its column in its
+  // row, and where its matrix begins among the columns.
+  struct Place {
+    std::int64_t row, i, j, columns;
+  };
+  Place place(std::int64_t begin) const {
+    return factored ? Place{0, begin / width % height, begin % width, 0} : Place{0, 0, 0, 0};
+  }
+  // Elements at a time: whole rows, if they fit.
+  std::int64_t chunk() const { return factored && width <= kChunk ? kChunk / width * width : kChunk; }
+
+  // body(At<w>, k, length, row, column) for the elements k .. k + length of each row among n; w is the width where the
+  // compiler is to know it: narrow rows are most of the work of a small convolution.
+  template <class Body> BOOST_EXT_INLINE void each_row(Place& at, std::int64_t n, Body body) const {
+    switch (width) {
+      case 1:
+        return each_row_of<1>(at, n, body);
+      case 2:
+        return each_row_of<2>(at, n, body);
+      case 3:
+        return each_row_of<3>(at, n, body);
+      case 5:
+        return each_row_of<5>(at, n, body);
+      case 7:
+        return each_row_of<7>(at, n, body);
+      default:
+        return each_row_of<0>(at, n, body);
+    }
+  }
+  template <int w, class Body> BOOST_EXT_INLINE void each_row_of(Place& at, std::int64_t n, Body body) const {
+    const std::int64_t wide = w > 0 ? w : width;
+    for (std::int64_t k = 0; k < n;) {
+      const std::int64_t length = w > 0 ? w : smaller(wide - at.j, n - k);
+      body(At<w>{}, k, length, at.row, at.columns + at.j);
+      k += length;
+      if (w == 0 && (at.j += length) < wide) return;  // the row goes on in the next chunk
+      at.j = 0;
+      ++at.row;
+      if (++at.i == height) at.i = 0, at.columns += wide;
+    }
+  }
+
   // Adds u^2 to the columns; the sum of the row is returned.
-  static double add_row(const float* u, std::int64_t n, double* of_columns) {
+  template <int w> static BOOST_EXT_INLINE double add_row(const float* u, std::int64_t n, double* of_columns) {
     D row{};
     double rest = 0;
     std::int64_t j = 0;
-    for (; j + kLanes <= n; j += kLanes) {
+    for (; w == 0 && j + kLanes <= n; j += kLanes) {
       const D x = widen(load(u + j));
       const D squared = x * x;
       row = row + squared;
       store(of_columns + j, load(of_columns + j) + squared);
     }
-    for (; j < n; ++j) {
+    for (; j < (w > 0 ? w : n); ++j) {
       const double squared = static_cast<double>(u[j]) * static_cast<double>(u[j]);
       rest += squared;
       of_columns[j] += squared;
     }
-    return n < kLanes ? rest : sum(row) + rest;
+    return w > 0 || n < kLanes ? rest : sum(row) + rest;
   }
 
   // average = b average + (1-b) (sum * to_mean + eps1)
@@ -246,31 +294,25 @@ struct AdaFactorTensor {
   // body(begin, n, u, factor) for each chunk; factor is 1/sqrt(V) of factored tensors.
   template <class Body> void chunks(const Stretch& part, Body body) const {
     float u[kChunk], factor[kChunk];
-    std::int64_t j = 0, i = 0;
-    if (factored) j = part.begin % width, i = part.begin / width % height;
-    const float* of_row = part.of_rows;
-    const float* of_columns = part.of_columns;
-    for (std::int64_t done = 0; done < part.count; done += kChunk) {
-      const std::int64_t n = smaller(part.count - done, kChunk);
+    Place at = place(part.begin);
+    for (std::int64_t done = 0; done < part.count; done += chunk()) {
+      const std::int64_t n = smaller(part.count - done, chunk());
       gradient(part.begin + done, n, u);
-      for (std::int64_t k = 0; factored && k < n;) {
-        const std::int64_t length = smaller(width - j, n - k);
-        multiply(*of_row, of_columns + j, length, factor + k);
-        k += length;
-        j += length;
-        if (j < width) break;
-        j = 0;
-        ++of_row;
-        if (++i == height) i = 0, of_columns += width;
+      if (factored) {
+        each_row(at, n,
+                 [&](auto constant, std::int64_t k, std::int64_t length, std::int64_t row,
+                     std::int64_t column) BOOST_EXT_INLINE_LAMBDA {
+                   multiply<decltype(constant)::value>(part.of_rows[row], part.of_columns + column, length, factor + k);
+                 });
       }
       body(part.begin + done, n, u, factor);
     }
   }
 
-  static BOOST_EXT_INLINE void multiply(float a, const float* b, std::int64_t n, float* out) {
+  template <int w> static BOOST_EXT_INLINE void multiply(float a, const float* b, std::int64_t n, float* out) {
     std::int64_t k = 0;
-    for (; k + kLanes <= n; k += kLanes) store(out + k, a * load(b + k));
-    for (; k < n; ++k) out[k] = a * b[k];
+    for (; w == 0 && k + kLanes <= n; k += kLanes) store(out + k, a * load(b + k));
+    for (; k < (w > 0 ? w : n); ++k) out[k] = a * b[k];
   }
 };
 
