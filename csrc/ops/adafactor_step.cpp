@@ -32,7 +32,10 @@ void require_sizes(const AdaFactorTensors& a) {
     const auto at = static_cast<std::int64_t>(i);
     const auto written = [&](const char* arg, const View& v, bool may_be_half, std::int64_t size) {
       const Name name(arg, at);
-      if (!may_be_half || v.dtype != DType::f16) require_dtype(kOp, name, v, DType::f32);
+      if (may_be_half && v.dtype != DType::f32 && v.dtype != DType::f16) {
+        throw TypeError(text(kOp, ": ", name, " must be float32 or float16, got ", dtype_name(v)));
+      }
+      if (!may_be_half) require_dtype(kOp, name, v, DType::f32);
       require_size(kOp, name, v, size);
       require_writable(kOp, name, v);
     };

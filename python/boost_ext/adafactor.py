@@ -17,11 +17,16 @@ _OP = "adafactor_step"
 
 def _optional(arg: str, arrays: Any) -> Any:
     """As the native op takes them: empty in the place of None."""
-    if not isinstance(arrays, (list, tuple)):
+    if not isinstance(_filled(arg, arrays), (list, tuple)):
         return np.empty(0, np.float32) if arrays is None else arrays
-    if not arrays:
-        raise ValueError(f"{_OP}: {arg} must hold one array, or None, for each tensor, got 0")
     return [np.empty(0, np.float32) if a is None else a for a in arrays]
+
+
+def _filled(arg: str, arrays: Any) -> Any:
+    """No empty list, which would be no list to the native op."""
+    if isinstance(arrays, (list, tuple)) and not arrays:
+        raise ValueError(f"{_OP}: {arg} must hold one array for each tensor, got 0")
+    return arrays
 
 
 def adafactor_step(
@@ -108,7 +113,7 @@ def adafactor_step(
         _optional("rows", rows),
         _optional("columns", columns),
         _optional("squares", squares),
-        moments,
+        _filled("moments", moments),
         hyper,
         number(_OP, "inv_scale", inv_scale),
         t,
