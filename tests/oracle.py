@@ -269,9 +269,7 @@ def rms(x: Array) -> float:
     return float(np.sqrt(np.mean(x**2)))
 
 
-def adafactor_step(
-    w: Array, u: Array, state: Sequence[Array], step: int, decay: float, hyper: AdaFactor = AdaFactor()
-) -> Moments:
+def adafactor_step(w: Array, u: Array, state: Sequence[Array], step: int, decay: float, hyper: AdaFactor) -> Moments:
     """Shazeer and Stern 2018, algorithms 4 and 5."""
     if w.size == 0:
         return Moments(w, tuple(state))

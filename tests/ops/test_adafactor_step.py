@@ -163,7 +163,12 @@ def test_the_state_is_sublinear(rng):
     state = state_of(weight.shape)
     assert sum(s.size for s in state.values() if s is not None) == 2000
     exact = oracle.adafactor_step(
-        weight.astype(np.float64), np.ones((1000, 1000)), oracle.adafactor_state(weight.shape, None), 1, 0.0
+        weight.astype(np.float64),
+        np.ones((1000, 1000)),
+        oracle.adafactor_state(weight.shape, None),
+        1,
+        0.0,
+        oracle.AdaFactor(),
     )
     ops.adafactor_step(weight, np.ones_like(weight), **state, step=1)
     np.testing.assert_allclose(weight, exact.w, **CLOSE)

@@ -89,7 +89,9 @@ class AdaFactor(FusedOptimizer):
         super().__init__(0.0 if learning_rate is None else learning_rate, params, weight_decay, loss_scale)
         if relative_step and self.is_group_lr:
             raise ValueError("AdaFactor: groups must have no lr with relative_step, which sets it, got one that has")
-        if not isinstance(eps, (tuple, list)) or len(eps) != 2:
+        if not isinstance(eps, (tuple, list)):
+            raise TypeError(f"AdaFactor: eps must be a tuple of two floats, got {type(eps).__name__}")
+        if len(eps) != 2:
             raise ValueError(f"AdaFactor: eps must be a tuple of two floats, got {eps}")
         positive("AdaFactor", **{f"eps[{i}]": x for i, x in enumerate(eps)})
         clip, decay = _number(clip_threshold), _number(decay_rate)
