@@ -105,6 +105,26 @@ def test_mindspores_class_differs() -> None:
     np.testing.assert_allclose(_one_step(optim.AdaFactor, **schedule), _one_step(nn.AdaFactor, **fixed), **CLOSE)
     with pytest.raises(ValueError, match="cannot find fn match"):
         _one_step(nn.AdaFactor, grouped={"lr": 0.5}, **fixed)
+    seen = {"eps": (1.0, 1e-3)}  # so that the size of a gradient can be seen
+    plain = _one_step(nn.AdaFactor, **seen)
+    np.testing.assert_array_equal(_one_step(nn.AdaFactor, **seen, loss_scale=64.0), plain)
+    assert nn.AdaFactor(parameters(FLAT)).get_lr().asnumpy() == 0
+    assert nn.AdaFactor(parameters(FLAT)).use_first_moment
+
+
+def test_compression_beyond_float16() -> None:
+    """V is inf there, and at most 65504 here, where the weight goes on."""
+    moved = {}
+    for cls in (nn.AdaFactor, optim.AdaFactor):
+        weight = Parameter(Tensor(np.ones(3, np.float32)), name="w")
+        optimizer = cls([weight], beta1=None, compression=True)
+        grad = Tensor(np.full(3, 1e3, np.float32))
+        optimizer((grad,))
+        before = weight.asnumpy().copy()
+        optimizer((grad,))
+        moved[cls] = before - weight.asnumpy()
+    assert (moved[nn.AdaFactor] == 0).all()
+    assert (moved[optim.AdaFactor] > 1e-3).all()
 
 
 def test_the_state_is_sublinear() -> None:
