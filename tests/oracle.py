@@ -264,6 +264,51 @@ def ftrl_step(w: Array, u: Array, h: Array, z: Array, lr: float, l1: float, l2: 
     return Moments(np.where(np.abs(z) > l1, shrunk, 0.0), (n, z))
 
 
+class AdaFactor(NamedTuple):
+    """Hyperparameters; without `beta1` no first moment, `lr` None is the relative step."""
+
+    lr: float | None = None
+    eps: tuple[float, float] = (1e-30, 1e-3)
+    clip_threshold: float = 1.0
+    decay_rate: float = 0.8
+    beta1: float | None = None
+    scale_parameter: bool = True
+    warmup_init: bool = False
+
+
+def adafactor_state(shape: tuple[int, ...], beta1: float | None) -> tuple[Array, ...]:
+    """R and C, or V; and m, if there is one."""
+    factored = len(shape) >= 2
+    shapes = [shape[:-1], shape[:-2] + shape[-1:]] if factored else [shape]
+    return tuple(np.zeros(s) for s in shapes + ([] if beta1 is None else [shape]))
+
+
+def rms(x: Array) -> float:
+    return float(np.sqrt(np.mean(x**2)))
+
+
+def adafactor_step(w: Array, u: Array, state: Sequence[Array], step: int, decay: float, hyper: AdaFactor) -> Moments:
+    """Shazeer and Stern 2018, algorithms 4 and 5."""
+    if w.size == 0:
+        return Moments(w, tuple(state))
+    rate = min(1e-6 * step if hyper.warmup_init else 1e-2, 1 / np.sqrt(step)) if hyper.lr is None else hyper.lr
+    alpha = rate * (max(hyper.eps[1], rms(w)) if hyper.scale_parameter else 1.0)
+    beta2 = 1 - step**-hyper.decay_rate
+    now = u**2 + hyper.eps[0]
+    means = [now.mean(axis=-1), now.mean(axis=-2)] if w.ndim >= 2 else [now]
+    averages = [beta2 * state[k] + (1 - beta2) * mean for k, mean in enumerate(means)]
+    v = averages[0]
+    if w.ndim >= 2:
+        R, C = averages
+        v = (R / R.mean(axis=-1, keepdims=True))[..., :, None] * C[..., None, :]
+    U = u / np.sqrt(v)
+    m = alpha * U / max(1.0, rms(U) / hyper.clip_threshold)
+    if hyper.beta1 is not None:
+        m = hyper.beta1 * state[-1] + (1 - hyper.beta1) * m
+        averages.append(m)
+    return Moments(w - alpha * decay * w - m, tuple(averages))
+
+
 def lars_ratio(w: Array, g: Array, lr: float, decay: float, coefficient: float, epsilon: float, clip: bool) -> float:
     weight, gradient = np.linalg.norm(w.ravel()), np.linalg.norm(g.ravel())
     if weight == 0 or gradient == 0:

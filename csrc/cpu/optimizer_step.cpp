@@ -1,5 +1,6 @@
 #include "ops/optimizer_step.h"
 
+#include "cpu/chunks.h"
 #include "cpu/optimizer_rules.h"
 #include "cpu/parallel.h"
 
@@ -7,38 +8,6 @@ namespace boost_ext::cpu::BOOST_EXT_ISA {
 namespace {
 
 constexpr std::int64_t kBlock = 4096;
-constexpr std::int64_t kChunk = 1024;  // what is converted at a time: half the first cache for weights and gradients
-
-// sweep() without its four accumulators: for bodies that wait for memory, roots and quotients, and are long.
-template <class Body> BOOST_EXT_INLINE void sixteens(std::int64_t n, Body&& body) {
-  std::int64_t i = 0;
-  for (; i + kLanes <= n; i += kLanes) body(Full{}, i);
-  if (i < n) body(Part{n - i}, i);
-}
-
-bool is_half(const View& v) { return v.dtype == DType::f16 || v.dtype == DType::bf16; }
-
-// A weight that is no longer what its master rounds to was set by somebody else, and the master follows.
-template <class T> void follow(float* master, const T* narrow, std::int64_t n) {
-  sixteens(n, [&](auto io, std::int64_t i) BOOST_EXT_INLINE_LAMBDA {
-    const F kept = io.load(master + i);
-    T rounded[kLanes];
-    store(rounded, kept);
-    const F weight = io.load(narrow + i);
-    io.store(master + i, where_equal(load(rounded), weight, kept, weight));
-  });
-}
-
-template <class From, class To> void convert(const From* from, To* to, std::int64_t n) {
-  sixteens(n, [&](auto io, std::int64_t i) BOOST_EXT_INLINE_LAMBDA { io.store(to + i, io.load(from + i)); });
-}
-
-// n <= kChunk elements as float32: where they lie, or converted in `scratch`. So rules are compiled for float32 only.
-float* as_floats(const View& v, std::int64_t begin, std::int64_t n, float* scratch) {
-  if (!is_half(v)) return static_cast<float*>(v.data) + begin;
-  typed(v, [&](auto* p) { convert(p + begin, scratch, n); });
-  return scratch;
-}
 
 // The mean of the ready gradients of one row.
 float row_mean(const View& weights, const View& grads, Block at, float scale, float l2) {

@@ -36,6 +36,7 @@ using Vh __attribute__((vector_size(kWidth * 2))) = std::uint16_t;  // kWidth la
 
 // For loads and stores at any address; memcpy of a whole F goes through 16-byte pieces on the stack in GCC 12.
 using UnalignedVf __attribute__((vector_size(kWidth * 4), aligned(1), may_alias)) = float;
+using UnalignedVd __attribute__((vector_size(kWidth * 4), aligned(1), may_alias)) = double;
 using UnalignedVh __attribute__((vector_size(kWidth * 2), aligned(1), may_alias)) = std::uint16_t;
 
 struct F {
@@ -240,6 +241,14 @@ BOOST_EXT_INLINE void store(BFloat* p, F a) {
   }
 }
 
+BOOST_EXT_INLINE D load(const double* p) {
+  D r;
+  BOOST_EXT_EACH2(i) r.v[i] = *reinterpret_cast<const UnalignedVd*>(p + i * kWidth / 2);
+  return r;
+}
+BOOST_EXT_INLINE void store(double* p, D a) {
+  BOOST_EXT_EACH2(i) * reinterpret_cast<UnalignedVd*>(p + i * kWidth / 2) = a.v[i];
+}
 BOOST_EXT_INLINE D widen(F a) {
   D r;
   BOOST_EXT_EACH(i) {

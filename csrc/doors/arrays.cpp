@@ -137,9 +137,7 @@ View Arrays::from_numpy(const Name& arg, py::array array) {
   require_contiguous(op_, arg, (array.flags() & py::array::c_style) != 0);
   require_aligned(op_, arg, (array.flags() & py::detail::npy_api::NPY_ARRAY_ALIGNED_) != 0);
   v.data = const_cast<void*>(array.data());
-  v.size = array.size();
-  v.ndim = static_cast<int>(array.ndim());
-  v.rows = v.ndim > 0 ? array.shape(0) : 1;
+  v.set_shape(static_cast<int>(array.ndim()), [&](int d) { return array.shape(d); });
   v.writable = array.writeable();
   return v;
 }
@@ -160,10 +158,8 @@ View Arrays::from_mindspore(const Name& arg, py::handle object) {
   View v;
   set_dtype(v, get(0));
   const auto shape = py::reinterpret_borrow<py::tuple>(get(1));
-  v.ndim = static_cast<int>(shape.size());
-  v.size = 1;
-  for (py::handle extent : shape) v.size *= extent.cast<std::int64_t>();
-  v.rows = v.ndim > 0 ? shape[0].cast<std::int64_t>() : 1;
+  v.set_shape(static_cast<int>(shape.size()),
+              [&](int d) { return shape[static_cast<std::size_t>(d)].cast<std::int64_t>(); });
   if (v.size > 0) require_contiguous(op_, arg, call(2).ptr() == Py_True);
   if (!on_device_known_) {
     if (!py::cast<std::string>(get(4)).compare(0, 6, "Ascend")) mindspore_device_ = Device::ascend;
@@ -214,10 +210,7 @@ View Arrays::from_dlpack(const Name& arg, py::handle object) {
   require(t != nullptr, op_, ": ", arg, " must return a DLPack capsule from __dlpack__, got something else");
   alive_.push_back(std::move(capsule));
   set_dtype(v, t->dtype);
-  v.ndim = t->ndim;
-  v.rows = t->ndim > 0 ? t->shape[0] : 1;
-  v.size = 1;
-  for (std::int32_t i = 0; i < t->ndim; ++i) v.size *= t->shape[i];
+  v.set_shape(t->ndim, [t](int d) { return t->shape[d]; });
   if (v.size > 0) require_contiguous(op_, arg, contiguous(*t));
   v.data = static_cast<char*>(t->data) + t->byte_offset;
   require_aligned(op_, arg,

@@ -75,10 +75,7 @@ class Params {
   View at(int i) const {
     View v;
     v.data = data_[i];
-    v.ndim = ndims_[i];
-    v.rows = v.ndim > 0 ? shapes_[i][0] : 1;
-    v.size = 1;
-    for (int d = 0; d < v.ndim; ++d) v.size *= shapes_[i][d];
+    v.set_shape(ndims_[i], [&](int d) { return shapes_[i][d]; });
     v.dtype = parse(op_, i, dtypes_[i]);
     return v;
   }

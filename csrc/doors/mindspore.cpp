@@ -5,6 +5,7 @@
 #include "doors/graph.h"
 #include "doors/packed_step.h"
 #include "ops/accumulate.h"
+#include "ops/adafactor_step.h"
 #include "ops/adasum.h"
 #include "ops/bfgs_update.h"
 #include "ops/centralize.h"

@@ -2,13 +2,17 @@
 // numbers included, so that nothing is read on the Python side.
 #pragma once
 
+#include <string>
+#include <vector>
+
 #include "ops/tensor.h"
 
 namespace boost_ext {
 
 // In this order, n tensors in g groups (same learning rate, decay and centralization), k states:
-//   layout    int32 (6 + 4 n,): rule, g, k, whether there are powers, whether there is `first`, n; then for each
-//             tensor its group, whether it is centralized, has a master, and a gradient of some rows only
+//   layout    int32 (6 + 4 n,): rule (its place in packed_rules), g, k, whether there are powers, whether there is
+//             `first`, n; then for each tensor its group, whether it is centralized, has a master, and a gradient of
+//             some rows only
 //   hyper     float64: those of the rule, and the optimizer's own loss scale, which its decays are multiplied with
 //   skip      bool (1,): if true, nothing is written at all
 //   scale     float32 (1,): gradients are divided by scale * own loss scale
@@ -19,7 +23,12 @@ namespace boost_ext {
 //   weights   n; masters: as many as the layout says; grads: n; state: k n
 //   first     n of float32 (1,), written: not 0 in the first step of a tensor
 //   indices   int32, for each tensor whose gradient holds some rows only: which ones
+//
+// Adafactor's state are R and C of each tensor of two axes and more and V of each other one, and if k is 1 then n first
+// moments; nothing is listed that a tensor does not have. Its hyper: eps1, eps2, clip_threshold, decay_rate, beta1,
+// scale_parameter, relative_step, warmup_init. ratio is one 1; powers one array: the number of this step, written.
 void packed_step(const Views& arrays);
+std::vector<std::string> packed_rules();  // those of optimizer_step, then adafactor
 
 // The call of lars, for the same optimizer: layout, hyper, lars (float64: coefficient, epsilon, clip), apply (int32,
 // one a tensor), scale, lr and decay of each group, ratios (2 n,), weights, grads, as above.

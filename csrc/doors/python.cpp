@@ -5,8 +5,10 @@
 
 #include "doors/arrays.h"
 #include "doors/packed_step.h"
+#include "doors/python_adafactor.h"
 #include "doors/python_adasum_part.h"
 #include "ops/accumulate.h"
+#include "ops/adafactor_step.h"
 #include "ops/adasum.h"
 #include "ops/bfgs_update.h"
 #include "ops/centralize.h"
@@ -339,7 +341,8 @@ PYBIND11_MODULE(_core, m) {
   m.def("lars", &py_lars, py::arg("weights"), py::arg("grads"), py::arg("ratios"), py::arg("coefficient"),
         py::arg("epsilon"), py::arg("clip"), py::arg("scale"), py::arg("lr"), py::arg("weight_decay"),
         py::arg("apply"));
-  m.def("optimizer_rules", &rule_names);
+  m.def("optimizer_rules", &packed_rules);
+  define_adafactor_step(m);
   m.def("build_info", &build_info);
   m.def("num_threads", &num_threads);
   m.def("set_num_threads", &set_num_threads, py::arg("threads"));

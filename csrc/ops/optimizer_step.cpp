@@ -38,20 +38,6 @@ int hyper_count(const RuleFacts& rule) {
   return n;
 }
 
-// One value for all tensors, or one for each.
-template <class T>
-std::vector<T> spread(const char* op, const char* arg, const std::vector<T>& values, std::size_t count, T missing) {
-  if (values.empty()) return std::vector<T>(count, missing);
-  if (values.size() == 1) return std::vector<T>(count, values[0]);
-  require(values.size() == count, op, ": ", arg, " must hold one value, or one for each of the ", count,
-          " parameters, got ", values.size());
-  return values;
-}
-
-void require_non_negative(const char* op, const char* arg, const std::vector<float>& values) {
-  for (float x : values) require(x >= 0 && std::isfinite(x), op, ": ", arg, " must be finite and >= 0, got ", x);
-}
-
 void require_hyper(const RuleFacts& rule, const std::vector<double>& hyper) {
   const auto n = static_cast<std::size_t>(hyper_count(rule));
   require(hyper.size() == n, rule.op, ": rule ", rule.name, " must get ", n, " hyperparameters, got ", hyper.size());

@@ -55,6 +55,10 @@ void require_finite(const char* op, const char* arg, double value) {
   require(std::isfinite(value), op, ": ", arg, " must be finite, got ", value);
 }
 
+void require_non_negative(const char* op, const char* arg, const std::vector<float>& values) {
+  for (float x : values) require(x >= 0 && std::isfinite(x), op, ": ", arg, " must be finite and >= 0, got ", x);
+}
+
 void require_floats(const char* op, const List& list) {
   require(!list.views.empty(), op, ": ", list.arg, " must hold at least one array, got an empty list");
   for (std::size_t i = 0; i < list.views.size(); ++i) {

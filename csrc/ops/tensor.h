@@ -20,12 +20,14 @@ constexpr std::int64_t item_size(DType t) {
 }
 const char* name(DType t);
 
-// A C-contiguous array in row-major order. `rows` is the extent of the first axis (1 for a scalar), ndim the number
-// of axes; no op needs more of the shape than that.
+// A C-contiguous array in row-major order. `rows` is the extent of the first axis (1 for a scalar), height and width
+// those of the last two (1 where there is none), ndim the number of axes; no op needs more of the shape than that.
 struct View {
   void* data = nullptr;
   std::int64_t size = 0;
   std::int64_t rows = 1;
+  std::int64_t height = 1;
+  std::int64_t width = 1;
   int ndim = 1;
   DType dtype = DType::f32;
   Device device = Device::cpu;
@@ -33,6 +35,15 @@ struct View {
   const char* other_dtype = nullptr;  // how DType::other is called, for the message of the op that refuses it
 
   std::int64_t bytes() const { return size * item_size(dtype); }
+  // extent(d) is the extent of axis d.
+  template <class Extent> void set_shape(int axes, Extent extent) {
+    ndim = axes;
+    size = 1;
+    for (int d = 0; d < axes; ++d) size *= extent(d);
+    rows = axes > 0 ? extent(0) : 1;
+    height = axes > 1 ? extent(axes - 2) : 1;
+    width = axes > 0 ? extent(axes - 1) : 1;
+  }
 };
 using Views = std::vector<View>;
 
@@ -83,6 +94,17 @@ void require_dtype(const char* op, Name arg, const View& v, DType expected);
 void require_size(const char* op, Name arg, const View& v, std::int64_t expected);
 void require_writable(const char* op, Name arg, const View& v);
 void require_finite(const char* op, const char* arg, double value);
+void require_non_negative(const char* op, const char* arg, const std::vector<float>& values);
+
+// One value for all tensors, or one for each.
+template <class T>
+std::vector<T> spread(const char* op, const char* arg, const std::vector<T>& values, std::size_t count, T missing) {
+  if (values.empty()) return std::vector<T>(count, missing);
+  if (values.size() == 1) return std::vector<T>(count, values[0]);
+  require(values.size() == count, op, ": ", arg, " must hold one value, or one for each of the ", count,
+          " parameters, got ", values.size());
+  return values;
+}
 
 // One list of tensors as an argument.
 struct List {

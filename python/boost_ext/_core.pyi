@@ -85,6 +85,21 @@ def optimizer_step_rows(
     centralize: list[int],
     first: list[int],
 ) -> None: ...
+def adafactor_step(
+    params: Any,
+    masters: Any,
+    grads: Any,
+    rows: Any,
+    columns: Any,
+    squares: Any,
+    moments: Any,
+    hyper: list[float],
+    scale: float,
+    step: int,
+    lr: list[float],
+    weight_decay: list[float],
+    centralize: list[int],
+) -> None: ...
 def fixed_arrays(tensors: Any) -> Any: ...
 def packed_step(*args: Any) -> None: ...
 def packed_lars(arrays: Any) -> None: ...

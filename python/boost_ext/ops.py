@@ -24,6 +24,7 @@ import numpy as np
 
 from boost_ext import _core
 from boost_ext._arguments import Array, Arrays, empty_like, factors, integer, number
+from boost_ext.adafactor import adafactor_step
 from boost_ext.clipping import clip_by_global_norm
 from boost_ext.finiteness import FiniteReport, TensorReport
 from boost_ext.lars import lars_ratios
@@ -34,6 +35,7 @@ __all__ = [
     "FiniteReport",
     "TensorReport",
     "accumulate",
+    "adafactor_step",
     "adasum_combine",
     "adasum_dots",
     "adasum_pair",

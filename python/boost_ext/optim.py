@@ -1,5 +1,6 @@
 """The optimizers: native steps behind the interface of ``mindspore.nn``'s."""
 
+from boost_ext.ms.optim.adafactor import AdaFactor
 from boost_ext.ms.optim.adagrad import Adagrad, ProximalAdagrad
 from boost_ext.ms.optim.adam import Adam, AdamOffload, AdamWeightDecay, LazyAdam
 from boost_ext.ms.optim.ftrl import FTRL
@@ -14,6 +15,7 @@ __all__ = [
     "FTRL",
     "LARS",
     "SGD",
+    "AdaFactor",
     "Adagrad",
     "Adam",
     "AdamOffload",

@@ -18,6 +18,7 @@
 namespace native {
 
 void test_doors();
+void test_adafactor_step();
 void test_optimizer_step();
 
 namespace {
@@ -296,6 +297,7 @@ int main() {
   test_refusals();
   test_concurrent_calls();
   test_doors();
+  test_adafactor_step();
   test_optimizer_step();
   std::printf("%d passed, %d failed\n", passed, failed);
   return failed == 0 ? 0 : 1;

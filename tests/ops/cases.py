@@ -166,6 +166,24 @@ CASES = [
     step("centered_rmsprop_step", "mean_grads", "mean_squares", "moments"),
     step("ftrl_step", "accum", "linear", lr_power=-0.3),
     Case(
+        "adafactor_step",
+        lambda r: {
+            **{n: [f32(r, 3, 8), f32(r, 2, N)] for n in ("params", "grads", "moments")},
+            **{"rows": [f32(r, 3) ** 2, f32(r, 2) ** 2], "columns": [f32(r, 8) ** 2, f32(r, N) ** 2]},
+        },
+        {
+            **{"params": WRITTEN, "grads": READ, "rows": WRITTEN32, "columns": WRITTEN32},
+            "moments": Argument("float32 or float16", written=True),
+        },
+        {"step": 2, "beta1": 0.9, "squares": [None, None]},
+    ),
+    Case(
+        "adafactor_step",
+        lambda r: {n: [f32(r, N) ** 2, f32(r, 8) ** 2] for n in ("params", "grads", "squares")},
+        {"params": WRITTEN, "grads": READ, "squares": Argument("float32 or float16", written=True)},
+        {"step": 2, "lr": 0.1, "rows": [None, None], "columns": [None, None]},
+    ),
+    Case(
         "momentum_step",
         lambda r: {
             "params": [t.astype(np.float16) for t in lists(r, "params")["params"]],
@@ -193,7 +211,13 @@ CASES = [
 
 def label(case: Case) -> str:
     """The op, and the argument that makes it another case."""
-    for name, other in (("lr", "saved"), ("indices", "indices"), ("masters", "masters"), ("max_moments2", "amsgrad")):
+    for name, other in (
+        ("lr", "saved"),
+        ("indices", "indices"),
+        ("masters", "masters"),
+        ("max_moments2", "amsgrad"),
+        ("squares", "vectors"),
+    ):
         if name in case.arrays:
             return f"{case.op}+{other}"
     return case.op

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 from mindspore import Parameter, Tensor, nn
 
 from boost_ext.ms.grad_centralization import centralizing
+from boost_ext.ms.optim.adafactor import AdaFactor
 from boost_ext.ms.optim.lars import LARS
 from boost_ext.ms.optimizer_copy import attributes, per_parameter_state
 
@@ -71,7 +72,7 @@ def _decay(optimizer: nn.Optimizer, decay: Any) -> Any:
 
 
 def _default_rate(optimizer: nn.Optimizer, groups: Sequence[Any]) -> Any:
-    if isinstance(optimizer, nn.AdaFactor) and optimizer.relative_step:
+    if isinstance(optimizer, (nn.AdaFactor, AdaFactor)) and optimizer.relative_step:
         return None
     if not optimizer.is_group_lr:
         return _rate_of(optimizer, optimizer.parameters[0])

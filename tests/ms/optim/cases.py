@@ -97,6 +97,16 @@ def _lamb(w, u, s, lr, t, decay):
     return oracle.lamb_step(w, u, *s, lr, t, 0.9, 0.999, 1e-6, decay)
 
 
+def _adafactor(**hyper: Any) -> Callable[..., oracle.Moments]:
+    """Its state has shapes of its own, and is made by the first step."""
+
+    def rule(w, u, s, lr, t, decay):
+        own = oracle.AdaFactor(lr=lr, **hyper)
+        return oracle.adafactor_step(w, u, s or oracle.adafactor_state(w.shape, own.beta1), t, decay, own)
+
+    return rule
+
+
 _RMS = {"momentum": 0.5, "epsilon": 1e-6}
 CASES: dict[str, Case] = {
     "Momentum": Case(optim.Momentum, _momentum(False), (0,), {"momentum": 0.9}, nn.Momentum),
@@ -114,6 +124,15 @@ CASES: dict[str, Case] = {
         optim.AdamWeightDecay, _adam_weight_decay, (0, 0), {}, nn.AdamWeightDecay, decoupled=True, scales=False
     ),
     "Lamb": Case(optim.Lamb, _lamb, (0, 0), {}, decoupled=True, scales=False),
+    # Beside mindspore.nn.AdaFactor in test_adafactor.py: it knows neither groups nor a loss scale.
+    "AdaFactor": Case(optim.AdaFactor, _adafactor(), (), {"relative_step": False, "beta1": None}, decoupled=True),
+    "AdaFactor-moment": Case(
+        optim.AdaFactor,
+        _adafactor(beta1=0.9, scale_parameter=False, clip_threshold=0.5),
+        (),
+        {"relative_step": False, "beta1": 0.9, "scale_parameter": False, "clip_threshold": 0.5},
+        decoupled=True,
+    ),
     "Adagrad": Case(optim.Adagrad, _adagrad, (0.1,), {}, nn.Adagrad),
     "Adagrad-slots": Case(optim.Adagrad, _frozen_adagrad, (0.1,), {"update_slots": False}),
     "ProximalAdagrad": Case(optim.ProximalAdagrad, _proximal(0, 0), (0.1,), {}, nn.ProximalAdagrad),

@@ -50,6 +50,20 @@ SIGNATURES: dict[str, dict[str, Any]] = {
     "AdamOffload": _ADAM,
     "AdamWeightDecay": {"params": ..., "learning_rate": 1e-3, **_DECOUPLED},
     "Lamb": {"params": ..., "learning_rate": ..., **_DECOUPLED},
+    "AdaFactor": {
+        "params": ...,
+        "learning_rate": None,
+        "eps": (1e-30, 1e-3),
+        "clip_threshold": 1.0,
+        "decay_rate": 0.8,
+        "beta1": None,
+        "weight_decay": 0.0,
+        "scale_parameter": True,
+        "relative_step": True,
+        "warmup_init": False,
+        "compression": False,
+        "loss_scale": 1.0,
+    },
     "Adagrad": {
         "params": ...,
         "accum": 0.1,
@@ -88,6 +102,8 @@ FLOATS: dict[str, tuple[Any, float, str]] = {
     "beta1": (1, 1.0, r"must be in \(0, 1\)"),
     "beta2": (0, 0.0, r"must be in \(0, 1\)"),
     "eps": (1, 0.0, "must be finite and > 0"),
+    "clip_threshold": (1, 0.0, "must be finite and > 0"),
+    "decay_rate": (1, 1.0, r"must be in \(0, 1\)"),
     "epsilon": (1, -1.0, "must be finite and > 0"),
     "decay": (1, -0.1, "must be finite and >= 0"),
     "accum": (1, -0.1, "must be finite and >= 0"),
@@ -98,7 +114,15 @@ FLOATS: dict[str, tuple[Any, float, str]] = {
 }
 
 
-@pytest.mark.parametrize(("name", "argument"), [(n, a) for n in CLASSES for a in FLOATS if a in SIGNATURES[n]])
+@pytest.mark.parametrize(
+    ("name", "argument"),
+    [
+        (n, a)
+        for n in CLASSES
+        for a in FLOATS
+        if isinstance(SIGNATURES[n].get(a, ()), float) or SIGNATURES[n].get(a) is ...
+    ],
+)
 def test_hyperparameters(name: str, argument: str) -> None:
     wrong, outside, message = FLOATS[argument]
     with pytest.raises(TypeError, match=f"^{name}: {argument} must be a float, got {type(wrong).__name__}$"):
@@ -113,6 +137,7 @@ def _required(name: str) -> dict[str, Any]:
 
 
 _FLAGS = ("use_locking", "use_nesterov", "nesterov", "use_amsgrad", "update_slots", "centered")
+_FLAGS += ("scale_parameter", "relative_step", "warmup_init", "compression")
 
 
 @pytest.mark.parametrize(("name", "argument"), [(n, a) for n in CLASSES for a in _FLAGS if a in SIGNATURES[n]])
@@ -129,7 +154,7 @@ def test_what_all_of_them_refuse(name: str) -> None:
         return CASES[name].make(params, **kwargs)
 
     for rate in (None, nn.ReLU()):
-        with pytest.raises(TypeError):
+        with pytest.raises(ValueError if rate is None and name == "AdaFactor" else TypeError):
             make(parameters(), learning_rate=rate)
     with pytest.raises(ValueError, match="learning rate"):
         make(parameters(), learning_rate=-0.1)

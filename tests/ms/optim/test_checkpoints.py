@@ -88,6 +88,8 @@ def test_names_shapes_and_dtypes_are_mindspores(name: str) -> None:
     theirs = getattr(nn, case.ours.__name__)(parameters(FLAT), learning_rate=0.1, **case.arguments)
     ours = {p.name: (tuple(p.shape), p.dtype) for p in case.make(parameters(FLAT)).get_parameters()}
     expected = {p.name: (tuple(p.shape), p.dtype) for p in theirs.get_parameters()}
+    # Without a first moment mindspore.nn.AdaFactor has one without a name.
+    expected = {n: of for n, of in expected.items() if not n.startswith("Parameter")}
     if name.startswith("SGD"):
         ours = {n: of for n, of in ours.items() if "stat." not in n}
         expected = {n: of for n, of in expected.items() if n in ours}

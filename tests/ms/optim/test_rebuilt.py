@@ -87,7 +87,7 @@ def groups_of(params: list[Parameter], rate: float | None) -> list[dict[str, Any
 
 
 MODES = [pytest.param(ms.PYNATIVE_MODE, name, id=f"pynative-{name}") for name in CLASSES]
-MODES += [pytest.param(ms.GRAPH_MODE, name, id=f"graph-{name}") for name in ("Momentum", "Adam", "FTRL")]
+MODES += [pytest.param(ms.GRAPH_MODE, name, id=f"graph-{name}") for name in ("Momentum", "Adam", "AdaFactor", "FTRL")]
 
 
 @pytest.mark.parametrize(("mode", "name"), MODES, indirect=["mode"])
@@ -129,7 +129,7 @@ def test_narrowed_with_dampening(mode: int) -> None:
     np.testing.assert_allclose(arrays(params)[3], w[3] - 0.1 * (first[3] + v), rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("name", ["SGD-momentum", "Adam", "RMSProp-centered"])
+@pytest.mark.parametrize("name", ["SGD-momentum", "Adam", "AdaFactor-moment", "RMSProp-centered"])
 def test_freeze_opt(mode: int, name: str) -> None:
     """Each of its optimizers trains the parameters from some group on."""
     case, params = CASES[name], parameters()

@@ -82,6 +82,7 @@ class FusedOptimizer(CentralizingOptimizer):
     per_parameter_attributes: ClassVar[tuple[str, ...]] = (
         *("masters", "states0", "states1", "states2", "first"),
         *("moments", "linear", "accum", "moment1", "moment2", "vhat", "moments1", "moments2", "ms", "mg", "moment"),
+        *("exp_avg", "exp_avg_sq", "exp_avg_sq_row", "exp_avg_sq_col"),
     )
 
     def _fuse(

@@ -67,7 +67,7 @@ class LARS(nn.Optimizer):
     ) -> None:
         if not isinstance(optimizer, FusedOptimizer):
             raise TypeError(f"LARS: optimizer must be one of boost_ext.optim, got {type(optimizer).__name__}")
-        if optimizer.rule in ("adam_weight_decay", "lamb"):
+        if optimizer.rule in ("adafactor", "adam_weight_decay", "lamb"):
             raise TypeError(
                 f"LARS: {type(optimizer).__name__} decouples its weight decay; LARS needs it in the gradient"
             )

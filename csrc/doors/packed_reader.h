@@ -1,0 +1,110 @@
+// How a packed call is read: array by array, in the order of packed_step.h.
+#pragma once
+
+#include "ops/tensor.h"
+
+namespace boost_ext {
+
+constexpr std::int64_t kHeader = 6, kPerTensor = 4;
+
+class Reader {
+ public:
+  Reader(const char* op, const Views& arrays) : op_(op), arrays_(arrays) {}
+  const View& take(const char* arg, DType dtype, std::int64_t size) {
+    const View& v = take(arg);
+    require_dtype(op_, arg, v, dtype);
+    if (size >= 0) require_size(op_, arg, v, size);
+    return v;
+  }
+  const View& take(const char* arg) {
+    require(next_ < arrays_.size(), op_, ": ", arg, " is missing, got ", arrays_.size(), " arrays");
+    return arrays_[next_++];
+  }
+  template <class T> T* data(const char* arg, DType dtype, std::int64_t size) {
+    return static_cast<T*>(take(arg, dtype, size).data);
+  }
+  Views list(const char* arg, std::int64_t count) {
+    Views views;
+    views.reserve(static_cast<std::size_t>(count));
+    for (std::int64_t i = 0; i < count; ++i) views.push_back(take(arg));
+    return views;
+  }
+  const std::int32_t* layout() {
+    const View& v = take("layout", DType::i32, -1);
+    const auto* header = static_cast<const std::int32_t*>(v.data);
+    require(v.size >= kHeader && v.size == kHeader + kPerTensor * header[5], op_, ": layout must fit its tensors, got ",
+            v.size, " numbers");
+    return header;
+  }
+  // `count` numbers of groups, times a factor.
+  std::vector<float> numbers(const char* arg, std::int64_t count, double factor) {
+    std::vector<float> values;
+    for (std::int64_t i = 0; i < count; ++i) {
+      values.push_back(static_cast<float>(factor * *data<float>(arg, DType::f32, 1)));
+    }
+    return values;
+  }
+  void require_end() const {
+    require(next_ == arrays_.size(), op_, ": must get as many arrays as the layout says, got ", arrays_.size());
+  }
+
+ private:
+  const char* op_;
+  const Views& arrays_;
+  std::size_t next_ = 0;
+};
+
+// What a number of each group is for tensor i.
+inline float of_group(const char* op, const std::vector<float>& groups, const std::int32_t* header, std::int64_t i) {
+  const auto group = static_cast<std::size_t>(header[kHeader + kPerTensor * i]);
+  require(group < groups.size(), op, ": layout must name one of ", groups.size(), " groups, got ", group);
+  return groups[group];
+}
+
+// What packed_step begins with for every rule, up to the numbers of the groups.
+struct PackedHead {
+  const std::int32_t* header;
+  std::int64_t groups, states, n;
+  const View& hyper;  // the last one is own_scale
+  double own_scale;
+  bool skip;
+  double scale = 1;  // 1 / all loss scales
+  std::int32_t* step = nullptr;
+  const View* ratio = nullptr;
+  std::vector<float> lr, decay;
+
+  explicit PackedHead(Reader& in)
+      : header(in.layout()),
+        groups(header[1]),
+        states(header[2]),
+        n(header[5]),
+        hyper(in.take("hyper", DType::f64, -1)),
+        own_scale(numbers()[hyper.size - 1]),
+        skip(*in.data<bool>("skip", DType::b8, 1)) {
+    if (skip) return;
+    scale = 1 / (static_cast<double>(*in.data<float>("scale", DType::f32, 1)) * own_scale);
+    step = in.data<std::int32_t>("step", DType::i32, 1);
+    ratio = &in.take("ratio", DType::f32, -1);
+    lr = in.numbers("lr", groups, 1);
+    decay = in.numbers("weight_decay", groups, 1 / own_scale);
+  }
+  const double* numbers() const { return static_cast<const double*>(hyper.data); }
+  // What the layout says of tensor i: 0 its group, 1 whether it is centralized, 2 has a master, 3 some rows only.
+  std::int32_t of_tensor(std::int64_t i, int what) const { return header[kHeader + kPerTensor * i + what]; }
+  // The next arrays, as many as there are half weights; in a list of all weights, empty beside the others.
+  Views masters(Reader& in) const {
+    Views all;
+    bool some = false;
+    for (std::int64_t i = 0; i < n; ++i) {
+      all.emplace_back();
+      all.back().size = 0;
+      if (of_tensor(i, 2)) all.back() = in.take("masters"), some = true;
+    }
+    return some ? all : Views();
+  }
+};
+
+// packed_step, from there on, for Adafactor.
+void packed_adafactor(Reader& in, const PackedHead& head);
+
+}  // namespace boost_ext
