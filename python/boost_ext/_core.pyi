@@ -49,6 +49,7 @@ def optimizer_step(
     masters: Any,
     grads: Any,
     state: Any,
+    scales: Any,
     rule: str,
     hyper: list[float],
     scale: float,
@@ -58,6 +59,7 @@ def optimizer_step(
     ratio: list[float],
     centralize: list[int],
     first: list[int],
+    seed: int,
 ) -> None: ...
 def optimizer_step_rows(
     weights: Any,
@@ -74,6 +76,7 @@ def optimizer_step_rows(
     ratio: list[float],
     centralize: list[int],
     first: list[int],
+    seed: int,
 ) -> None: ...
 def fixed_arrays(tensors: Any) -> Any: ...
 def packed_step(*args: Any) -> None: ...

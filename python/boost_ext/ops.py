@@ -28,6 +28,7 @@ from boost_ext.finiteness import FiniteReport, TensorReport
 from boost_ext.lars import lars_ratios
 from boost_ext.optimizer_ops import *  # noqa: F403
 from boost_ext.optimizer_ops import __all__ as _STEPS
+from boost_ext.optimizer_state import dequantize_state, quantize_state
 
 __all__ = [
     "FiniteReport",
@@ -38,6 +39,7 @@ __all__ = [
     "adasum_pair",
     "bfgs_update",
     "centralize",
+    "dequantize_state",
     "dim_reduce_apply",
     "dim_reduce_direction",
     "dim_reduce_trial",
@@ -46,6 +48,7 @@ __all__ = [
     "loss_scale_update",
     "pca_back_project",
     "pca_project",
+    "quantize_state",
     "unscale_and_check",
     *_STEPS,
 ]
