@@ -6,39 +6,72 @@
 
 namespace boost_ext::cpu::BOOST_EXT_ISA {
 
-using Vc __attribute__((vector_size(kWidth))) = std::uint8_t;  // kWidth lanes
+// Bytes as integers, and integers below 256 as bytes; by hand, since GCC 12 takes them apart one by one.
+#if defined(__AVX512F__)
+BOOST_EXT_INLINE Vu load_bytes(const std::uint8_t* p) {
+  return reinterpret_cast<Vu>(_mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))));
+}
+BOOST_EXT_INLINE void store_bytes(std::uint8_t* p, Vu x) {
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm512_cvtepi32_epi8(reinterpret_cast<__m512i>(x)));
+}
+#elif defined(__AVX2__)
+BOOST_EXT_INLINE Vu load_bytes(const std::uint8_t* p) {
+  return reinterpret_cast<Vu>(_mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p))));
+}
+BOOST_EXT_INLINE void store_bytes(std::uint8_t* p, Vu x) {
+  const auto all = reinterpret_cast<__m256i>(x);
+  const __m128i shorts = _mm_packus_epi32(_mm256_castsi256_si128(all), _mm256_extracti128_si256(all, 1));
+  _mm_storel_epi64(reinterpret_cast<__m128i*>(p), _mm_packus_epi16(shorts, shorts));
+}
+#elif defined(__x86_64__)
+BOOST_EXT_INLINE Vu load_bytes(const std::uint8_t* p) {
+  std::int32_t four;
+  std::memcpy(&four, p, sizeof four);
+  const __m128i zero = _mm_setzero_si128();
+  return reinterpret_cast<Vu>(_mm_unpacklo_epi16(_mm_unpacklo_epi8(_mm_cvtsi32_si128(four), zero), zero));
+}
+BOOST_EXT_INLINE void store_bytes(std::uint8_t* p, Vu x) {
+  const auto all = reinterpret_cast<__m128i>(x);
+  const __m128i shorts = _mm_packs_epi32(all, all);
+  const std::int32_t four = _mm_cvtsi128_si32(_mm_packus_epi16(shorts, shorts));
+  std::memcpy(p, &four, sizeof four);
+}
+#else
 using UnalignedVc __attribute__((vector_size(kWidth), aligned(1), may_alias)) = std::uint8_t;
+BOOST_EXT_INLINE Vu load_bytes(const std::uint8_t* p) {
+  return __builtin_convertvector(*reinterpret_cast<const UnalignedVc*>(p), Vu);
+}
+BOOST_EXT_INLINE void store_bytes(std::uint8_t* p, Vu x) {
+  *reinterpret_cast<UnalignedVc*>(p) = __builtin_convertvector(x, UnalignedVc);
+}
+#endif
 
 struct U {
   Vu v[kParts];
 };
 
-// Random bits for sixteen elements: a hash of their indices, so nothing has to be kept, and nobody's order matters.
-// The function is lowbias32 of Wellons' "hash prospector".
-struct Random {
-  std::uint32_t in, out;
-  explicit Random(std::uint64_t key)
-      : in(static_cast<std::uint32_t>(key)), out(static_cast<std::uint32_t>(key >> 32)) {}
-  BOOST_EXT_INLINE U operator()(std::int64_t index) const {
-    const auto low = static_cast<std::uint32_t>(index);
-    const std::uint32_t high = static_cast<std::uint32_t>(index >> 32) * 0x9e3779b9u;
-    U r;
+// Random bits for the elements of a chunk: a hash of their indices, so nothing has to be kept, and nobody's order
+// matters. The function is lowbias32 of Wellons' "hash prospector".
+BOOST_EXT_INLINE void random_bits(std::uint64_t key, std::int64_t index, std::int64_t n, U* out) {
+  const auto low = static_cast<std::uint32_t>(index);
+  const std::uint32_t in = static_cast<std::uint32_t>(key) ^ (static_cast<std::uint32_t>(index >> 32) * 0x9e3779b9u);
+  const auto last = static_cast<std::uint32_t>(key >> 32);
+  Vu lane{};
+  for (int i = 0; i < kWidth; ++i) lane[i] = static_cast<std::uint32_t>(i);
+  for (std::int64_t i = 0; i < n; i += kLanes) {
     BOOST_EXT_EACH(p) {
-      Vu x{};
-      for (int i = 0; i < kWidth; ++i) x[i] = static_cast<std::uint32_t>(p * kWidth + i);
-      x = (x + low) ^ (in ^ high);
+      Vu x = (lane + (low + static_cast<std::uint32_t>(i + p * kWidth))) ^ in;
       x = (x ^ (x >> 16)) * 0x7feb352du;
       x = (x ^ (x >> 15)) * 0x846ca68bu;
-      r.v[p] = x ^ (x >> 16) ^ out;
+      out[i / kLanes].v[p] = x ^ (x >> 16) ^ last;
     }
-    return r;
   }
-};
+}
 
 // The sixteen bits of state k.
 BOOST_EXT_INLINE Vu sixteen_bits(Vu random, int k) { return (random >> (16 * k)) & 0xffffu; }
 
-BOOST_EXT_INLINE void store_rounded_at_random(BFloat* p, F a, U random, int k) {
+BOOST_EXT_INLINE void store_rounded_at_random(BFloat* p, F a, const U& random, int k) {
   BOOST_EXT_EACH(i) {
     const Vu bits = reinterpret_cast<Vu>(a.v[i]);
     const Vu rounded = (bits + sixteen_bits(random.v[i], k)) >> 16;  // away from 0 as often as the bits cut off say
@@ -47,42 +80,35 @@ BOOST_EXT_INLINE void store_rounded_at_random(BFloat* p, F a, U random, int k) {
   }
 }
 
-// Codes of one byte: the fourth root of |x| / scale in steps of 1 / kTop, with the sign in the first bit, or without.
+// Codes of one byte, with the sign in the first bit, or without. The bits of a float are its logarithm, linear between
+// powers of two; so bits times four are those of its fourth power, nearly, and that is what a code stands for.
 template <bool kSigned> struct Codes {
-  static constexpr int kTop = kSigned ? 127 : 255;
-  static constexpr float kStep = 1.0F / kTop;
+  static constexpr std::uint32_t kOne = kSigned ? 134 : 135;  // the exponent of the code of scale: 128 or 256
+  static constexpr std::uint32_t kShift = (4 * kOne - 127) << 21;
 
-  static BOOST_EXT_INLINE Vf fourth(Vf code) {
-    const Vf root = code * kStep;
-    const Vf square = root * root;
-    return square * square;
-  }
   static BOOST_EXT_INLINE void decode(const std::uint8_t* codes, float scale, float* out) {
     BOOST_EXT_EACH(i) {
-      const Vu code = __builtin_convertvector(*reinterpret_cast<const UnalignedVc*>(codes + i * kWidth), Vu);
-      const Vu magnitude = kSigned ? code & 0x7fu : code;
-      const Vf x = scale * fourth(__builtin_convertvector(reinterpret_cast<Vi>(magnitude), Vf));
+      const Vu code = load_bytes(codes + i * kWidth);
+      const Vi magnitude = reinterpret_cast<Vi>(kSigned ? code & 0x7fu : code);
+      const Vu root = reinterpret_cast<Vu>(__builtin_convertvector(magnitude, Vf));
+      const Vf y = scale * reinterpret_cast<Vf>((root - kShift) << 2);
+      const Vu bits = magnitude == 0 ? reinterpret_cast<Vu>(scale * Vf{}) : reinterpret_cast<Vu>(y);
       const Vu sign = kSigned ? (code & 0x80u) << 24 : Vu{};
-      *reinterpret_cast<UnalignedVf*>(out + i * kWidth) = reinterpret_cast<Vf>(reinterpret_cast<Vu>(x) | sign);
+      *reinterpret_cast<UnalignedVf*>(out + i * kWidth) = reinterpret_cast<Vf>(bits | sign);
     }
   }
   // Up to the next code as often as y lies nearer to it, so that the mean is kept.
-  static BOOST_EXT_INLINE void encode(F x, float inverse, U random, int k, std::uint8_t* codes) {
+  static BOOST_EXT_INLINE void encode(F x, float inverse, const U& random, int k, std::uint8_t* codes) {
     BOOST_EXT_EACH(i) {
       const Vu bits = reinterpret_cast<Vu>(x.v[i]);
       const Vf y = inverse * reinterpret_cast<Vf>(bits & 0x7fffffffu);
-      const Vf root = static_cast<float>(kTop) * square_root(square_root(y));
-      Vi code = __builtin_convertvector(root, Vi);
-      code = code < kTop ? code : kTop - 1 - Vi{};
-      const Vf low = fourth(__builtin_convertvector(code, Vf));
-      const Vf high = fourth(__builtin_convertvector(code + 1, Vf));
+      const Vf root = reinterpret_cast<Vf>((reinterpret_cast<Vu>(y) >> 2) + kShift);
       const Vf chance = 0x1p-16F * __builtin_convertvector(reinterpret_cast<Vi>(sixteen_bits(random.v[i], k)), Vf);
-      code -= y - low > chance * (high - low);
+      Vu code = reinterpret_cast<Vu>(__builtin_convertvector(root + chance, Vi));
       // A second moment that became 0 would leave eps alone to divide the first one.
-      if (!kSigned) code = (y > 0) & (code == 0) ? 1 - Vi{} : code;
+      if (!kSigned) code -= reinterpret_cast<Vu>((y > 0) & (code == 0));
       const Vu sign = kSigned ? (bits >> 24) & 0x80u : Vu{};
-      *reinterpret_cast<UnalignedVc*>(codes + i * kWidth) =
-          __builtin_convertvector(reinterpret_cast<Vu>(code) | sign, Vc);
+      store_bytes(codes + i * kWidth, code | sign);
     }
   }
 };
@@ -93,13 +119,14 @@ inline float float_of(std::uint32_t bits) {
   return x;
 }
 
-// The scale of a block: the power of two at or above all magnitudes. A power, so that the codes of a block mean the
-// same in most steps, and what stays as it is stays where it is. nan beyond 2^126, also where there is inf or nan.
+// The scale of a block: the smallest power of two of which all magnitudes are at most 1 - 1/32, the largest code. A
+// power, so that the codes mean the same in most steps, and what does not change stays where it is. nan where that is
+// beyond 2^126, or there is inf or nan.
 struct BlockScale {
   float scale, inverse;
   explicit BlockScale(std::int32_t largest) {
     constexpr std::uint32_t kLow = 40, kHigh = 253;  // exponents: all that is computed with stays a normal float
-    std::uint32_t exponent = (static_cast<std::uint32_t>(largest) + 0x7fffffu) >> 23;
+    std::uint32_t exponent = ((static_cast<std::uint32_t>(largest) + 0x7ffffu) >> 23) + 1;
     if (exponent < kLow) exponent = kLow;
     const bool finite = exponent <= kHigh;
     scale = float_of(finite ? exponent << 23 : 0x7fc00000u);
@@ -122,10 +149,8 @@ template <bool kSigned> void decode_blocks(const std::uint8_t* codes, const floa
   }
 }
 
-// `index`: of the first element within its tensor, for its random bits.
 template <bool kSigned>
-void encode_blocks(const float* in, std::int64_t n, Random random, std::int64_t index, int k, std::uint8_t* codes,
-                   float* scales) {
+void encode_blocks(const float* in, std::int64_t n, const U* random, int k, std::uint8_t* codes, float* scales) {
   for (std::int64_t begin = 0; begin < n; begin += kStateBlock) {
     const std::int64_t count = n - begin < kStateBlock ? n - begin : kStateBlock;
     I largest{};
@@ -142,12 +167,20 @@ void encode_blocks(const float* in, std::int64_t n, Random random, std::int64_t 
       continue;
     }
     for (std::int64_t i = 0; i < whole; i += kLanes) {
-      Codes<kSigned>::encode(load(in + begin + i), by.inverse, random(index + begin + i), k, codes + begin + i);
+      Codes<kSigned>::encode(load(in + begin + i), by.inverse, random[(begin + i) / kLanes], k, codes + begin + i);
     }
     if (whole == count) continue;
     std::uint8_t last[kLanes];
-    Codes<kSigned>::encode(rest.load(in + begin + whole), by.inverse, random(index + begin + whole), k, last);
+    Codes<kSigned>::encode(rest.load(in + begin + whole), by.inverse, random[(begin + whole) / kLanes], k, last);
     std::memcpy(codes + begin + whole, last, static_cast<std::size_t>(count - whole));
+  }
+}
+
+// Asks for the memory behind `p`: a chunk is read in short bursts, with long pauses in which nobody would.
+inline void prefetch_after(const void* p, std::int64_t bytes) {
+  const auto end = reinterpret_cast<std::uintptr_t>(p) + static_cast<std::uintptr_t>(bytes);
+  for (std::int64_t i = 0; i < bytes; i += 64) {
+    __builtin_prefetch(reinterpret_cast<const void*>(end + static_cast<std::uintptr_t>(i)), 1);
   }
 }
 
@@ -159,36 +192,44 @@ inline float* open_state(const OptimizerStep& s, int k, std::int64_t t, std::int
   if (v.dtype == DType::f32) return static_cast<float*>(v.data) + begin;
   if (v.dtype == DType::bf16) {
     const BFloat* in = static_cast<const BFloat*>(v.data) + begin;
+    prefetch_after(in, n * item_size(v.dtype));
     std::int64_t i = 0;
     for (; i + kLanes <= n; i += kLanes) store(scratch + i, load(in + i));
     if (i < n) Part{n - i}.store(scratch + i, Part{n - i}.load(in + i));
     return scratch;
   }
   const std::uint8_t* codes = static_cast<const std::uint8_t*>(v.data) + begin;
+  prefetch_after(codes, n);
   const float* scales = static_cast<const float*>(s.scales[k][static_cast<std::size_t>(t)].data) + begin / kStateBlock;
   (k == kNonNegative ? decode_blocks<false> : decode_blocks<true>)(codes, scales, n, scratch);
   return scratch;
 }
 
-// And back, where it does not lie in `floats` itself.
+inline bool is_narrow(const OptimizerStep& s, std::int64_t t) {
+  for (int k = 0; k < s.states; ++k) {
+    if (s.state[k][static_cast<std::size_t>(t)].dtype != DType::f32) return true;
+  }
+  return false;
+}
+
+// And back, where it does not lie in `floats` itself; `random` from `begin` on.
 inline void close_state(const OptimizerStep& s, int k, std::int64_t t, std::int64_t begin, std::int64_t n,
-                        const float* floats) {
+                        const float* floats, const U* random) {
   const View& v = s.state[k][static_cast<std::size_t>(t)];
   if (v.dtype == DType::f32) return;
-  const Random random(s.keys[t]);
   if (v.dtype == DType::bf16) {
     BFloat* out = static_cast<BFloat*>(v.data) + begin;
     std::int64_t i = 0;
-    for (; i + kLanes <= n; i += kLanes) store_rounded_at_random(out + i, load(floats + i), random(begin + i), k);
+    for (; i + kLanes <= n; i += kLanes) store_rounded_at_random(out + i, load(floats + i), random[i / kLanes], k);
     if (i == n) return;
     BFloat last[kLanes];
-    store_rounded_at_random(last, Part{n - i}.load(floats + i), random(begin + i), k);
+    store_rounded_at_random(last, Part{n - i}.load(floats + i), random[i / kLanes], k);
     std::memcpy(out + i, last, static_cast<std::size_t>(n - i) * sizeof(BFloat));
     return;
   }
   std::uint8_t* codes = static_cast<std::uint8_t*>(v.data) + begin;
   float* scales = static_cast<float*>(s.scales[k][static_cast<std::size_t>(t)].data) + begin / kStateBlock;
-  (k == kNonNegative ? encode_blocks<false> : encode_blocks<true>)(floats, n, random, begin, k, codes, scales);
+  (k == kNonNegative ? encode_blocks<false> : encode_blocks<true>)(floats, n, random, k, codes, scales);
 }
 
 }  // namespace boost_ext::cpu::BOOST_EXT_ISA

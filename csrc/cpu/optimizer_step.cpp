@@ -146,7 +146,9 @@ void each_element(const Context& context, const OptimizerStep& s, RowMeans& mean
             const std::int64_t row = of_rows ? weights.size / weights.rows : 0;
             float mean = 0;
             if (kGradient && means.by_row()[at.tensor]) mean = row_mean(weights, grads, at, scale, l2);
-            float w_scratch[kChunk], g_scratch[kChunk], state_scratch[kMaxStates][kChunk];
+            alignas(64) float w_scratch[kChunk], g_scratch[kChunk], state_scratch[kMaxStates][kChunk + 48];
+            const bool narrow_state = is_narrow(s, at.tensor);
+            U random[kChunk / kLanes + 5];
             Squares squares;
             for (std::int64_t done = 0; done < at.count; done += kChunk) {
               Chunk c{};
@@ -173,7 +175,8 @@ void each_element(const Context& context, const OptimizerStep& s, RowMeans& mean
                 });
               }
               if (kGradient) {  // a sweep without them only reads the states
-                for (int k = 0; k < s.states; ++k) close_state(s, k, c.tensor, c.begin, c.n, c.state[k]);
+                if (narrow_state) random_bits(s.keys[c.tensor], c.begin, c.n, random);
+                for (int k = 0; k < s.states; ++k) close_state(s, k, c.tensor, c.begin, c.n, c.state[k], random);
               }
               after(c, squares);
               if (!kWrite) continue;

@@ -45,12 +45,13 @@
 //
 // State that is not float32 is read to float32, stepped, and rounded as it is stored: up or down at random, so that the
 // mean is what it would have been, and changes below its spacing add up. The bits are a hash of seed, step, tensor and
-// element. bfloat16 stays within 2^-7 |x|. A uint8 code c of n (127 and a sign bit; 255 for v, which is not negative)
-// is scale (c/n)^4, scale the power of two at or above the largest |x| of the block: x stays between two codes, which
-// are scale ((c+1)^4 - c^4) / n^4 apart, at most 0.0313 scale (v: 0.0157). A v > 0 is never stored as 0. inf, nan, and
-// what is beyond 2^126, make a whole block nan. lamb steps by the rounded moments, which it reads twice.
-// After Dettmers et al. 2022, 8-bit optimizers via block-wise quantization, and Gupta et al. 2015, Deep learning with
-// limited numerical precision (rounding at random).
+// element. bfloat16 stays within 2^-7 |x|. A uint8 code c, below n = 128 and with a sign bit, or n = 256 for v, which
+// is not negative, stands for scale (c/n)^4, linear between powers of two: n/8 codes for each of the upper four binary
+// orders of magnitude, n/16 for each of the next four, and so on. scale is the smallest power of two of which all |x|
+// of the block are at most 31/32. x stays between two codes, which are at most 4/n scale apart. Its mean is kept where
+// c >= 4; a v > 0 is never stored as 0. inf, nan, and what is beyond 31/32 2^126, make a whole block nan. lamb steps by
+// the rounded moments, which it reads twice. After Dettmers et al. 2022, 8-bit optimizers via block-wise quantization,
+// and Gupta et al. 2015, Deep learning with limited numerical precision (rounding at random).
 #pragma once
 
 #include "ops/runtime.h"

@@ -43,11 +43,6 @@ def to_bfloat16(values: np.ndarray, random: np.ndarray) -> np.ndarray:
     return np.where(np.isnan(values.reshape(-1)), values.reshape(-1).astype(BF16), rounded).reshape(values.shape)
 
 
-def _fourth(code: np.ndarray, top: int) -> np.ndarray:
-    root = code.astype(np.float32) * (np.float32(1) / np.float32(top))
-    return (root * root) * (root * root)
-
-
 def to_codes(values: np.ndarray, random: np.ndarray, non_negative: bool) -> tuple[np.ndarray, np.ndarray]:
     top = 255 if non_negative else 127
     flat = values.reshape(-1)
@@ -57,13 +52,14 @@ def to_codes(values: np.ndarray, random: np.ndarray, non_negative: bool) -> tupl
     chance.reshape(-1)[: flat.size] = random.astype(np.float32) * np.float32(2.0**-16)
     with np.errstate(all="ignore"):
         largest = np.abs(blocks).max(axis=1, initial=0)
-        exponent = np.ceil(np.log2(np.maximum(largest, 2.0**-87).astype(np.float64)))
-        good = largest <= 2.0**126
+        # The smallest power of two of which it is at most 31/32; 2^-87 at least.
+        exponent = np.ceil(np.log2(np.maximum(largest.astype(np.float64) * 32 / 31, 2.0**-87)))
+        good = exponent <= 126
         scales = np.where(good, np.exp2(np.where(good, exponent, 0)), np.nan).astype(np.float32)
         y = np.abs(blocks) / np.where(good, scales, 1)[:, None]
-        code = np.minimum((np.float32(top) * np.sqrt(np.sqrt(y))).astype(np.int32), top - 1)
-        low, high = _fourth(code, top), _fourth(code + 1, top)
-        code += y - low > chance * (high - low)
+        # A quarter of the logarithm, as the bits of a float have it, is the logarithm of the code.
+        shift = np.uint32((4 * (134 if top == 127 else 135) - 127) << 21)
+        code = (((y.view(np.uint32) >> np.uint32(2)) + shift).view(np.float32) + chance).astype(np.int32)
     signs = np.where(np.signbit(blocks), 128, 0)
     code = np.where((y > 0) & (code == 0), 1, code) if non_negative else code | signs
     code[~good] = 0
