@@ -89,9 +89,10 @@ class FusedOptimizer(CentralizingOptimizer):
         for i, state in enumerate(states):
             setattr(self, f"states{i}", ParameterTuple(state))
         self.state_seed = 0 if storage is None else storage.seed
-        self.number_of_scales = 0 if storage is None else len(storage.scales)
-        for i in range(self.number_of_scales):
-            setattr(self, f"scales{i}", storage.scales[i])
+        scales = [] if storage is None else storage.scales
+        self.number_of_scales = len(scales)
+        for i, of_state in enumerate(scales):
+            setattr(self, f"scales{i}", of_state)
         self.powers = tuple(powers)
         self.has_first = bool(first)
         if first:
