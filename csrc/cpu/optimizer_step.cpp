@@ -2,6 +2,7 @@
 
 #include "cpu/chunks.h"
 #include "cpu/optimizer_rules.h"
+#include "cpu/optimizer_state.h"
 #include "cpu/parallel.h"
 
 namespace boost_ext::cpu::BOOST_EXT_ISA {
@@ -37,12 +38,70 @@ BOOST_EXT_INLINE void add_square(D& total, F x) {
   total = total + wide * wide;
 }
 
-// body(at, io, i, squares, w, u) -> w, for all elements: the ready gradients u of the weights w. What comes back is
-// stored if kWrite; with kGradient false u is 0 and gradients are not read. i counts from the start of the tensor.
-// done(at, squares) after each block.
-template <bool kGradient, bool kWrite, class Body, class Done>
-void each_element(const Context& context, const OptimizerStep& s, std::int64_t weight, Body body, Done done_with) {
-  Blocks(s.weights, kBlock, s.centralize)
+// Where a block of a state may go over the end of a row, rows are no blocks of work: their means come first.
+bool coded(const OptimizerStep& s, std::int64_t t) {
+  for (int k = 0; k < s.states; ++k) {
+    if (s.state[k][static_cast<std::size_t>(t)].dtype == DType::u8) return true;
+  }
+  return false;
+}
+
+// The means of the ready gradients of centralized tensors with coded state, row by row.
+class RowMeans {
+ public:
+  RowMeans(const Context& context, const OptimizerStep& s)
+      : by_row_(s.weights.count), ahead_(s.weights.count), first_(s.weights.count), means_(count(s)) {
+    if (!any_) return;
+    Blocks(s.weights, kBlock, ahead_.get()).run(context.threads, [&](Block at) {
+      if (!ahead_[at.tensor]) return;
+      catch_up(s, at);
+      means_[first_[at.tensor] + at.begin / at.count] =
+          row_mean(s.weights[at.tensor], s.grads[at.tensor], at, s.scale[at.tensor], s.l2[at.tensor]);
+    });
+  }
+  const unsigned char* by_row() { return by_row_.get(); }
+  // Of each row of the tensor, or nothing if they are not known ahead.
+  const float* of(std::int64_t t) { return ahead_[t] ? means_.get() + first_[t] : nullptr; }
+
+  static void catch_up(const OptimizerStep& s, Block at) {
+    const View& narrow = s.narrow[at.tensor];
+    if (!narrow.data) return;
+    float* master = static_cast<float*>(s.weights[at.tensor].data) + at.begin;
+    typed(narrow, [&](auto* p) { follow(master, p + at.begin, at.count); });
+  }
+
+ private:
+  std::int64_t count(const OptimizerStep& s) {
+    std::int64_t rows = 0;
+    for (std::int64_t t = 0; t < s.weights.count; ++t) {
+      ahead_[t] = s.centralize[t] && s.weights[t].size > 0 && coded(s, t);
+      by_row_[t] = s.centralize[t] && !ahead_[t];
+      first_[t] = rows;
+      if (ahead_[t]) rows += s.weights[t].rows;
+    }
+    any_ = rows > 0;
+    return rows;
+  }
+  Scratch<unsigned char> by_row_, ahead_;
+  Scratch<std::int64_t> first_;
+  bool any_ = false;
+  Scratch<float> means_;
+};
+
+// Some elements of a tensor as float32, n <= kChunk of them from `begin` on.
+struct Chunk {
+  std::int64_t tensor, begin, n;
+  float* w;
+  float* state[kMaxStates];
+};
+
+// body(chunk, io, i, squares, w, u) -> w, for all elements: the ready gradients u of the weights w. What comes back is
+// stored if kWrite; with kGradient false u is 0 and gradients are not read. i counts from the start of the chunk.
+// after(chunk, squares) after each chunk, done(at, squares) after each block.
+template <bool kGradient, bool kWrite, class Body, class After, class Done>
+void each_element(const Context& context, const OptimizerStep& s, RowMeans& means, std::int64_t weight, Body body,
+                  After after, Done done_with) {
+  Blocks(s.weights, kBlock, means.by_row())
       .run(
           context.threads,
           [&](Block at) {
@@ -50,75 +109,101 @@ void each_element(const Context& context, const OptimizerStep& s, std::int64_t w
             const View& narrow = s.narrow[at.tensor];
             const float scale = s.scale[at.tensor];
             const float l2 = s.l2[at.tensor];
-            if (kGradient && narrow.data) {
-              typed(narrow,
-                    [&](auto* p) { follow(static_cast<float*>(weights.data) + at.begin, p + at.begin, at.count); });
-            }
+            if (kGradient) RowMeans::catch_up(s, at);
             const View& grads = s.grads[at.tensor];
+            const float* of_rows = kGradient ? means.of(at.tensor) : nullptr;
+            const std::int64_t row = of_rows ? weights.size / weights.rows : 0;
             float mean = 0;
-            if (kGradient && s.centralize[at.tensor]) mean = row_mean(weights, grads, at, scale, l2);
-            float w_scratch[kChunk], g_scratch[kChunk];
+            if (kGradient && means.by_row()[at.tensor]) mean = row_mean(weights, grads, at, scale, l2);
+            alignas(64) float w_scratch[kChunk], g_scratch[kChunk], state_scratch[kMaxStates][kChunk + 48];
+            const bool narrow_state = is_narrow(s, at.tensor);
+            U random[kChunk / kLanes + 5];
             Squares squares;
             for (std::int64_t done = 0; done < at.count; done += kChunk) {
-              const std::int64_t begin = at.begin + done;
-              const std::int64_t n = at.count - done < kChunk ? at.count - done : kChunk;
-              float* w = as_floats(weights, begin, n, w_scratch);
-              const float* g = kGradient ? as_floats(grads, begin, n, g_scratch) : w;
-              sixteens(n, [&](auto io, std::int64_t i) BOOST_EXT_INLINE_LAMBDA {
-                const F old = io.load(w + i);
-                F u{};
-                if (kGradient) u = scale * io.load(g + i) + l2 * old - all(mean);
-                const F next = body(at, io, begin + i, squares, old, u);
-                if (kWrite) io.store(w + i, next);
-              });
+              Chunk c{};
+              c.tensor = at.tensor;
+              c.begin = at.begin + done;
+              c.n = at.count - done < kChunk ? at.count - done : kChunk;
+              c.w = as_floats(weights, c.begin, c.n, w_scratch);
+              const float* g = kGradient ? as_floats(grads, c.begin, c.n, g_scratch) : c.w;
+              for (int k = 0; k < s.states; ++k)
+                c.state[k] = open_state(s, k, c.tensor, c.begin, c.n, state_scratch[k]);
+              for (std::int64_t from = 0, to = c.n; from < c.n; from = to, to = c.n) {
+                if (of_rows) {  // as far as this row goes
+                  const std::int64_t r = (c.begin + from) / row;
+                  mean = of_rows[r];
+                  if ((r + 1) * row - c.begin < c.n) to = (r + 1) * row - c.begin;
+                }
+                sixteens(to - from, [&](auto io, std::int64_t j) BOOST_EXT_INLINE_LAMBDA {
+                  const std::int64_t i = from + j;
+                  const F old = io.load(c.w + i);
+                  F u{};
+                  if (kGradient) u = scale * io.load(g + i) + l2 * old - all(mean);
+                  const F next = body(c, io, i, squares, old, u);
+                  if (kWrite) io.store(c.w + i, next);
+                });
+              }
+              if (kGradient) {  // a sweep without them only reads the states
+                if (narrow_state) random_bits(s.keys[c.tensor], c.begin, c.n, random);
+                for (int k = 0; k < s.states; ++k) close_state(s, k, c.tensor, c.begin, c.n, c.state[k], random);
+              }
+              after(c, squares);
               if (!kWrite) continue;
-              if (is_half(weights)) typed(weights, [&](auto* p) { convert(w, p + begin, n); });
-              if (narrow.data) typed(narrow, [&](auto* p) { convert(w, p + begin, n); });
+              if (is_half(weights)) typed(weights, [&](auto* p) { convert(c.w, p + c.begin, c.n); });
+              if (narrow.data) typed(narrow, [&](auto* p) { convert(c.w, p + c.begin, c.n); });
             }
             done_with(at, squares);
           },
           weight);
 }
 
+constexpr auto kNothing = [](auto&&...) {};
+
 template <class R> void apply(const Context& context, const OptimizerStep& s) {
   const R rule(s);
+  RowMeans means(context, s);
   each_element<true, true>(
-      context, s, 2 + R::kStates,
-      [&](Block at, auto io, std::int64_t i, Squares&, F w, F u) BOOST_EXT_INLINE_LAMBDA {
+      context, s, means, 2 + R::kStates,
+      [&](const Chunk& c, auto io, std::int64_t i, Squares&, F w, F u) BOOST_EXT_INLINE_LAMBDA {
         F state[R::kStates + 1];
-        float* p[R::kStates + 1];
-        for (int k = 0; k < R::kStates; ++k) {
-          p[k] = static_cast<float*>(s.state[k][static_cast<std::size_t>(at.tensor)].data) + i;
-          state[k] = io.load(p[k]);
-        }
-        const F next = rule(of_tensor(s, at.tensor), w, u, state);
-        for (int k = 0; k < R::kStates; ++k) io.store(p[k], state[k]);
+        for (int k = 0; k < R::kStates; ++k) state[k] = io.load(c.state[k] + i);
+        const F next = rule(of_tensor(s, c.tensor), w, u, state);
+        for (int k = 0; k < R::kStates; ++k) io.store(c.state[k] + i, state[k]);
         return next;
       },
-      [](Block, const Squares&) {});
+      kNothing, kNothing);
 }
 
-// Moments and norms in one sweep, weights in a second one: nobody knows a norm before the last element.
+// Moments and norms in one sweep, weights in a second one: nobody knows a norm before the last element. Both see the
+// moments as they are stored.
 void apply_lamb(const Context& context, const OptimizerStep& s) {
   const Lamb rule(s);
-  Blocks blocks(s.weights, kBlock, s.centralize);
+  RowMeans means(context, s);
+  Blocks blocks(s.weights, kBlock, means.by_row());
   Scratch<double> w_squares(blocks.count()), r_squares(blocks.count());
-  const auto moments = [&](Block at, std::int64_t i, int k) BOOST_EXT_INLINE_LAMBDA {
-    return static_cast<float*>(s.state[k][static_cast<std::size_t>(at.tensor)].data) + i;
-  };
+  const auto direction = [&](const Chunk& c, const float* m, const float* v, auto io, std::int64_t i, F w)
+                             BOOST_EXT_INLINE_LAMBDA {
+                               const F mv[2] = {io.load(m + i), io.load(v + i)};
+                               return rule.direction(of_tensor(s, c.tensor), w, mv);
+                             };
   each_element<true, false>(
-      context, s, 3,
-      [&](Block at, auto io, std::int64_t i, Squares& squares, F w, F u) BOOST_EXT_INLINE_LAMBDA {
-        float* m = moments(at, i, 0);
-        float* v = moments(at, i, 1);
-        F mv[2] = {io.load(m), io.load(v)};
+      context, s, means, 3,
+      [&](const Chunk& c, auto io, std::int64_t i, Squares& squares, F w, F u) BOOST_EXT_INLINE_LAMBDA {
+        F mv[2] = {io.load(c.state[0] + i), io.load(c.state[1] + i)};
         rule.moments(u, mv);
-        io.store(m, mv[0]);
-        io.store(v, mv[1]);
+        io.store(c.state[0] + i, mv[0]);
+        io.store(c.state[1] + i, mv[1]);
         add_square(squares.weights, w);
-        // Beyond the end of a row the centralized gradient is minus its mean, not 0.
-        add_square(squares.direction, io.only(rule.direction(of_tensor(s, at.tensor), w, mv)));
         return w;
+      },
+      [&](const Chunk& c, Squares& squares) {
+        float m_scratch[kChunk], v_scratch[kChunk];
+        const float* m = open_state(s, 0, c.tensor, c.begin, c.n, m_scratch);
+        const float* v = open_state(s, 1, c.tensor, c.begin, c.n, v_scratch);
+        sixteens(c.n, [&](auto io, std::int64_t i) BOOST_EXT_INLINE_LAMBDA {
+          // Beyond the end eps alone divides 0, which is 0.
+          add_square(squares.direction, direction(c, m, v, io, i, io.load(c.w + i)));
+        });
       },
       [&](Block at, const Squares& squares) {
         w_squares[at.index] = sum(squares.weights);
@@ -134,13 +219,12 @@ void apply_lamb(const Context& context, const OptimizerStep& s) {
     trust[t] = w > 0 && r > 0 ? static_cast<float>(__builtin_sqrt(w) / __builtin_sqrt(r)) : 1.0F;
   }
   each_element<false, true>(
-      context, s, 3,
-      [&](Block at, auto io, std::int64_t i, Squares&, F w, F) BOOST_EXT_INLINE_LAMBDA {
-        const OfTensor t = of_tensor(s, at.tensor);
-        const F mv[2] = {io.load(moments(at, i, 0)), io.load(moments(at, i, 1))};
-        return w - t.lr * trust[at.tensor] * rule.direction(t, w, mv);
+      context, s, means, 3,
+      [&](const Chunk& c, auto io, std::int64_t i, Squares&, F w, F) BOOST_EXT_INLINE_LAMBDA {
+        const float rate = s.lr[c.tensor] * trust[c.tensor];
+        return w - rate * direction(c, c.state[0], c.state[1], io, i, w);
       },
-      [](Block, const Squares&) {});
+      kNothing, kNothing);
 }
 
 }  // namespace

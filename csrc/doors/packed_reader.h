@@ -5,7 +5,7 @@
 
 namespace boost_ext {
 
-constexpr std::int64_t kHeader = 6, kPerTensor = 4;
+constexpr std::int64_t kHeader = 7, kPerTensor = 4;
 
 class Reader {
  public:

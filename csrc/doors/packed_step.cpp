@@ -14,9 +14,10 @@ constexpr const char* kOp = "optimizer_step";
 // The settings of some of the tensors.
 StepSettings chosen(const StepSettings& all, const std::vector<std::size_t>& which) {
   StepSettings some = all;
-  some.lr.clear(), some.decay.clear(), some.centralize.clear(), some.first.clear();
+  some.lr.clear(), some.decay.clear(), some.centralize.clear(), some.first.clear(), some.numbers.clear();
   if (all.ratio.size() > 1) some.ratio.clear();
   for (std::size_t i : which) {
+    some.numbers.push_back(static_cast<std::int64_t>(i));
     some.lr.push_back(all.lr[i]);
     some.decay.push_back(all.decay[i]);
     some.centralize.push_back(all.centralize[i]);
@@ -26,19 +27,37 @@ StepSettings chosen(const StepSettings& all, const std::vector<std::size_t>& whi
   return some;
 }
 
+// For each state a list like it: scales beside uint8, empty views beside others. Nothing without uint8.
+std::vector<Views> scales_of(Reader& in, const std::vector<Views>& state) {
+  std::vector<Views> scales(state.size());
+  bool coded = false;
+  for (std::size_t k = 0; k < state.size(); ++k) {
+    for (const View& v : state[k]) {
+      const bool here = v.dtype == DType::u8;
+      scales[k].push_back(here ? in.take("scales") : View());
+      coded = coded || here;
+    }
+  }
+  if (!coded) scales.clear();
+  return scales;
+}
+
 // A call in which some gradients hold rows only: these one by one, the others together.
 void step_rows(const StepSettings& settings, const Views& weights, const Views& masters, const Views& grads,
-               const std::vector<Views>& state, const Views& indices) {
+               const std::vector<Views>& state, const std::vector<Views>& scales, const Views& indices) {
   std::vector<std::size_t> whole;
   Views dense_weights, dense_masters, dense_grads;
-  std::vector<Views> dense_state(state.size());
+  std::vector<Views> dense_state(state.size()), dense_scales(scales.size());
   for (std::size_t i = 0; i < weights.size(); ++i) {
     if (indices[i].data == nullptr) {
       whole.push_back(i);
       dense_weights.push_back(weights[i]);
       if (!masters.empty()) dense_masters.push_back(masters[i]);
       dense_grads.push_back(grads[i]);
-      for (std::size_t k = 0; k < state.size(); ++k) dense_state[k].push_back(state[k][i]);
+      for (std::size_t k = 0; k < state.size(); ++k) {
+        dense_state[k].push_back(state[k][i]);
+        if (!scales.empty()) dense_scales[k].push_back(scales[k][i]);
+      }
       continue;
     }
     Views rows_of_state;
@@ -47,7 +66,8 @@ void step_rows(const StepSettings& settings, const Views& weights, const Views& 
                         indices[i], grads[i], rows_of_state);
   }
   if (whole.empty()) return;
-  optimizer_step(cpu_context(), chosen(settings, whole), dense_weights, dense_masters, dense_grads, dense_state);
+  optimizer_step(cpu_context(), chosen(settings, whole), dense_weights, dense_masters, dense_grads, dense_state,
+                 dense_scales);
 }
 
 }  // namespace
@@ -70,6 +90,7 @@ void packed_step(const Views& arrays) {
   settings.hyper.assign(head.numbers(), head.numbers() + head.hyper.size - 1);
   settings.scale = head.scale;
   settings.step = std::int64_t{*head.step} + 1;
+  settings.seed = head.header[6];
   const View& ratio = *head.ratio;
   require(ratio.size == 1 || ratio.size == 2 * n, kOp, ": ratio must hold 1 or ", 2 * n, " numbers, got ", ratio.size);
   const auto* ratios = static_cast<const float*>(ratio.data);
@@ -85,6 +106,7 @@ void packed_step(const Views& arrays) {
   const Views weights = in.list("weights", n), masters = head.masters(in), grads = in.list("grads", n);
   std::vector<Views> state;
   for (std::int64_t k = 0; k < head.states; ++k) state.push_back(in.list("state", n));
+  const std::vector<Views> scales = scales_of(in, state);
   std::vector<float*> first;
   for (std::int64_t i = 0; has_first && i < n; ++i) {
     first.push_back(in.data<float>("first", DType::f32, 1));
@@ -101,9 +123,9 @@ void packed_step(const Views& arrays) {
   in.require_end();
 
   if (!some_rows)
-    optimizer_step(cpu_context(), settings, weights, masters, grads, state);
+    optimizer_step(cpu_context(), settings, weights, masters, grads, state, scales);
   else
-    step_rows(settings, weights, masters, grads, state, indices);
+    step_rows(settings, weights, masters, grads, state, scales, indices);
   for (float* f : first) *f = 0;
   *head.step = static_cast<std::int32_t>(settings.step);
   for (std::size_t i = 0; has_powers && i < 2; ++i) {

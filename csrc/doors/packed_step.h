@@ -10,9 +10,9 @@
 namespace boost_ext {
 
 // In this order, n tensors in g groups (same learning rate, decay and centralization), k states:
-//   layout    int32 (6 + 4 n,): rule (its place in packed_rules), g, k, whether there are powers, whether there is
-//             `first`, n; then for each tensor its group, whether it is centralized, has a master, and a gradient of
-//             some rows only
+//   layout    int32 (7 + 4 n,): rule (its place in packed_rules), g, k, whether there are powers, whether there is
+//             `first`, n, seed; then for each tensor its group, whether it is centralized, has a master, and a gradient
+//             of some rows only
 //   hyper     float64: those of the rule, and the optimizer's own loss scale, which its decays are multiplied with
 //   skip      bool (1,): if true, nothing is written at all
 //   scale     float32 (1,): gradients are divided by scale * own loss scale
@@ -21,6 +21,7 @@ namespace boost_ext {
 //   lr        g of float32; decay: g of float32
 //   powers    beta1^t and beta2^t, float32, written: for checkpoints, nothing is computed with them
 //   weights   n; masters: as many as the layout says; grads: n; state: k n
+//   scales    of the uint8 tensors of the states, in their order
 //   first     n of float32 (1,), written: not 0 in the first step of a tensor
 //   indices   int32, for each tensor whose gradient holds some rows only: which ones
 //

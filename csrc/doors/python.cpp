@@ -206,7 +206,7 @@ const char* state_name(const RuleFacts& rule, std::size_t index) {
 
 template <class... Settings>
 void py_optimizer_step(const Object& weights, const Object& masters, const Object& grads, const Object& state,
-                       const std::string& rule, const Settings&... settings) {
+                       const Object& scales, const std::string& rule, const Settings&... settings) {
   const Rule which = find_rule(rule);
   const RuleFacts& known = facts(which);
   Arrays a(known.op);
@@ -214,8 +214,9 @@ void py_optimizer_step(const Object& weights, const Object& masters, const Objec
   const Views m = masters.is_none() ? Views() : a.list("masters", masters);
   std::vector<Views> s;
   for (py::handle item : state) s.push_back(a.list(state_name(known, s.size()), item));
-  const StepSettings all{which, settings...};
-  without_gil([&] { optimizer_step(cpu_context(), all, w, m, g, s); });
+  const std::vector<Views> c = scales.is_none() ? std::vector<Views>() : a.lists("scales", scales);
+  const StepSettings all{which, settings..., {}};
+  without_gil([&] { optimizer_step(cpu_context(), all, w, m, g, s, c); });
 }
 
 template <class... Settings>
@@ -228,7 +229,7 @@ void py_optimizer_step_rows(const Object& weights, const Object& master, const O
   const View m = master.is_none() ? View() : a.one("masters", master);
   Views s;
   for (py::handle item : state) s.push_back(a.one(state_name(known, s.size()), item));
-  const StepSettings all{which, settings...};
+  const StepSettings all{which, settings..., {}};
   without_gil([&] { optimizer_step_rows(cpu_context(), all, w, m, i, v, s); });
 }
 
@@ -325,16 +326,18 @@ PYBIND11_MODULE(_core, m) {
         py::arg("overflows"), py::arg("max_scale"));
   using Floats = std::vector<float>;
   using Flags = std::vector<unsigned char>;
-  m.def("optimizer_step",
-        &py_optimizer_step<std::vector<double>, double, std::int64_t, Floats, Floats, Floats, Flags, Flags>,
-        py::arg("weights"), py::arg("masters"), py::arg("grads"), py::arg("state"), py::arg("rule"), py::arg("hyper"),
-        py::arg("scale"), py::arg("step"), py::arg("lr"), py::arg("weight_decay"), py::arg("ratio"),
-        py::arg("centralize"), py::arg("first"));
+  m.def(
+      "optimizer_step",
+      &py_optimizer_step<std::vector<double>, double, std::int64_t, Floats, Floats, Floats, Flags, Flags, std::int64_t>,
+      py::arg("weights"), py::arg("masters"), py::arg("grads"), py::arg("state"), py::arg("scales"), py::arg("rule"),
+      py::arg("hyper"), py::arg("scale"), py::arg("step"), py::arg("lr"), py::arg("weight_decay"), py::arg("ratio"),
+      py::arg("centralize"), py::arg("first"), py::arg("seed"));
   m.def("optimizer_step_rows",
-        &py_optimizer_step_rows<std::vector<double>, double, std::int64_t, Floats, Floats, Floats, Flags, Flags>,
+        &py_optimizer_step_rows<std::vector<double>, double, std::int64_t, Floats, Floats, Floats, Flags, Flags,
+                                std::int64_t>,
         py::arg("weights"), py::arg("master"), py::arg("indices"), py::arg("values"), py::arg("state"), py::arg("rule"),
         py::arg("hyper"), py::arg("scale"), py::arg("step"), py::arg("lr"), py::arg("weight_decay"), py::arg("ratio"),
-        py::arg("centralize"), py::arg("first"));
+        py::arg("centralize"), py::arg("first"), py::arg("seed"));
   m.def("fixed_arrays", &py_fixed_arrays, py::arg("tensors"));
   m.def("packed_step", &py_packed_step);
   m.def("packed_lars", &py_packed_lars, py::arg("arrays"));

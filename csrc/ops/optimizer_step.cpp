@@ -9,16 +9,24 @@ namespace {
 
 constexpr RuleFacts kRules[] = {
     {"sgd", "sgd_step", 0, 1, false, {"momentum", "dampening", "nesterov"}, {"accum"}},
-    {"momentum", "momentum_step", 1, 1, false, {"momentum", "use_nesterov"}, {"moments"}},
+    {"momentum", "momentum_step", 1, 1, false, {"momentum", "use_nesterov"}, {"moments"}, true},
     {"adam",
      "adam_step",
      2,
      3,
      false,
      {"beta1", "beta2", "eps", "use_nesterov"},
-     {"moments1", "moments2", "max_moments2"}},
-    {"adam_weight_decay", "adam_weight_decay_step", 2, 2, true, {"beta1", "beta2", "eps"}, {"moments1", "moments2"}},
-    {"lamb", "lamb_step", 2, 2, true, {"beta1", "beta2", "eps"}, {"moments1", "moments2"}},
+     {"moments1", "moments2", "max_moments2"},
+     true},
+    {"adam_weight_decay",
+     "adam_weight_decay_step",
+     2,
+     2,
+     true,
+     {"beta1", "beta2", "eps"},
+     {"moments1", "moments2"},
+     true},
+    {"lamb", "lamb_step", 2, 2, true, {"beta1", "beta2", "eps"}, {"moments1", "moments2"}, true},
     {"adagrad", "adagrad_step", 1, 1, false, {"update_slots"}, {"accum"}},
     {"proximal_adagrad", "proximal_adagrad_step", 1, 1, false, {"l1", "l2"}, {"accum"}},
     {"rmsprop", "rmsprop_step", 2, 2, false, {"decay", "momentum", "epsilon"}, {"mean_squares", "moments"}},
@@ -64,7 +72,8 @@ struct Spread {
     const std::size_t n = weights.size();
     const char* op = facts(s.rule).op;
     require_finite(op, "inv_scale", s.scale);
-    require(s.step >= 1, op, ": step must be >= 1, got ", s.step);
+    const bool corrected = s.rule == Rule::adam || s.rule == Rule::lamb;
+    require(s.step >= (corrected ? 1 : 0), op, ": step must be >= 1, got ", s.step);
     require_hyper(facts(s.rule), s.hyper);
     lr = spread(op, "lr", s.lr, n, 0.0F);
     decay = spread(op, "weight_decay", s.decay, n, 0.0F);
@@ -86,16 +95,48 @@ struct Spread {
   }
 };
 
+// A state of this tensor, of a dtype that the rule takes, with its scales.
+void require_dtype_of_state(const RuleFacts& rule, bool narrow, const Name& name, const View& v) {
+  if (v.dtype == DType::f32 || (narrow && (v.dtype == DType::bf16 || v.dtype == DType::u8))) return;
+  throw TypeError(
+      text(rule.op, ": ", name, " must be float32", narrow ? ", bfloat16 or uint8" : "", ", got ", dtype_name(v)));
+}
+
+constexpr const char* kScales[kMaxStates] = {"scales[0]", "scales[1]", "scales[2]"};
+
+// One scale a block of uint8 state, nothing beside other state.
+void require_scales(const RuleFacts& rule, const std::vector<Views>& state, const std::vector<Views>& scales,
+                    Overlap& overlap) {
+  require(scales.empty() || scales.size() == state.size(), rule.op, ": scales must hold one list for each of the ",
+          state.size(), " states, got ", scales.size());
+  for (std::size_t k = 0; k < state.size(); ++k) {
+    if (!scales.empty()) require_same_count(rule.op, {kScales[k], scales[k]}, {rule.state[k], state[k]});
+    for (std::size_t i = 0; i < state[k].size(); ++i) {
+      const View& v = state[k][i];
+      const Name name(kScales[k], static_cast<std::int64_t>(i));
+      if (v.dtype != DType::u8) {
+        require(scales.empty() || scales[k][i].size == 0, rule.op, ": ", name, " must be empty beside a ",
+                dtype_name(v), " state, got ", scales.empty() ? 0 : scales[k][i].size, " elements");
+        continue;
+      }
+      require(!scales.empty(), rule.op, ": scales must be given with uint8 state, got none");
+      require_dtype(rule.op, name, scales[k][i], DType::f32);
+      require_size(rule.op, name, scales[k][i], (v.size + kStateBlock - 1) / kStateBlock);
+      require_writable(rule.op, name, scales[k][i]);
+      overlap.writes(name, scales[k][i]);
+    }
+  }
+}
+
 // What a step writes. In a list, or with `alone` one tensor of its own name.
 void require_written(const StepSettings& settings, bool alone, const Views& weights, const Views& masters,
-                     const std::vector<Views>& state, Overlap& overlap) {
+                     const std::vector<Views>& state, const std::vector<Views>& scales, Overlap& overlap) {
   const RuleFacts& rule = facts(settings.rule);
   const List w{"params", weights};
   const auto named = [alone](const char* arg, std::size_t i) {
     return Name(arg, alone ? -1 : static_cast<std::int64_t>(i));
   };
   const auto require_state = [&](const Name& name, const View& v, const View& weight) {
-    require_dtype(rule.op, name, v, DType::f32);
     require_size(rule.op, name, v, weight.size);
     require_writable(rule.op, name, v);
     overlap.writes(name, v);
@@ -113,12 +154,20 @@ void require_written(const StepSettings& settings, bool alone, const Views& weig
   }
   for (std::size_t k = 0; k < state.size(); ++k) {
     require_same_count(rule.op, {rule.state[k], state[k]}, w);
-    for (std::size_t i = 0; i < weights.size(); ++i) require_state(named(rule.state[k], i), state[k][i], weights[i]);
+    for (std::size_t i = 0; i < weights.size(); ++i) {
+      const View& v = state[k][i];
+      require_dtype_of_state(rule, rule.narrow_state && count < kMaxStates, named(rule.state[k], i), v);
+      require(v.dtype == DType::f32 || settings.step > 0, rule.op, ": step must be given with ", dtype_name(v),
+              " state, for its random bits, got none");
+      require_state(named(rule.state[k], i), v, weights[i]);
+    }
   }
+  require_scales(rule, state, scales, overlap);
   if (!masters.empty()) require_same_count(rule.op, {"masters", masters}, w);
   for (std::size_t i = 0; i < masters.size(); ++i) {
     const Name name = named("masters", i);
     if (weights[i].dtype != DType::f32) {
+      require_dtype(rule.op, name, masters[i], DType::f32);
       require_state(name, masters[i], weights[i]);
       continue;
     }
@@ -128,9 +177,31 @@ void require_written(const StepSettings& settings, bool alone, const Views& weig
   overlap.check();
 }
 
+// The finalizer of splitmix64 (Steele et al. 2014).
+std::uint64_t mixed(std::uint64_t x) {
+  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
+  x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
+  return x ^ (x >> 31);
+}
+std::uint64_t key_of(std::uint64_t key, std::int64_t part) {
+  return mixed(key + 0x9e3779b97f4a7c15u * (static_cast<std::uint64_t>(part) + 1));
+}
+
+// For each tensor the key of its random bits in this step.
+std::vector<std::uint64_t> keys_of(const StepSettings& s, std::size_t count) {
+  const std::uint64_t step = key_of(key_of(0, s.seed), s.step);
+  require(s.numbers.empty() || s.numbers.size() == count, facts(s.rule).op, ": numbers must be one for each tensor");
+  std::vector<std::uint64_t> keys;
+  for (std::size_t i = 0; i < count; ++i) {
+    keys.push_back(key_of(step, s.numbers.empty() ? static_cast<std::int64_t>(i) : s.numbers[i]));
+  }
+  return keys;
+}
+
 // The call of the kernel, once the arguments are checked.
 void run(const Context& context, const StepSettings& settings, const Views& weights, const Views& masters,
-         const Views& grads, const std::vector<Views>& state) {
+         const Views& grads, const std::vector<Views>& state, const std::vector<Views>& scales,
+         const std::vector<std::uint64_t>& keys) {
   const Spread spread(settings, weights);
   Views wide = weights, narrow(weights.size());
   for (std::size_t i = 0; i < weights.size(); ++i) {
@@ -145,6 +216,8 @@ void run(const Context& context, const StepSettings& settings, const Views& weig
                      grads,
                      state.data(),
                      static_cast<int>(state.size()),
+                     scales.data(),
+                     keys.data(),
                      spread.scale.data(),
                      spread.l2.data(),
                      spread.decay.data(),
@@ -176,10 +249,11 @@ Rule find_rule(const std::string& name) {
 }
 
 void optimizer_step(const Context& context, const StepSettings& settings, const Views& weights, const Views& masters,
-                    const Views& grads, const std::vector<Views>& state) {
+                    const Views& grads, const std::vector<Views>& state, const std::vector<Views>& scales) {
   const char* op = facts(settings.rule).op;
   require_backend(op, {&weights, &grads});
   for (const Views& views : state) require_backend(op, {&weights, &views});
+  for (const Views& views : scales) require_backend(op, {&weights, &views});
   if (!masters.empty()) require_backend(op, {&weights, &masters});
   const List w{"params", weights};
   const List g{"grads", grads};
@@ -189,8 +263,8 @@ void optimizer_step(const Context& context, const StepSettings& settings, const 
   require_same_sizes(op, g, w);
   Overlap overlap(op);
   overlap.reads(g);
-  require_written(settings, false, weights, masters, state, overlap);
-  run(context, settings, weights, masters, grads, state);
+  require_written(settings, false, weights, masters, state, scales, overlap);
+  run(context, settings, weights, masters, grads, state, scales, keys_of(settings, weights.size()));
 }
 
 void optimizer_step_rows(const Context& context, const StepSettings& settings, const View& weights, const View& master,
@@ -212,17 +286,23 @@ void optimizer_step_rows(const Context& context, const StepSettings& settings, c
   }
   std::vector<Views> lists;
   for (const View& v : state) lists.push_back({v});
+  for (const View& v : state) {
+    require(v.dtype != DType::u8, op,
+            ": indices must be left out with uint8 state, whose blocks go over rows, got rows");
+  }
   const Views masters = master.data ? Views{master} : Views{};
   Overlap overlap(op);
   overlap.reads("indices", indices);
   overlap.reads("grads", values);
-  require_written(settings, true, {weights}, masters, lists, overlap);
+  require_written(settings, true, {weights}, masters, lists, {}, overlap);
   const Spread checked(settings, {weights});  // as one tensor, not as many as there are rows
   if (indices.size == 0 || width == 0) return;
 
   std::vector<std::int64_t> order(static_cast<std::size_t>(indices.size)), first;
   std::iota(order.begin(), order.end(), 0);
   std::stable_sort(order.begin(), order.end(), [at](std::int64_t a, std::int64_t b) { return at[a] < at[b]; });
+  const std::uint64_t key = keys_of(settings, 1)[0];
+  std::vector<std::uint64_t> keys;
   Views rows, master_rows, grads;
   std::vector<Views> state_rows(state.size());
   const auto row = [width](View v, std::int64_t index) {
@@ -236,6 +316,7 @@ void optimizer_step_rows(const Context& context, const StepSettings& settings, c
     if (i > 0 && at[order[i - 1]] == index) continue;
     first.push_back(static_cast<std::int64_t>(i));
     rows.push_back(row(weights, index));
+    keys.push_back(key_of(key, index));
     if (master.data) master_rows.push_back(row(master, index));
     for (std::size_t k = 0; k < state.size(); ++k) state_rows[k].push_back(row(state[k], index));
   }
@@ -251,7 +332,7 @@ void optimizer_step_rows(const Context& context, const StepSettings& settings, c
     g.ndim = weights.ndim;
     grads.push_back(g);
   }
-  run(context, settings, rows, master_rows, grads, state_rows);
+  run(context, settings, rows, master_rows, grads, state_rows, {}, keys);
 }
 
 }  // namespace boost_ext

@@ -35,9 +35,23 @@
 //           arithmetic happens on them, and the weight is what rounding makes of them. Where a weight is no longer what
 //           its master rounds to, somebody has set it (a loaded checkpoint), and the master takes its value.
 // grads     float32, float16 or bfloat16, of the weights' sizes; read
-// state     for each state of the rule a list of float32 tensors of the weights' sizes, written
+// state     for each state of the rule a list of float32 tensors of the weights' sizes, written. For momentum, adam
+//           without AMSGrad, adam_weight_decay and lamb also bfloat16, or uint8 with scales, tensor by tensor.
+// scales    nothing, or for each state a list like weights: for each block of 256 elements (kStateBlock) of a uint8
+//           state one float32, written; empty views for other states
+//
 // A tensor that is listed twice would be stepped twice, so written tensors must not overlap one another or anything.
 // Empty and 0-d tensors are fine. inf and nan in a gradient reach weights and state: check before, or skip.
+//
+// State that is not float32 is read to float32, stepped, and rounded as it is stored: up or down at random, so that the
+// mean is what it would have been, and changes below its spacing add up. The bits are a hash of seed, step, tensor and
+// element. bfloat16 stays within 2^-7 |x|. A uint8 code c, below n = 128 and with a sign bit, or n = 256 for v, which
+// is not negative, stands for scale (c/n)^4, linear between powers of two: n/8 codes for each of the upper four binary
+// orders of magnitude, n/16 for each of the next four, and so on. scale is the smallest power of two of which all |x|
+// of the block are at most 31/32. x stays between two codes, which are at most 4/n scale apart. Its mean is kept where
+// c >= 4; a v > 0 is never stored as 0. inf, nan, and what is beyond 31/32 2^126, make a whole block nan. lamb steps by
+// the rounded moments, which it reads twice. After Dettmers et al. 2022, 8-bit optimizers via block-wise quantization,
+// and Gupta et al. 2015, Deep learning with limited numerical precision (rounding at random).
 #pragma once
 
 #include "ops/runtime.h"
@@ -58,6 +72,7 @@ enum class Rule {
 };
 
 constexpr int kMaxStates = 3;
+constexpr std::int64_t kStateBlock = 256;
 constexpr int kMaxHyper = 6;
 
 // What a rule takes. The hyperparameters lie in this order in OptimizerStep::hyper.
@@ -69,7 +84,9 @@ struct RuleFacts {
   bool decoupled;
   const char* hyper[kMaxHyper];
   const char* state[kMaxStates];  // for messages
+  bool narrow_state = false;      // whether its states may be of 8 and 16 bits
 };
+constexpr int kNonNegative = 1;  // which state of a rule with narrow states has codes without a sign: v
 const RuleFacts& facts(Rule rule);
 std::vector<std::string> rule_names();    // in the order of Rule
 Rule find_rule(const std::string& name);  // std::invalid_argument with all names
@@ -79,21 +96,23 @@ struct StepSettings {
   Rule rule = Rule::momentum;
   std::vector<double> hyper;
   double scale = 1;       // 1 / loss scale, times the factor of clipping
-  std::int64_t step = 1;  // t
+  std::int64_t step = 1;  // t; 0 if nobody needs it: not the rule, and not the random bits of narrow state
   std::vector<float> lr;  // one, or one a tensor
   std::vector<float> decay;
   std::vector<float> ratio;
   std::vector<unsigned char> centralize;
-  std::vector<unsigned char> first;  // sgd with dampening: this tensor has no momentum yet
+  std::vector<unsigned char> first;   // sgd with dampening: this tensor has no momentum yet
+  std::int64_t seed = 0;              // of narrow states
+  std::vector<std::int64_t> numbers;  // what makes the random bits of each tensor its own; empty: 0, 1, ...
 };
 
 void optimizer_step(const Context& context, const StepSettings& settings, const Views& weights, const Views& masters,
-                    const Views& grads, const std::vector<Views>& state);
+                    const Views& grads, const std::vector<Views>& state, const std::vector<Views>& scales = {});
 
 // The same for some rows of one tensor: its gradient is 0 but for `values`, one row for each of `indices` (int32). Rows
 // that occur more than once are summed first, in float64. Only these rows of weights, master (or a view without data)
 // and state are read and written, by one step of the rule each: what the others would have decayed, they keep ("lazy").
-// Not for lamb, whose norms go over the tensor.
+// Not for lamb, whose norms go over the tensor, and not for uint8 state, whose blocks go over rows.
 void optimizer_step_rows(const Context& context, const StepSettings& settings, const View& weights, const View& master,
                          const View& indices, const View& values, const Views& state);
 
@@ -104,6 +123,8 @@ struct OptimizerStep {
   Tensors grads;
   const Views* state;
   int states;
+  const Views* scales;
+  const std::uint64_t* keys;  // of random bits
   const float* scale;
   const float* l2;
   const float* decay;

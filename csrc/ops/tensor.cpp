@@ -20,6 +20,8 @@ const char* name(DType t) {
       return "int32";
     case DType::b8:
       return "bool";
+    case DType::u8:
+      return "uint8";
     case DType::other:
       break;
   }

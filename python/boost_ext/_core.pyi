@@ -59,6 +59,7 @@ def optimizer_step(
     masters: Any,
     grads: Any,
     state: Any,
+    scales: Any,
     rule: str,
     hyper: list[float],
     scale: float,
@@ -68,6 +69,7 @@ def optimizer_step(
     ratio: list[float],
     centralize: list[int],
     first: list[int],
+    seed: int,
 ) -> None: ...
 def optimizer_step_rows(
     weights: Any,
@@ -84,6 +86,7 @@ def optimizer_step_rows(
     ratio: list[float],
     centralize: list[int],
     first: list[int],
+    seed: int,
 ) -> None: ...
 def adafactor_step(
     params: Any,

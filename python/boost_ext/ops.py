@@ -30,6 +30,7 @@ from boost_ext.finiteness import FiniteReport, TensorReport
 from boost_ext.lars import lars_ratios
 from boost_ext.optimizer_ops import *  # noqa: F403
 from boost_ext.optimizer_ops import __all__ as _STEPS
+from boost_ext.optimizer_state import dequantize_state, quantize_state
 
 __all__ = [
     "FiniteReport",
@@ -42,6 +43,7 @@ __all__ = [
     "bfgs_update",
     "centralize",
     "clip_by_global_norm",
+    "dequantize_state",
     "dim_reduce_apply",
     "dim_reduce_direction",
     "dim_reduce_trial",
@@ -50,6 +52,7 @@ __all__ = [
     "loss_scale_update",
     "pca_back_project",
     "pca_project",
+    "quantize_state",
     "unscale_and_check",
     *_STEPS,
 ]

@@ -10,6 +10,7 @@ from boost_ext.ms.optim.lars import LARS
 from boost_ext.ms.optim.momentum import Momentum
 from boost_ext.ms.optim.rmsprop import RMSProp
 from boost_ext.ms.optim.sgd import SGD
+from boost_ext.ms.optim.storage import convert_state
 
 __all__ = [
     "FTRL",
@@ -26,4 +27,5 @@ __all__ = [
     "Momentum",
     "ProximalAdagrad",
     "RMSProp",
+    "convert_state",
 ]

@@ -3,9 +3,12 @@
 Every function changes ``params`` and its state in place and returns None. What they share:
 
 * ``params``, ``grads`` and each list of state: tensors (see :mod:`boost_ext.ops`) of the same sizes. Parameters and
-  gradients may be float32, float16 or bfloat16, state is float32. Arithmetic is float32.
+  gradients may be float32, float16 or bfloat16, state is float32. Arithmetic is float32. State of
+  :func:`momentum_step`, :func:`adam_step` without `max_moments2`, :func:`adam_weight_decay_step` and :func:`lamb_step`
+  may also be bfloat16, or uint8 codes of :func:`quantize_state`, each tensor's as it likes; it is rounded at random, so
+  that its mean is kept.
 * ``lr`` (Union[float, Sequence[float]]): the learning rate, >= 0, or one for each tensor.
-* ``step`` (int): the number of this step, from 1, where the rule corrects a bias.
+* ``step`` (int): the number of this step, from 1, where the rule corrects a bias, and with state that is not float32.
 
 and, as further keywords, :class:`StepOptions`.
 """
@@ -19,6 +22,7 @@ import numpy as np
 
 from boost_ext import _core
 from boost_ext._arguments import Array, Arrays, Numbers, flags, integer, number, numbers, switch
+from boost_ext.optimizer_state import scales_beside
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -61,7 +65,13 @@ class StepOptions(TypedDict, total=False):
     indices: Array | None
     """int32 (rows,): `params`, `masters` and states are one tensor each, not in lists, and ``grads`` holds only these
     rows of its gradient. Rows that are listed twice are summed. Other rows, with their state, stay as they are.
-    Default: all rows."""
+    Default: all rows. Not with uint8 state."""
+    scales: Sequence[Arrays]
+    """For each state a list with the scales of its uint8 tensors, float32 (ceil(size / 256),), in place; None for
+    tensors that are not uint8. Default: none."""
+    seed: int
+    """Of the random bits that bfloat16 and uint8 state is rounded with, together with `step`, the number of the tensor
+    and of the element; >= 0. Default: 0."""
 
 
 def _masters(op: str, masters: Any) -> Any:
@@ -82,16 +92,19 @@ def _step(
     lr: Numbers,
     options: StepOptions,
     *,
-    step: int = 1,
+    step: int | None = None,
     first: Any = False,
 ) -> None:
     op = f"{rule}_step"
     unknown = set(options) - StepOptions.__optional_keys__
     if unknown:
         raise TypeError(f"{op}: unknown keyword {min(unknown)!r}, known are {sorted(StepOptions.__optional_keys__)}")
-    t = integer(op, "step", step)
-    if not 1 <= t < 2**63:
+    t = 0 if step is None else integer(op, "step", step)
+    if not (step is None or 1 <= t < 2**63):
         raise ValueError(f"{op}: step must be >= 1 and < 2**63, got {t}")
+    seed = integer(op, "seed", options.get("seed", 0))
+    if not 0 <= seed < 2**63:
+        raise ValueError(f"{op}: seed must be >= 0 and < 2**63, got {seed}")
     settings = (
         rule,
         [switch(op, key, v) if key in _SWITCHES else number(op, key, v) for key, v in hyper.items()],
@@ -102,11 +115,13 @@ def _step(
         numbers(op, "ratio", options.get("ratio", 1.0)),
         flags(op, "centralize", options.get("centralize", False)),
         flags(op, "first", first),
+        seed,
     )
     masters = options.get("masters")
     indices = options.get("indices")
     if indices is None:
-        _core.optimizer_step(params, _masters(op, masters), grads, list(state), *settings)
+        scales = scales_beside(op, options.get("scales"))
+        _core.optimizer_step(params, _masters(op, masters), grads, list(state), scales, *settings)
     else:
         _core.optimizer_step_rows(params, masters, indices, grads, list(state), *settings)
 
@@ -140,6 +155,7 @@ def momentum_step(
     moments: Arrays,
     *,
     lr: Numbers,
+    step: int | None = None,
     momentum: float = 0.9,
     use_nesterov: bool = False,
     **options: Unpack[StepOptions],
@@ -149,7 +165,7 @@ def momentum_step(
     Source: Sutskever et al. 2013; ``mindspore.nn.Momentum``.
     """
     hyper = {"momentum": momentum, "use_nesterov": use_nesterov}
-    _step("momentum", params, grads, [moments], hyper, lr, options)
+    _step("momentum", params, grads, [moments], hyper, lr, options, step=step)
 
 
 def adam_step(
@@ -187,6 +203,7 @@ def adam_weight_decay_step(
     moments2: Arrays,
     *,
     lr: Numbers,
+    step: int | None = None,
     beta1: float = 0.9,
     beta2: float = 0.999,
     eps: float = 1e-6,
@@ -197,7 +214,7 @@ def adam_weight_decay_step(
     Source: ``mindspore.nn.AdamWeightDecay``; decoupled decay: Loshchilov and Hutter 2019.
     """
     hyper = {"beta1": beta1, "beta2": beta2, "eps": eps}
-    _step("adam_weight_decay", params, grads, [moments1, moments2], hyper, lr, options)
+    _step("adam_weight_decay", params, grads, [moments1, moments2], hyper, lr, options, step=step)
 
 
 def lamb_step(

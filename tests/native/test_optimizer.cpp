@@ -199,6 +199,60 @@ void test_rows(const Context& context, Rule rule, int states, DType dtype, std::
   CHECK(right);
 }
 
+// State of 8 and 16 bits: within its arrays, near the float32 step, and the same bits on one thread.
+void test_narrow_state(const Context& context, Rule rule, DType dtype, std::int64_t n) {
+  const int states = facts(rule).min_states;
+  StepSettings settings = settings_of(rule);
+  settings.centralize = {1};
+  Model wide(DType::f32, DType::f32, n, states, false, 5);
+  struct Narrow {
+    Model model;
+    std::vector<std::vector<Array>> state, scales;
+    Narrow(DType dtype, std::int64_t n, int states) : model(DType::f32, DType::f32, n, 0, false, 5) {
+      for (int k = 0; k < states; ++k) {
+        state.emplace_back();
+        scales.emplace_back();
+        for (const Array& w : model.weights) {
+          const bool coded = dtype == DType::u8;
+          state.back().emplace_back(dtype, w.size());
+          state.back().back().fill(0);
+          scales.back().emplace_back(DType::f32, coded ? (w.size() + kStateBlock - 1) / kStateBlock : 0);
+          scales.back().back().fill(0);
+        }
+      }
+    }
+    void step(const Context& context, const StepSettings& settings) {
+      std::vector<Views> lists, beside;
+      for (const auto& list : state) lists.push_back(Model::views(list));
+      for (const auto& list : scales) beside.push_back(Model::views(list));
+      optimizer_step(context, settings, Model::views(model.weights), {}, Model::views(model.grads), lists, beside);
+    }
+  };
+  Narrow narrow(dtype, n, states), alone(dtype, n, states);
+  for (std::vector<Array>& list : wide.state) {
+    for (Array& a : list) a.fill(0);
+  }
+  bool right = true;
+  for (int t = 1; t < 4; ++t) {
+    settings.step = t;
+    wide.step(context, settings);
+    narrow.step(context, settings);
+    alone.step({}, settings);
+  }
+  for (std::size_t t = 0; t < 2; ++t) {
+    right = right && narrow.model.weights[t].same_bits(alone.model.weights[t]);
+    for (std::size_t k = 0; k < narrow.state.size(); ++k) {
+      right = right && narrow.state[k][t].same_bits(alone.state[k][t]);
+      right = right && narrow.scales[k][t].same_bits(alone.scales[k][t]);
+    }
+    for (std::int64_t i = 0; i < wide.weights[t].size(); ++i) {
+      const double off = narrow.model.weights[t].get(i) - wide.weights[t].get(i);
+      right = right && std::fabs(off) <= 0.25;
+    }
+  }
+  CHECK(right);
+}
+
 void test_refusals() {
   Array w(DType::f32, 8), g(DType::f32, 7), a(DType::f32, 8), i(DType::i32, 1);
   const StepSettings settings = settings_of(Rule::momentum);
@@ -237,6 +291,11 @@ void test_optimizer_step() {
       }
       for (DType dtype : kFloats) {
         for (std::int64_t n : kSizes) test_momentum(context, dtype, n);
+      }
+      for (Rule rule : {Rule::momentum, Rule::adam, Rule::adam_weight_decay, Rule::lamb}) {
+        for (DType dtype : {DType::bf16, DType::u8}) {
+          for (std::int64_t n : {0, 1, 17, 255, 256, 257, 1025, 5000}) test_narrow_state(context, rule, dtype, n);
+        }
       }
     }
   }

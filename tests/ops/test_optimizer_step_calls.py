@@ -182,8 +182,8 @@ def test_a_state_is_called_by_its_name(rule):
         for bad, error, text in (
             ([state[k][0]], ValueError, r"must hold as many arrays as params \(2\), got 1"),
             ([state[k][0], state[k][1][1:]], ValueError, "must have 30 elements, got 29"),
-            ([state[k][0], state[k][1].astype(np.float16)], TypeError, "must be float32, got float16"),
-            ([state[k][0], state[k][1].astype(np.float64)], TypeError, "must be float32, got float64"),
+            ([state[k][0], state[k][1].astype(np.float16)], TypeError, "must be float32(, bfl.* uint8)?, got float16"),
+            ([state[k][0], state[k][1].astype(np.float64)], TypeError, "must be float32(, bfl.* uint8)?, got float64"),
             ([state[k][0], None], TypeError, "must be an array .*, got NoneType"),
         ):
             names = ("accum", "moments1?2?", "max_moments2", "mean_squares", "mean_grads", "linear")
@@ -220,18 +220,18 @@ def test_one_bad_tensor_among_many():
 
 def test_wrong_numbers_of_states():
     """Only the native function can be called so."""
-    settings = ("adam", [0.9, 0.999, 1e-8, 0.0], 1.0, 1, [0.1], [], [], [], [])
+    settings = ("adam", [0.9, 0.999, 1e-8, 0.0], 1.0, 1, [0.1], [], [], [], [], 0)
     a = [np.ones(3, np.float32) for _ in range(6)]
     for states, text in (
         ([[a[2]]], "2 to 3 lists of state, got 1"),
         ([[x] for x in a[2:]], "2 to 3 lists of state, got 4"),
     ):
         with pytest.raises(ValueError, match=f"^adam_step: rule adam must get {text}$"):
-            _core.optimizer_step([a[0]], None, [a[1]], states, *settings)
+            _core.optimizer_step([a[0]], None, [a[1]], states, None, *settings)
     with pytest.raises(ValueError, match=r"^optimizer_step: rule must be one of sgd, momentum, .*, ftrl, got adamw$"):
-        _core.optimizer_step([a[0]], None, [a[1]], [], "adamw", *settings[1:])
+        _core.optimizer_step([a[0]], None, [a[1]], [], None, "adamw", *settings[1:])
     with pytest.raises(ValueError, match=r"^adam_step: rule adam must get 4 hyperparameters, got 1$"):
-        _core.optimizer_step([a[0]], None, [a[1]], [[a[2]], [a[3]]], "adam", [0.9], *settings[2:])
+        _core.optimizer_step([a[0]], None, [a[1]], [[a[2]], [a[3]]], None, "adam", [0.9], *settings[2:])
 
 
 def test_float64_parameters_are_refused():

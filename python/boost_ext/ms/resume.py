@@ -70,7 +70,7 @@ def _warn_of_dropout(cell: nn.Cell) -> None:
 def state_of(cell: Any) -> dict[str, Tensor]:
     """See ``BoostTrainOneStepCell.state_dict``."""
     _warn_of_dropout(cell)
-    state = {name: p.value().copy() for name, p in _moving(cell).items()}
+    state = {name: _read(p) for name, p in _moving(cell).items()}
     state |= {name: Tensor(value, ms.int64) for name, value in constants_of(cell).items()}
     state[_STEP] = Tensor(cell.steps_made, ms.int64)
     state[_RANDOM] = ms.get_rng_state()
@@ -109,6 +109,12 @@ def load_state(cell: Any, state: Mapping[str, Any]) -> int:
 
 def _some(names: list[str]) -> str:
     return f"{', '.join(names[:5])}{' …' if len(names) > 5 else ''}" if names else "nothing"
+
+
+def _read(parameter: Parameter) -> Tensor:
+    if parameter.dtype == ms.bfloat16:  # which Identity, in value(), does not know on a CPU
+        return Tensor(parameter.asnumpy().astype(np.float32)).astype(ms.bfloat16)
+    return parameter.value().copy()
 
 
 def _write(parameter: Parameter, value: Tensor) -> None:

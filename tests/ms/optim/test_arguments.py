@@ -25,6 +25,7 @@ _ADAM = {
     "loss_scale": 1.0,
 }
 _DECOUPLED = {"beta1": 0.9, "beta2": 0.999, "eps": 1e-6, "weight_decay": 0.0}
+_STATE = {"state_dtype": "float32", "state_seed": 0}  # ours, by keyword only
 _PROXIMAL = {"l1": 0.0, "l2": 0.0, "use_locking": False, "loss_scale": 1.0, "weight_decay": 0.0}
 # As documented, in this order; ... is no default.
 SIGNATURES: dict[str, dict[str, Any]] = {
@@ -35,6 +36,7 @@ SIGNATURES: dict[str, dict[str, Any]] = {
         "weight_decay": 0.0,
         "loss_scale": 1.0,
         "use_nesterov": False,
+        **_STATE,
     },
     "SGD": {
         "params": ...,
@@ -45,11 +47,11 @@ SIGNATURES: dict[str, dict[str, Any]] = {
         "nesterov": False,
         "loss_scale": 1.0,
     },
-    "Adam": {**_ADAM, "use_amsgrad": False},  # the last one is of mindspore.nn
+    "Adam": {**_ADAM, "use_amsgrad": False, **_STATE},  # the last one is of mindspore.nn
     "LazyAdam": _ADAM,
     "AdamOffload": _ADAM,
-    "AdamWeightDecay": {"params": ..., "learning_rate": 1e-3, **_DECOUPLED},
-    "Lamb": {"params": ..., "learning_rate": ..., **_DECOUPLED},
+    "AdamWeightDecay": {"params": ..., "learning_rate": 1e-3, **_DECOUPLED, **_STATE},
+    "Lamb": {"params": ..., "learning_rate": ..., **_DECOUPLED, **_STATE},
     "AdaFactor": {
         "params": ...,
         "learning_rate": None,

@@ -8,7 +8,8 @@ import numpy as np
 from mindspore import Parameter, Tensor
 
 from boost_ext.ms.optim.arguments import open_unit, positive, recorded, require_bool
-from boost_ext.ms.optim.fused import FusedOptimizer, state_like
+from boost_ext.ms.optim.fused import FusedOptimizer
+from boost_ext.ms.optim.storage import StateStorage, state_like
 
 __all__ = ["Adam", "AdamOffload", "AdamWeightDecay", "LazyAdam"]
 
@@ -21,7 +22,14 @@ class _Adam(FusedOptimizer):
     takes_rows = True
 
     def _make(
-        self, beta1: float, beta2: float, eps: float, use_locking: bool, use_nesterov: bool, use_amsgrad: bool
+        self,
+        beta1: float,
+        beta2: float,
+        eps: float,
+        use_locking: bool,
+        use_nesterov: bool,
+        use_amsgrad: bool,
+        storage: StateStorage | None = None,
     ) -> None:
         owner = type(self).__name__
         open_unit(owner, beta1=beta1, beta2=beta2)
@@ -37,14 +45,17 @@ class _Adam(FusedOptimizer):
         one = Tensor(np.ones(self.power_shape, np.float32))
         self.beta1_power = Parameter(one, name="beta1_power", requires_grad=False)
         self.beta2_power = Parameter(one, name="beta2_power", requires_grad=False)
-        self.moment1 = state_like(self.parameters, "moment1")
-        self.moment2 = state_like(self.parameters, "moment2")
+        storage = storage or StateStorage(owner)
+        if use_amsgrad and storage.dtype != "float32":
+            raise ValueError(f"{owner}: state_dtype must be 'float32' with use_amsgrad, got {storage.dtype!r}")
+        self.moment1 = storage.state_like(self.parameters, "moment1")
+        self.moment2 = storage.state_like(self.parameters, "moment2")
         states = [self.moment1, self.moment2]
         if use_amsgrad:
             self.vhat = state_like(self.parameters, "vhat")
             states.append(self.vhat)
         powers = (self.beta1_power, self.beta2_power)
-        self._fuse((beta1, beta2, eps, use_nesterov), states, powers=powers)
+        self._fuse((beta1, beta2, eps, use_nesterov), states, powers=powers, storage=storage)
 
 
 class Adam(_Adam):
@@ -67,7 +78,8 @@ class Adam(_Adam):
         eps (float): > 0. Default: 1e-8.
         use_locking (bool): nothing to lock here, an update is one call. Default: False.
         use_nesterov (bool): Default: False.
-        use_amsgrad (bool): Default: False.
+        use_amsgrad (bool): Default: False. Only with float32 state.
+        state_dtype (str), state_seed (int): see :class:`~boost_ext.ms.optim.storage.StateStorage`.
     """
 
     power_shape = ()
@@ -85,9 +97,13 @@ class Adam(_Adam):
         weight_decay: Any = 0.0,
         loss_scale: float = 1.0,
         use_amsgrad: bool = False,
+        *,
+        state_dtype: str = "float32",
+        state_seed: int = 0,
     ) -> None:
         super().__init__(learning_rate, params, weight_decay, loss_scale)
-        self._make(beta1, beta2, eps, use_locking, use_nesterov, use_amsgrad)
+        storage = StateStorage("Adam", state_dtype, state_seed)
+        self._make(beta1, beta2, eps, use_locking, use_nesterov, use_amsgrad, storage)
 
 
 class _AdamWithoutAmsGrad(_Adam):
@@ -150,6 +166,7 @@ class AdamWeightDecay(FusedOptimizer):
         beta1, beta2 (float): in (0, 1). Default: 0.9, 0.999.
         eps (float): > 0. Default: 1e-6.
         weight_decay (Union[float, int, Cell]): lambda. Default: 0.0.
+        state_dtype (str), state_seed (int): see :class:`~boost_ext.ms.optim.storage.StateStorage`.
     """
 
     rule = "adam_weight_decay"
@@ -163,10 +180,14 @@ class AdamWeightDecay(FusedOptimizer):
         beta2: float = 0.999,
         eps: float = 1e-6,
         weight_decay: Any = 0.0,
+        *,
+        state_dtype: str = "float32",
+        state_seed: int = 0,
     ) -> None:
         super().__init__(learning_rate, params, weight_decay)
         open_unit("AdamWeightDecay", beta1=beta1, beta2=beta2)
         positive("AdamWeightDecay", eps=eps)
-        self.moments1 = state_like(self.parameters, "adam_m")
-        self.moments2 = state_like(self.parameters, "adam_v")
-        self._fuse((beta1, beta2, eps), (self.moments1, self.moments2))
+        storage = StateStorage("AdamWeightDecay", state_dtype, state_seed)
+        self.moments1 = storage.state_like(self.parameters, "adam_m")
+        self.moments2 = storage.state_like(self.parameters, "adam_v")
+        self._fuse((beta1, beta2, eps), (self.moments1, self.moments2), storage=storage)

@@ -13,26 +13,15 @@ from typing import Any, ClassVar
 import mindspore as ms
 import numpy as np
 from mindspore import Parameter, ParameterTuple, Tensor, nn
-from mindspore.common import initializer
 from mindspore.common.sparse_tensor import RowTensorInner
 
 from boost_ext.ms import native
 from boost_ext.ms.grad_centralization import CentralizingOptimizer
+from boost_ext.ms.optim.storage import StateStorage, state_like
 
 __all__ = ["FusedOptimizer", "FusedStep", "state_like"]
 
 _HALVES = (ms.float16, ms.bfloat16)
-
-
-def state_like(parameters: Sequence[Parameter], prefix: str, value: float = 0.0) -> ParameterTuple:
-    """State of the parameters' shapes, named as ``ParameterTuple.clone`` names it, float32 whatever their dtype."""
-
-    def initial(shape: tuple[int, ...]) -> Tensor:
-        if 0 in shape:  # which initializer() refuses
-            return Tensor(np.empty(shape, np.float32))
-        return initializer.initializer(initializer.Constant(value), shape, ms.float32)
-
-    return ParameterTuple(Parameter(initial(tuple(p.shape)), name=f"{prefix}.{p.name}") for p in parameters)
 
 
 class FusedStep(native.NativeCell):
@@ -73,14 +62,15 @@ class FusedOptimizer(CentralizingOptimizer):
         ValueError: if a value is out of range, or a learning rate has more than one axis.
 
     float16 and bfloat16 parameters have a float32 master copy in ``masters``, which the arithmetic happens on; a
-    parameter that is set from outside (a checkpoint) takes its master along at the next step. State is float32.
+    parameter that is set from outside (a checkpoint) takes its master along at the next step. State is float32, but
+    for what `state_dtype` says, where a class has it.
     """
 
     rule: str
     takes_rows = False  # whether a gradient may be a RowTensor
     # For boost_ext.ms.optimizer_copy: what holds one item for each parameter, in any subclass.
     per_parameter_attributes: ClassVar[tuple[str, ...]] = (
-        *("masters", "states0", "states1", "states2", "first"),
+        *("masters", "states0", "states1", "states2", "first", "scales0", "scales1"),
         *("moments", "linear", "accum", "moment1", "moment2", "vhat", "moments1", "moments2", "ms", "mg", "moment"),
         *("exp_avg", "exp_avg_sq", "exp_avg_sq_row", "exp_avg_sq_col"),
     )
@@ -92,12 +82,18 @@ class FusedOptimizer(CentralizingOptimizer):
         *,
         powers: Sequence[Parameter] = (),
         first: Sequence[Parameter] = (),
+        storage: StateStorage | None = None,
     ) -> None:
         """The last act of a constructor: `hyper` and `states` in the order of the rule, see ops/optimizer_step.h."""
         self.masters = ParameterTuple(_masters(self.parameters))
         self.number_of_states = len(states)
         for i, state in enumerate(states):
             setattr(self, f"states{i}", ParameterTuple(state))
+        self.state_seed = 0 if storage is None else storage.seed
+        scales = [] if storage is None else storage.scales
+        self.number_of_scales = len(scales)
+        for i, of_state in enumerate(scales):
+            setattr(self, f"scales{i}", of_state)
         self.powers = tuple(powers)
         self.has_first = bool(first)
         if first:
@@ -127,11 +123,15 @@ class FusedOptimizer(CentralizingOptimizer):
         self.decayed_members = tuple(self._decay_of(i) != 0 for i in members)
         rule = native.optimizer_rules().index(self.rule)
         header = [rule, len(keys), self.number_of_states, bool(self.powers), self.has_first, len(self.parameters)]
+        header.append(self.state_seed)
         self.layout = Tensor(np.array([*header, *layout], np.int32))
         # What does not change is gathered here: the graph compiler unrolls a loop by recursion, and not very deep.
         # Not by assignment, which would register the Parameters of a narrowed optimizer again.
         own = self.__dict__
         own["half_masters"] = tuple(self.masters[i] for i in self.half_members)
+        names = [(f"states{k}", f"scales{k}") for k in range(self.number_of_scales)]
+        pairs = [pair for s, c in names for pair in zip(getattr(self, s), getattr(self, c), strict=True)]
+        own["coded_scales"] = tuple(scale for state, scale in pairs if scale is not state)
         if self.is_group_lr and not self.dynamic_lr:
             own["group_rates"] = tuple(self.learning_rate[i] for i in members)
         if not self.dynamic_weight_decay:
@@ -147,7 +147,7 @@ class FusedOptimizer(CentralizingOptimizer):
         if not self.takes_rows:
             raise TypeError(f"{type(self).__name__}: gradients must be Tensors, got a RowTensor at {rows[0]}")
         layout = self.layout.asnumpy().copy()
-        layout[6:].reshape(-1, 4)[rows, 3] = 1
+        layout[7:].reshape(-1, 4)[rows, 3] = 1
         return Tensor(layout)
 
     def _decay_of(self, i: int) -> Any:
@@ -229,6 +229,7 @@ class FusedOptimizer(CentralizingOptimizer):
             states = states + tuple(self.states1)
         if self.number_of_states > 2:
             states = states + tuple(self.states2)
+        states = states + self.coded_scales
         if self.has_first:
             states = states + tuple(self.first)
         return states

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from boost_ext.ms.optim.arguments import open_unit, positive, recorded
-from boost_ext.ms.optim.fused import FusedOptimizer, state_like
+from boost_ext.ms.optim.fused import FusedOptimizer
+from boost_ext.ms.optim.storage import StateStorage
 
 __all__ = ["Lamb"]
 
@@ -27,6 +28,7 @@ class Lamb(FusedOptimizer):
         beta1, beta2 (float): in (0, 1). Default: 0.9, 0.999.
         eps (float): > 0. Default: 1e-6.
         weight_decay (Union[float, int, Cell]): lambda. Default: 0.0.
+        state_dtype (str), state_seed (int): see :class:`~boost_ext.ms.optim.storage.StateStorage`.
     """
 
     rule = "lamb"
@@ -40,10 +42,14 @@ class Lamb(FusedOptimizer):
         beta2: float = 0.999,
         eps: float = 1e-6,
         weight_decay: Any = 0.0,
+        *,
+        state_dtype: str = "float32",
+        state_seed: int = 0,
     ) -> None:
         super().__init__(learning_rate, params, weight_decay)
         open_unit("Lamb", beta1=beta1, beta2=beta2)
         positive("Lamb", eps=eps)
-        self.moments1 = state_like(self.parameters, "lamb_m")
-        self.moments2 = state_like(self.parameters, "lamb_v")
-        self._fuse((beta1, beta2, eps), (self.moments1, self.moments2))
+        storage = StateStorage("Lamb", state_dtype, state_seed)
+        self.moments1 = storage.state_like(self.parameters, "lamb_m")
+        self.moments2 = storage.state_like(self.parameters, "lamb_v")
+        self._fuse((beta1, beta2, eps), (self.moments1, self.moments2), storage=storage)

@@ -8,7 +8,8 @@ import mindspore as ms
 from mindspore import Parameter, Tensor
 
 from boost_ext.ms.optim.arguments import non_negative, recorded, require_bool
-from boost_ext.ms.optim.fused import FusedOptimizer, state_like
+from boost_ext.ms.optim.fused import FusedOptimizer
+from boost_ext.ms.optim.storage import StateStorage
 
 __all__ = ["Momentum"]
 
@@ -27,6 +28,7 @@ class Momentum(FusedOptimizer):
         params, learning_rate, weight_decay, loss_scale: see :class:`FusedOptimizer`.
         momentum (float): u, >= 0.
         use_nesterov (bool): Default: False.
+        state_dtype (str), state_seed (int): see :class:`~boost_ext.ms.optim.storage.StateStorage`.
     """
 
     rule = "momentum"
@@ -40,10 +42,14 @@ class Momentum(FusedOptimizer):
         weight_decay: Any = 0.0,
         loss_scale: float = 1.0,
         use_nesterov: bool = False,
+        *,
+        state_dtype: str = "float32",
+        state_seed: int = 0,
     ) -> None:
         super().__init__(learning_rate, params, weight_decay, loss_scale)
         non_negative("Momentum", momentum=momentum)
         self.momentum = Parameter(Tensor(momentum, ms.float32), name="momentum", requires_grad=False)
         self.use_nesterov = require_bool("Momentum", "use_nesterov", use_nesterov)
-        self.moments = state_like(self.parameters, "moments")
-        self._fuse((momentum, use_nesterov), (self.moments,))
+        storage = StateStorage("Momentum", state_dtype, state_seed)
+        self.moments = storage.state_like(self.parameters, "moments")
+        self._fuse((momentum, use_nesterov), (self.moments,), storage=storage)

@@ -1,0 +1,71 @@
+"""State in 8 and 16 bits: a step on 60 tensors of 25e6 elements beside the same step on float32 state."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from boost_ext import ops
+
+from .bench_optimizer_step import LR, RULES, Rule, data
+from .data import split
+from .harness import Case, Peer
+from .peers import bfloat16
+
+NAMES = ("momentum", "adam", "adam_weight_decay", "lamb")
+BYTES = {"float32": 4.0, "bfloat16": 2.0, "uint8": 1 + 4 / 256}
+
+
+def cases(quick: bool) -> Iterator[Case]:
+    n = 300_000 if quick else 25_000_000
+    for rule in RULES:
+        if rule.name in NAMES:
+            yield from stored(rule, n, 60)
+
+
+class Step:
+    """One rule on state of one storage."""
+
+    def __init__(self, rule: Rule, start: Any, gradient: Any, kind: str, count: int) -> None:
+        self.rule, self.start, self.flat = rule, start, start.copy()
+        self.weights, self.grads = split(self.flat, count), split(gradient, count)
+        zeros = bfloat16(np.zeros(start.size, np.float32)) if kind == "bfloat16" else np.zeros(start.size, kind)
+        self.flat_state = [zeros.copy() for _ in rule.start]
+        self.state = [split(s, count) for s in self.flat_state]
+        self.scales = None
+        if kind == "uint8":
+            self.scales = [[np.zeros(-(-s.size // 256), np.float32) for s in states] for states in self.state]
+
+    def __call__(self) -> Any:
+        step = getattr(ops, f"{self.rule.name}_step")
+        keywords = {"step": 1, **self.rule.keywords}
+        step(self.weights, self.grads, *self.state, lr=LR, scales=self.scales, **keywords)
+        return self.weights
+
+    def reset(self) -> None:
+        self.flat[...] = self.start
+        for s in self.flat_state:
+            s[...] = 0
+
+
+def stored(rule: Rule, n: int, count: int) -> Iterator[Case]:
+    start, gradient = data(n)
+    pairs = zip(split(start, count), split(gradient, count), strict=True)
+    reference = [rule.answer(w.astype(np.float64), g.astype(np.float64)) for w, g in pairs]
+    for kind in ("bfloat16", "uint8"):
+        if kind == "bfloat16" and bfloat16(start[:1]) is None:
+            continue
+        ours, wide = Step(rule, start, gradient, kind, count), Step(rule, start, gradient, "float32", count)
+        per_element = rule.traffic + (BYTES[kind] - 4) * len(rule.start) * (2 if rule.sweeps == 1 else 3)
+        yield Case(
+            f"{rule.name}_step, {kind} state, {count} tensors, {n:.1e}",
+            ours=ours,
+            reference=lambda: reference,
+            peers=(Peer("float32 state", wide),),
+            traffic=int(per_element * n),
+            access="update",
+            tolerance=0.05 if rule.name == "lamb" else 1e-5,  # which steps by rounded moments
+            reset=ours.reset,
+        )

@@ -1,0 +1,123 @@
+"""How an optimizer stores its state: in float32, bfloat16, or codes of one byte with a scale for each block."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import mindspore as ms
+import numpy as np
+from mindspore import Parameter, ParameterTuple, Tensor, nn
+from mindspore.common import initializer
+
+from boost_ext.optimizer_state import STATE_BLOCK, dequantize_state, quantize_state
+
+__all__ = ["StateStorage", "convert_state", "state_like"]
+
+STATE_DTYPES = {"float32": ms.float32, "bfloat16": ms.bfloat16, "float8": ms.uint8}
+SMALL = 4096
+_SECOND = 1  # the state that holds squares
+
+
+def state_like(
+    parameters: Sequence[Parameter], prefix: str, value: float = 0.0, dtype: Any = ms.float32
+) -> ParameterTuple:
+    """State of the parameters' shapes, named as ``ParameterTuple.clone`` names it, of `dtype` whatever theirs is;
+    float32 for those that are small."""
+
+    def initial(shape: tuple[int, ...]) -> Tensor:
+        if 0 in shape:  # which initializer() refuses
+            return Tensor(np.empty(shape, np.float32))
+        chosen = dtype if np.prod(shape) >= SMALL else ms.float32
+        return initializer.initializer(initializer.Constant(value), shape, chosen)
+
+    return ParameterTuple(Parameter(initial(tuple(p.shape)), name=f"{prefix}.{p.name}") for p in parameters)
+
+
+class StateStorage:
+    """What `state_dtype` and `state_seed` of an optimizer mean.
+
+    * ``"float32"``: 4 bytes an element of a state.
+    * ``"bfloat16"``: 2 bytes.
+    * ``"float8"``: 1 byte, the code of :func:`boost_ext.ops.quantize_state`, and a float32 scale for 256 elements. The
+      codes are the Parameter ``moment1.<name>``, uint8, the scales ``moment1_scale.<name>``.
+
+    Parameters of fewer than 4096 elements keep float32 state: it costs nothing, and biases and norms need it most. The
+    arithmetic is float32 in any case. What is stored is rounded up or down at random, so that its mean is what float32
+    would hold; the random bits come from `state_seed`, ``global_step`` and the place of the element, so that a training
+    that is resumed, or runs on more threads, makes the same steps.
+
+    Args:
+        owner (str): whose arguments they are.
+        dtype (str): see above. Default: "float32".
+        seed (int): in [0, 2**31). Default: 0.
+
+    Raises:
+        TypeError: if an argument has another type.
+        ValueError: if `dtype` is another one, or `seed` out of range.
+    """
+
+    def __init__(self, owner: str, dtype: str = "float32", seed: int = 0) -> None:
+        if not isinstance(dtype, str):
+            raise TypeError(f"{owner}: state_dtype must be a str, got {type(dtype).__name__}")
+        if dtype not in STATE_DTYPES:
+            raise ValueError(f"{owner}: state_dtype must be one of {', '.join(STATE_DTYPES)}, got {dtype!r}")
+        if not isinstance(seed, int) or isinstance(seed, bool):
+            raise TypeError(f"{owner}: state_seed must be an int, got {type(seed).__name__}")
+        if not 0 <= seed < 2**31:
+            raise ValueError(f"{owner}: state_seed must be in [0, 2**31), got {seed}")
+        self.dtype, self.seed = dtype, seed
+        self.scales: list[ParameterTuple] = []
+
+    def state_like(self, parameters: Sequence[Parameter], prefix: str) -> ParameterTuple:
+        """:func:`state_like`, 0, with its scales in ``scales``; there a state without codes stands for itself."""
+        state = state_like(parameters, prefix, 0.0, STATE_DTYPES[self.dtype])
+        if self.dtype == "float8":
+            named = zip(state, parameters, strict=True)
+            self.scales.append(ParameterTuple(_scale_of(s, f"{prefix}_scale.{p.name}") for s, p in named))
+        return state
+
+
+def _scale_of(state: Parameter, name: str) -> Parameter:
+    if state.dtype != ms.uint8:
+        return state
+    blocks = -(-state.size // STATE_BLOCK)
+    return Parameter(Tensor(np.zeros(blocks, np.float32)), name=name, requires_grad=False)
+
+
+def convert_state(checkpoint: Mapping[str, Any], optimizer: nn.Optimizer) -> dict[str, Any]:
+    """A checkpoint of an optimizer of the same class with another `state_dtype`, or of ``mindspore.nn``'s, as this
+    optimizer stores it: ``ms.load_param_into_net(optimizer, convert_state(ms.load_checkpoint(path), optimizer))``.
+
+    Values are rounded to the nearest ones. State that is stored alike already, and all other entries, stay as they are.
+
+    Args:
+        checkpoint (dict): of ``mindspore.load_checkpoint``, or a ``state_dict``.
+        optimizer (FusedOptimizer): that it is for.
+
+    Raises:
+        ValueError: if codes come without their scales.
+    """
+    entries = dict(checkpoint)
+    for k in range(optimizer.number_of_states):
+        for state in getattr(optimizer, f"states{k}"):
+            if state.name not in entries:
+                continue
+            found = entries[state.name]
+            prefix, _, name = state.name.partition(".")
+            scale_name = f"{prefix}_scale.{name}"
+            if found.dtype == state.dtype:
+                continue
+            signs = {"non_negative": k == _SECOND}
+            values = found.asnumpy()
+            if found.dtype == ms.uint8:
+                if scale_name not in entries:
+                    raise ValueError(f"convert_state: checkpoint must hold {scale_name} with {state.name}")
+                values = dequantize_state(values, entries.pop(scale_name).asnumpy(), **signs)
+            values = values.astype(np.float32)
+            if state.dtype == ms.uint8:
+                values, scales = quantize_state(values, **signs)
+                entries[scale_name] = Parameter(Tensor(scales), name=scale_name, requires_grad=False)
+            made = Tensor(values).astype(state.dtype) if state.dtype == ms.bfloat16 else Tensor(values)
+            entries[state.name] = Parameter(made, name=state.name)
+    return entries
