@@ -95,7 +95,7 @@ struct Spread {
   }
 };
 
-// A state of this tensor, of a dtype that the rule takes, with its scales.
+// `narrow`: whether this call may have state of 8 and 16 bits.
 void require_dtype_of_state(const RuleFacts& rule, bool narrow, const Name& name, const View& v) {
   if (v.dtype == DType::f32 || (narrow && (v.dtype == DType::bf16 || v.dtype == DType::u8))) return;
   throw TypeError(
@@ -112,8 +112,8 @@ void require_scales(const RuleFacts& rule, const std::vector<Views>& state, cons
   for (std::size_t k = 0; k < state.size(); ++k) {
     if (!scales.empty()) require_same_count(rule.op, {kScales[k], scales[k]}, {rule.state[k], state[k]});
     for (std::size_t i = 0; i < state[k].size(); ++i) {
-      const View& v = state[k][i];
       const Name name(kScales[k], static_cast<std::int64_t>(i));
+      const View& v = state[k][i];
       if (v.dtype != DType::u8) {
         require(scales.empty() || scales[k][i].size == 0, rule.op, ": ", name, " must be empty beside a ",
                 dtype_name(v), " state, got ", scales.empty() ? 0 : scales[k][i].size, " elements");
@@ -190,7 +190,6 @@ std::uint64_t key_of(std::uint64_t key, std::int64_t part) {
 // For each tensor the key of its random bits in this step.
 std::vector<std::uint64_t> keys_of(const StepSettings& s, std::size_t count) {
   const std::uint64_t step = key_of(key_of(0, s.seed), s.step);
-  require(s.numbers.empty() || s.numbers.size() == count, facts(s.rule).op, ": numbers must be one for each tensor");
   std::vector<std::uint64_t> keys;
   for (std::size_t i = 0; i < count; ++i) {
     keys.push_back(key_of(step, s.numbers.empty() ? static_cast<std::int64_t>(i) : s.numbers[i]));
@@ -285,10 +284,9 @@ void optimizer_step_rows(const Context& context, const StepSettings& settings, c
             at[i]);
   }
   std::vector<Views> lists;
-  for (const View& v : state) lists.push_back({v});
   for (const View& v : state) {
-    require(v.dtype != DType::u8, op,
-            ": indices must be left out with uint8 state, whose blocks go over rows, got rows");
+    require(v.dtype != DType::u8, op, ": indices must be left out with uint8 state, got rows");
+    lists.push_back({v});
   }
   const Views masters = master.data ? Views{master} : Views{};
   Overlap overlap(op);

@@ -240,7 +240,7 @@ def test_what_is_refused():
     refused(TypeError, r"moments1\[0\] must be float32, got uint8", [*codes, wide[0]], step=1)
     text = r"scales\[0\]\[0\] must be empty beside a bfloat16 state, got 2 elements"
     refused(ValueError, text, half, "momentum", step=1, scales=scales[:1])
-    with pytest.raises(ValueError, match=r"^adam_step: indices must be left out with uint8 state, .*, got rows$"):
+    with pytest.raises(ValueError, match=r"^adam_step: indices must be left out with uint8 state, got rows$"):
         ops.adam_step(
             np.ones((2, 150), np.float32),
             np.ones((1, 150), np.float32),
