@@ -4,11 +4,14 @@
 #include <pybind11/stl.h>
 
 #include "doors/arrays.h"
+#include "doors/curvature.h"
 #include "doors/packed_step.h"
 #include "ops/accumulate.h"
 #include "ops/adasum.h"
 #include "ops/bfgs_update.h"
 #include "ops/centralize.h"
+#include "ops/covariance.h"
+#include "ops/damped_inverse.h"
 #include "ops/dim_reduce.h"
 #include "ops/global_norm.h"
 #include "ops/group_loss_scale.h"
@@ -17,6 +20,7 @@
 #include "ops/optimizer_step.h"
 #include "ops/pca_back_project.h"
 #include "ops/pca_project.h"
+#include "ops/precondition.h"
 #include "ops/runtime.h"
 #include "ops/timestamp.h"
 #include "ops/unscale_and_check.h"
@@ -319,6 +323,7 @@ PYBIND11_MODULE(_core, m) {
   m.def("lars", &py_lars, py::arg("weights"), py::arg("grads"), py::arg("ratios"), py::arg("coefficient"),
         py::arg("epsilon"), py::arg("clip"), py::arg("scale"), py::arg("lr"), py::arg("weight_decay"),
         py::arg("apply"));
+  define_curvature(m);
   m.def("optimizer_rules", &rule_names);
   m.def("build_info", &build_info);
   m.def("num_threads", &num_threads);

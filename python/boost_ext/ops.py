@@ -24,6 +24,8 @@ import numpy as np
 
 from boost_ext import _core
 from boost_ext._arguments import Array, Arrays, empty_like, factors, integer, number
+from boost_ext.curvature import *  # noqa: F403
+from boost_ext.curvature import __all__ as _CURVATURE
 from boost_ext.finiteness import FiniteReport, TensorReport
 from boost_ext.lars import lars_ratios
 from boost_ext.optimizer_ops import *  # noqa: F403
@@ -47,6 +49,7 @@ __all__ = [
     "pca_back_project",
     "pca_project",
     "unscale_and_check",
+    *_CURVATURE,
     *_STEPS,
 ]
 
