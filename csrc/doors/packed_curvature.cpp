@@ -130,19 +130,30 @@ bool packed_inverse(const Views& arrays) {
 }
 
 void packed_precondition(const Views& arrays) {
-  Reader in("precondition", arrays);
-  const std::int32_t* layout = in.integers("layout", 2);
-  const std::int64_t layers = layout[0], n = layout[1];
+  const char* op = "precondition";
+  Reader in(op, arrays);
   const double inv_scale = 1 / in.scale();
-  const Views A = in.list("A", layers), G = in.list("G", layers), grads = in.list("grads", n);
-  const Views out = in.list("out", n);
+  std::int64_t factors = 0;  // up to the layout, the first array of integers
+  while (factors + 1 < static_cast<std::int64_t>(arrays.size()) &&
+         arrays[static_cast<std::size_t>(factors) + 1].dtype != DType::i32) {
+    ++factors;
+  }
+  const Views A = in.list("A", factors / 2), G = in.list("G", factors - factors / 2);
+  const View& kinds = in.take("layout");
+  require_dtype(op, "layout", kinds, DType::i32);
+  const std::int64_t n = kinds.size;
+  const Views grads = in.list("grads", n), out = in.list("out", n);
   in.end();
+  const auto* layout = static_cast<const std::int32_t*>(kinds.data);
+  std::int64_t curved = 0;
+  for (std::int64_t i = 0; i < n; ++i) curved += layout[i] != 0;
+  require(factors == 2 * curved, op, ": must get two factors for each of ", curved, " layers, got ", factors);
   View none;
   none.size = 0;
   Views left, right;
   std::size_t next = 0;
   for (std::int64_t i = 0; i < n; ++i) {
-    const std::int32_t kind = layout[2 + i];
+    const std::int32_t kind = layout[i];
     left.push_back(kind == 0 ? none : kind == 1 ? G[next] : A[next]);
     right.push_back(kind == 0 ? none : kind == 1 ? A[next] : G[next]);
     next += kind != 0;

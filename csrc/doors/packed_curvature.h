@@ -28,10 +28,11 @@ void packed_covariance(const Views& arrays);
 bool packed_inverse(const Views& arrays);
 
 // New gradients: out = G^-1 g A^-1 / scale of the layers, g / scale of the others.
-//   layout    int32 (2 + n,): number of layers, n; for each gradient 0 if it belongs to no layer, 1 if it is that of
-//             the next Dense or convolution, 2 that of the next embedding
 //   scale     float32 (1,)
-//   A^-1, G^-1 of the layers; n gradients; n of float32, written
+//   A^-1, G^-1 of the layers
+//   layout    int32 (n,): for each gradient 0 if it belongs to no layer, 1 if it is that of the next Dense or
+//             convolution, 2 that of the next embedding
+//   n gradients; n of float32, written
 void packed_precondition(const Views& arrays);
 
 }  // namespace boost_ext

@@ -16,6 +16,7 @@ from boost_ext import _core
 from boost_ext.ops import loss_scale_update as update_loss_scale
 
 from .cell import NativeCell, contiguous, in_pynative_mode
+from .curvature import Covariance, DampedInverse, Preconditioned
 from .dim_reduce import BfgsUpdate, DimReduceApply, DimReduceDirection, DimReduceTrial, PcaBackProject, PcaProject
 from .gradients import Accumulate, AdasumPair, Centralized, GlobalNorm
 from .loss_scale import (
@@ -32,6 +33,8 @@ __all__ = [
     "AdasumPair",
     "BfgsUpdate",
     "Centralized",
+    "Covariance",
+    "DampedInverse",
     "DimReduceApply",
     "DimReduceDirection",
     "DimReduceTrial",
@@ -42,6 +45,7 @@ __all__ = [
     "NativeCell",
     "PcaBackProject",
     "PcaProject",
+    "Preconditioned",
     "Timestamp",
     "UnscaleAndCheck",
     "UnscaleAndCheckReport",
