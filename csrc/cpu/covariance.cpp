@@ -5,6 +5,26 @@
 namespace boost_ext::cpu::BOOST_EXT_ISA {
 namespace {
 
+// A power of two that brings the largest element near 1, if it is far from there: squares of gradients with a large
+// loss scale are beyond float32.
+float normalizer(const View& x) {
+  constexpr std::int32_t kFar = 40, kBias = 127;
+  I largest[kAccumulators] = {};
+  typed(x, [&](const auto* data) {
+    sweep(x.size, [&](auto io, std::int64_t i, auto u) BOOST_EXT_INLINE_LAMBDA {
+      I& acc = largest[decltype(u)::value];
+      acc = max(acc, magnitude_bits(io.load(data + i)));
+    });
+  });
+  const std::int32_t bits = max_lane(max(max(largest[0], largest[1]), max(largest[2], largest[3])));
+  const std::int32_t exponent = bits / (1 << 23) - kBias;
+  if (bits >= kInfBits || bits < (1 << 23) || (exponent <= kFar && exponent >= -kFar)) return 1;
+  const std::int32_t inverse = (kBias - (exponent < kBias ? exponent : kBias - 1)) * (1 << 23);
+  float result = 1;
+  std::memcpy(&result, &inverse, sizeof result);
+  return result;
+}
+
 template <class T> float as_float(const T* p) {
   T some[kLanes] = {};
   some[0] = *p;
@@ -14,10 +34,10 @@ template <class T> float as_float(const T* p) {
 }
 template <> float as_float(const float* p) { return *p; }
 
-// Features `first` up to first + count of the patch at row r, zeros up to `width`.
+// Features `first` up to first + count of the patch at row r times `scale`, zeros up to `width`.
 template <class T>
 void copy_patch(const T* x, const Patches& p, std::int64_t r, std::int64_t first, std::int64_t count,
-                std::int64_t width, float* to) {
+                std::int64_t width, float scale, float* to) {
   const std::int64_t column = r % p.ow, line = r / p.ow % p.oh, image = r / (p.ow * p.oh);
   const T* const from = x + image * p.c * p.h * p.w;
   const bool plain = p.kh * p.kw == 1;
@@ -25,7 +45,7 @@ void copy_patch(const T* x, const Patches& p, std::int64_t r, std::int64_t first
   for (std::int64_t f = 0; f < count; ++f) {
     const std::int64_t y = line * p.sh - p.top + i * p.dh, z = column * p.sw - p.left + j * p.dw;
     const bool inside = y >= 0 && y < p.h && z >= 0 && z < p.w;
-    to[f] = inside ? as_float(from + (channel * p.h + y) * p.w + z) : 0;
+    to[f] = inside ? scale * as_float(from + (channel * p.h + y) * p.w + z) : 0;
     if (plain) {
       ++channel;
     } else if (++j == p.kw) {
@@ -36,24 +56,24 @@ void copy_patch(const T* x, const Patches& p, std::int64_t r, std::int64_t first
   for (std::int64_t f = count; f < width; ++f) to[f] = 0;
 }
 
-// Rows of a matrix of float32 lie as they are needed.
-void copy_row(const float* x, std::int64_t count, std::int64_t width, float* to) {
-  std::memcpy(to, x, static_cast<std::size_t>(count) * sizeof(float));
+template <class T> void copy_row(const T* x, std::int64_t count, std::int64_t width, float scale, float* to) {
   for (std::int64_t f = count; f < width; ++f) to[f] = 0;
+  sweep(count,
+        [&](auto io, std::int64_t i, auto) BOOST_EXT_INLINE_LAMBDA { io.store(to + i, scale * io.load(x + i)); });
 }
 
 // The upper triangle of the sum over some rows, in float64, width by width.
 template <class T>
 void sum_rows(const T* x, const Patches& p, std::int64_t begin, std::int64_t end, std::int64_t first,
-              std::int64_t count, std::int64_t width, float* rows, double* sums) {
+              std::int64_t count, std::int64_t width, float scale, float* rows, double* sums) {
   for (std::int64_t i = 0; i < width * width; ++i) sums[i] = 0;
   for (std::int64_t r = begin; r < end; r += kSlab) {
     const std::int64_t some = end - r < kSlab ? end - r : kSlab;
     for (std::int64_t k = 0; k < some; ++k) {
-      if (sizeof(T) == sizeof(float) && p.h * p.w == 1 && p.kh * p.kw == 1 && p.oh * p.ow == 1)
-        copy_row(reinterpret_cast<const float*>(x) + (r + k) * p.c + first, count, width, rows + k * width);
+      if (p.h * p.w * p.kh * p.kw * p.oh * p.ow == 1)
+        copy_row(x + (r + k) * p.c + first, count, width, scale, rows + k * width);
       else
-        copy_patch(x, p, r + k, first, count, width, rows + k * width);
+        copy_patch(x, p, r + k, first, count, width, scale, rows + k * width);
     }
     for (std::int64_t i = 0; i < width; i += kTileRows) {
       for (std::int64_t j = i / kLanes * kLanes; j < width; j += kLanes) {
@@ -80,6 +100,8 @@ void covariance(const Context& context, const View& x, const Patches& p, double 
   // bits do not depend on how many threads there are.
   const std::int64_t wanted = blocks >= 8 ? 1 : 1 + rows / 1024;
   const std::int64_t parts = wanted < 8 ? wanted : 8, share = (rows + parts - 1) / parts;
+  const float scale = normalizer(x);
+  factor /= static_cast<double>(scale) * static_cast<double>(scale);
   Scratch<double> sums(blocks * parts * width * width);
   on_threads(context.threads, rows * p.size() * (1 + block / 8), blocks * parts,
              [&](std::int64_t begin, std::int64_t end) {
@@ -88,7 +110,7 @@ void covariance(const Context& context, const View& x, const Patches& p, double 
                  const std::int64_t first = u / parts * block, left = p.size() - first;
                  const std::int64_t from = u % parts * share, to = from + share < rows ? from + share : rows;
                  typed(x, [&](auto* data) {
-                   sum_rows(data, p, from, to, first, left < block ? left : block, width, buffer.get(),
+                   sum_rows(data, p, from, to, first, left < block ? left : block, width, scale, buffer.get(),
                             sums.get() + u * width * width);
                  });
                }

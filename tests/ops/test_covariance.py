@@ -95,6 +95,17 @@ def test_sums_are_wide():
     assert ops.covariance(x, empty(1, 1))[0, 0, 0] >= 2.0**26 + 1
 
 
+@pytest.mark.parametrize("power", [-100, -45, -30, 30, 45, 80, 120])
+def test_a_power_of_two_changes_no_bit(rng, power):
+    """Though the squares are beyond float32."""
+    x = normal(rng, (300, 2, 3, 3))
+    one = ops.covariance(x, empty(8, 8), kernel=2)
+    two = ops.covariance(x * np.float32(2.0**power), empty(8, 8), kernel=2, factor=2.0 ** (-2 * power))
+    np.testing.assert_array_equal(one, two)
+    largest = np.full((2, 1), np.finfo(np.float32).max)
+    assert ops.covariance(largest, empty(1, 1))[0, 0, 0] == pytest.approx(2 * float(largest[0, 0]) ** 2)
+
+
 @pytest.mark.parametrize("shape", [(2, 2), (3, 2, 2), (1, 2, 2), (2, 2, 3), (0, 3, 3)])
 def test_shapes_of_out(shape):
     with pytest.raises(ValueError, match=r"^covariance: out must have shape \(blocks, b, b\) with as many blocks as 4 "):

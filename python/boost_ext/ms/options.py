@@ -9,6 +9,7 @@ from mindspore import nn
 from boost_ext.config import DimReduceConfig
 from boost_ext.ms.freeze_optimizer import FreezeOpt
 from boost_ext.ms.grad_accumulation import checked_steps
+from boost_ext.ms.optim.thor import Thor
 
 __all__ = ["StepOptions", "step_options"]
 
@@ -37,4 +38,8 @@ def step_options(
     )
     if options.dim_reduce is not None and (options.accumulation_steps > 1 or isinstance(optimizer, FreezeOpt)):
         raise ValueError(f"{owner}: dim_reduce must be the only algorithm, got freezing or accumulation with it")
+    if isinstance(optimizer, Thor):
+        if options != StepOptions():
+            raise ValueError(f"{owner}: thor must be the only algorithm, got dim_reduce or accumulation with it")
+        optimizer.require_one_scale(owner)
     return options

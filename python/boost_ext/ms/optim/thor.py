@@ -139,7 +139,7 @@ class Thor(FusedOptimizer):
         _check_rate(learning_rate)
         non_negative(_NAME, momentum=momentum)
         require_bool(_NAME, "use_nesterov", use_nesterov)
-        self_clips = require_bool(_NAME, "enable_clip_grad", enable_clip_grad)
+        clips = require_bool(_NAME, "enable_clip_grad", enable_clip_grad)
         for name, value, least in (
             ("batch_size", batch_size, 1),
             ("frequency", frequency, 2),
@@ -155,7 +155,7 @@ class Thor(FusedOptimizer):
         super().__init__(learning_rate, parameters, float(weight_decay), loss_scale)
         self.decay_flags = tuple(bool(decay_filter(p)) for p in self.parameters)
         self.momentum = Parameter(Tensor(momentum, ms.float32), name="momentum", requires_grad=False)
-        self.use_nesterov, self.enable_clip_grad = use_nesterov, self_clips
+        self.use_nesterov, self.enable_clip_grad = use_nesterov, clips
         self.damping, self.has_schedule = damping, isinstance(damping, nn.Cell)
         self.frequency, self.batch_size, self.block_size = frequency, batch_size, block_size
 
@@ -181,13 +181,19 @@ class Thor(FusedOptimizer):
         gathered = []
         for layer, inverses in zip(found, zip(self.matrix_a_inv, self.matrix_g_inv, strict=True), strict=True):
             A, G = (_gathered(inverse) for inverse in inverses)
-            layer.observed.connect(self.global_step, layer.numbers(self.frequency), batch, A, G)
+            layer.watch.connect(self.global_step, layer.numbers(self.frequency), batch, A, G)
             gathered.append((A, G))
         # Written before they are read in every step that reads them: no state, and in no checkpoint.
         vars(self)["gathered"] = tuple(A for A, _ in gathered) + tuple(G for _, G in gathered)
         decays = [float(d) / self.loss_scale for d in map(self._decay_of, range(len(self.parameters)))]
         vars(self)["decay_values"] = tuple(decays)
+        vars(self)["net"] = net  # not as a child: its weights are not the optimizer's
         forget_graphs(net)
+
+    def require_one_scale(self, owner: str) -> None:
+        """Refuse a network in which the gradients of different layers are scaled differently: so would be G."""
+        if any(getattr(cell, "loss_scale_number", 0) for _, cell in self.net.cells_and_names()):
+            raise ValueError(f"{owner}: thor must have one loss scale, got a GroupLossScaleManager in its network")
 
     def get_frequency(self) -> int:
         """Steps from one computation of the matrices to the next."""

@@ -23,13 +23,17 @@ DENSE, CONVOLUTION, EMBEDDING = 0, 1, 2
 _FLOATS = (ms.float32, ms.float16, ms.bfloat16)
 
 
+class _Gather(AnyPrecision, native.Covariance):
+    """The op, with all that it reads and writes in the precision that it has."""
+
+
 class _Backward(AnyPrecision):
     """``cell(y, x, step, layer, batch, A, G)``: y; on the way back A and G are gathered, if this step is due."""
 
     def __init__(self, kind: int) -> None:
         super().__init__()
         self.kind = kind
-        self.gather = native.Covariance()
+        self.gather = _Gather()
 
     def construct(
         self, y: Tensor, x: Tensor, step: Tensor, layer: Tensor, batch: Tensor, A: Tensor, G: Tensor
@@ -61,14 +65,11 @@ class _Backward(AnyPrecision):
         return ops.depend(dout, done), x, step, layer, batch, A, G
 
 
-class _Observed(AnyPrecision):
-    """A primitive that multiplies with a weight, and what comes back through it. Until an optimizer is there, it is
-    the primitive alone."""
+class _Watch(AnyPrecision):
+    """``cell(y, x)``: y, what a primitive has made of x. Holds what a gathering layer writes into."""
 
-    def __init__(self, primitive: ops.Primitive, kind: int) -> None:
+    def __init__(self, kind: int) -> None:
         super().__init__()
-        self.primitive = primitive
-        self.kind = kind
         self.backward = _Backward(kind)
         self.connected = False
 
@@ -76,15 +77,26 @@ class _Observed(AnyPrecision):
         # Not by assignment: the Parameters are no state of the network, and belong into no checkpoint of it.
         vars(self).update(step=step, layer=layer, batch=batch, A=A, G=G, connected=True)
 
-    def _seen(self, y: Tensor, x: Tensor) -> Tensor:
+    def construct(self, y: Tensor, x: Tensor) -> Tensor:
         if not self.connected:
             return y
         return self.backward(y, ops.stop_gradient(x), self.step, self.layer, self.batch, self.A, self.G)
 
+
+class _Observed(nn.Cell):
+    """A primitive that multiplies with a weight, and what comes back through it. Until an optimizer is there, it is
+    the primitive alone. In mixed precision it is cast as the layer is, and what it holds is not."""
+
+    def __init__(self, primitive: ops.Primitive, kind: int) -> None:
+        super().__init__(auto_prefix=False)
+        self.primitive = primitive
+        self.watch = _Watch(kind)
+        self.weight_first = kind == EMBEDDING  # whether the weight comes first
+
     def construct(self, first: Tensor, second: Tensor, *axis: int) -> Tensor:
-        if self.kind == EMBEDDING:  # table, indices, axis
-            return self._seen(self.primitive(first, second, *axis), second)
-        return self._seen(self.primitive(first, second), first)
+        if self.weight_first:  # table, indices, axis
+            return self.watch(self.primitive(first, second, *axis), second)
+        return self.watch(self.primitive(first, second), first)
 
 
 @dataclass(frozen=True)
@@ -95,14 +107,14 @@ class ThorLayer:
         kind: DENSE, CONVOLUTION or EMBEDDING.
         cell: the layer.
         weight: its Parameter.
-        observed: what is in the place of its primitive.
+        watch: what sees its inputs and the gradients of its outputs.
         a_size, g_size: rows of A and of G.
     """
 
     kind: int
     cell: nn.Cell
     weight: Parameter
-    observed: _Observed
+    watch: _Watch
     a_size: int
     g_size: int
 
@@ -146,7 +158,7 @@ def thor_layers(net: nn.Cell) -> list[ThorLayer]:
             continue
         rows, columns = weight.shape[0], weight.size // weight.shape[0]
         sizes = (rows, columns) if kind == EMBEDDING else (columns, rows)
-        found.append(ThorLayer(kind, cell, weight, getattr(cell, known[1]), *sizes))
+        found.append(ThorLayer(kind, cell, weight, getattr(cell, known[1]).watch, *sizes))
     return found
 
 
