@@ -108,7 +108,9 @@ def test_a_power_of_two_changes_no_bit(rng, power):
 
 @pytest.mark.parametrize("shape", [(2, 2), (3, 2, 2), (1, 2, 2), (2, 2, 3), (0, 3, 3)])
 def test_shapes_of_out(shape):
-    with pytest.raises(ValueError, match=r"^covariance: out must have shape \(blocks, b, b\) with as many blocks as 4 "):
+    with pytest.raises(
+        ValueError, match=r"^covariance: out must have shape \(blocks, b, b\) with as many blocks as 4 "
+    ):
         ops.covariance(np.ones((3, 4), np.float32), np.ones(shape))
 
 

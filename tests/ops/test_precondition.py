@@ -88,7 +88,7 @@ def test_factors_that_do_not_fit(rng):
             ops.precondition(g, fits[0], bad, np.empty_like(g))
     with pytest.raises(ValueError, match=r"^precondition: left\[0\] must have 6 elements, got 5$"):
         ops.precondition(g, np.ones(5, np.float32), fits[1], np.empty_like(g))
-    with pytest.raises(ValueError, match=r"^precondition: left\[0\] and right\[0\] must both be empty or none, got 18 and"):
+    with pytest.raises(ValueError, match=r"^precondition: left\[0\] and right\[0\] must both be empty or none, "):
         ops.precondition(g, fits[0], none, np.empty_like(g))
     with pytest.raises(ValueError, match=r"^precondition: inv_scale must be finite, got inf$"):
         ops.precondition(g, *fits, np.empty_like(g), inv_scale=np.inf)

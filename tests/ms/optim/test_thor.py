@@ -57,8 +57,9 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 }
 
 
-@pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize("compile", ["step", "network", "off"])
+@pytest.mark.parametrize(
+    ("compile", "case"), [*(("step", case) for case in CASES), ("network", "clipped"), ("off", "every option")]
+)
 def test_steps(mode: int, compile: Any, case: str) -> None:
     ours, theirs = CASES[case]
     net = Small()
@@ -128,7 +129,7 @@ class Loss(nn.Cell):
         return loss
 
 
-@pytest.mark.parametrize("scale", [1.0, 128.0])
+@pytest.mark.parametrize("scale", [128.0])
 def test_mindspores_own_loop(mode: int, scale: float) -> None:
     """Model.train as the documentation of mindspore.nn.thor has it, with a fixed loss scale."""
     net = Small()
@@ -149,7 +150,7 @@ def state(cell: Any) -> dict[str, np.ndarray]:
     return {name: value.asnumpy().copy() for name, value in cell.state_dict().items()}
 
 
-@pytest.mark.parametrize("scale", [2.0**20, 2.0**80])
+@pytest.mark.parametrize("scale", [2.0**80])
 def test_the_loss_scale_leaves_no_trace(mode: int, scale: float) -> None:
     """It is a power of two: the bits are the same, even where its square is beyond float32."""
     results = []
@@ -163,7 +164,7 @@ def test_the_loss_scale_leaves_no_trace(mode: int, scale: float) -> None:
             np.testing.assert_array_equal(results[0][name], results[1][name], err_msg=name)
 
 
-@pytest.mark.parametrize("made_before", [0, 1, 2])
+@pytest.mark.parametrize("made_before", [1, 2])
 def test_a_step_that_overflows_changes_nothing(mode: int, made_before: int) -> None:
     """Also where it is one that gathers; the next one takes its turn."""
     net = Small()

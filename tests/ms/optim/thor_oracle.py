@@ -97,7 +97,7 @@ def backward(w: Weights, ids: Any, image: Any, label: Any) -> tuple[Weights, dic
 
 @dataclass
 class Oracle:
-    """thor on :class:`Small`, in float64: what has no value here is what :func:`boost_ext.optim.thor` takes it to be."""
+    """thor on :class:`Small`, in float64; its fields are arguments of :func:`boost_ext.optim.thor`."""
 
     w: Weights
     rate: Any

@@ -58,7 +58,9 @@ class Preconditioned(nn.Cell):
         if not in_pynative_mode():
             return super().__call__(*arrays)
         first = next(i for i, a in enumerate(arrays) if a.dtype == ms.int32) + 1
-        out = tuple(Tensor(shape=g.shape, dtype=ms.float32, init=initializer.Zero()).init_data() for g in arrays[first:])
+        out = tuple(
+            Tensor(shape=g.shape, dtype=ms.float32, init=initializer.Zero()).init_data() for g in arrays[first:]
+        )
         _core.packed_precondition((*contiguous(arrays), *out))
         return out if len(out) > 1 else out[0]
 

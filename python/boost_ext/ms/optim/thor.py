@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -68,9 +69,9 @@ def thor(
     Martens, ICML 2016.
 
     Args:
-        net (Cell): the training network, with or without its loss; :func:`convert_to_thor_net` converts its layers. Each
-            runs once in a forward pass. The last thor made for a network is the one that its layers gather for.
-        learning_rate (Union[Tensor, LearningRateSchedule]): of no axis, or one value for each step, >= 0; or a schedule.
+        net (Cell): the training network, with or without its loss; :func:`convert_to_thor_net` converts its layers.
+            Each runs once in a forward pass. The last thor made for a network is the one that its layers gather for.
+        learning_rate (Union[Tensor, LearningRateSchedule]): of no axis, or one value a step, >= 0; or a schedule.
         damping (Union[float, Tensor, LearningRateSchedule]): lambda > 0; a number, one for each step of which the last
             is good for all that follow, or a schedule.
         momentum (float): u, >= 0.
@@ -184,10 +185,10 @@ class Thor(FusedOptimizer):
             layer.watch.connect(self.global_step, layer.numbers(self.frequency), batch, A, G)
             gathered.append((A, G))
         # Written before they are read in every step that reads them: no state, and in no checkpoint.
-        vars(self)["gathered"] = tuple(A for A, _ in gathered) + tuple(G for _, G in gathered)
+        self.__dict__["gathered"] = tuple(A for A, _ in gathered) + tuple(G for _, G in gathered)
         decays = [float(d) / self.loss_scale for d in map(self._decay_of, range(len(self.parameters)))]
-        vars(self)["decay_values"] = tuple(decays)
-        vars(self)["net"] = net  # not as a child: its weights are not the optimizer's
+        self.__dict__["decay_values"] = tuple(decays)
+        self.__dict__["net"] = net  # not as a child: its weights are not the optimizer's
         forget_graphs(net)
 
     def require_one_scale(self, owner: str) -> None:
@@ -288,7 +289,7 @@ def _checked_split(value: Any, layers: int) -> tuple[int, ...]:
         return (layers - 1,)
     if not isinstance(value, (list, tuple)) or not all(type(i) is int for i in value):
         raise TypeError(f"{_NAME}: split_indices must be a list of ints, got {value!r}")
-    ascending = all(a < b for a, b in zip(value, value[1:], strict=False))
+    ascending = all(a < b for a, b in itertools.pairwise(value))
     if not value or not ascending or value[0] < 0 or value[-1] != layers - 1:
         raise ValueError(
             f"{_NAME}: split_indices must ascend to {layers - 1}, the last of the network's layers, got {list(value)}"

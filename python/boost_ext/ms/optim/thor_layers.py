@@ -8,7 +8,6 @@ activation, what the primitive has got and the gradient of what it has returned,
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import mindspore as ms
 import numpy as np
@@ -75,7 +74,7 @@ class _Watch(AnyPrecision):
 
     def connect(self, step: Parameter, layer: Tensor, batch: Tensor, A: Parameter, G: Parameter) -> None:
         # Not by assignment: the Parameters are no state of the network, and belong into no checkpoint of it.
-        vars(self).update(step=step, layer=layer, batch=batch, A=A, G=G, connected=True)
+        self.__dict__.update(step=step, layer=layer, batch=batch, A=A, G=G, connected=True)
 
     def construct(self, y: Tensor, x: Tensor) -> Tensor:
         if not self.connected:
@@ -191,7 +190,7 @@ def convert_to_thor_net(net: nn.Cell) -> nn.Cell:
         fits = weight.requires_grad and weight.dtype in _FLOATS and users[id(weight)] == 1 and weight.size > 0
         if isinstance(primitive, _Observed) or not fits:
             continue
-        vars(cell).pop(name, None)
+        cell.__dict__.pop(name, None)
         cell._primitives.pop(name, None)
         cell.insert_child_to_cell(name, _Observed(primitive, kind))
     if not thor_layers(net):
