@@ -99,6 +99,10 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="two seeds, few steps and rates: only whether it runs")
     parser.add_argument("--out", type=Path, default=Path("runs/bench"))
     options = parser.parse_args()
+
+    from boost_ext import convolutions
+
+    convolutions.make_fast()  # before MindSpore is imported
     steps, seeds = (12, range(2)) if options.quick else (60, range(4))
     momentum, thor = Racer("Momentum"), Racer("thor")
     curves: dict[str, list[list[tuple[int, float]]]] = {}

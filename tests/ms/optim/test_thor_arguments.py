@@ -15,6 +15,7 @@ from boost_ext import boost, optim
 from boost_ext.boost import BoostTrainOneStepCell
 from boost_ext.config import DimReduceConfig
 from boost_ext.ms.optimizer_copy import restrict
+from boost_ext.ms.optimizer_rebuild import rebuild
 
 REQUIRED: dict[str, Any] = {"learning_rate": Tensor(0.1), "damping": Tensor(0.1), "momentum": 0.9}
 
@@ -120,6 +121,8 @@ def test_no_partners() -> None:
         boost.FreezeOpt(thor)
     with pytest.raises(TypeError, match=r"^restrict: optimizer must not be thor"):
         restrict(thor, thor.parameters[:2])
+    with pytest.raises(TypeError, match=r"^rebuild: optimizer must not be thor, which belongs to the layers of its "):
+        rebuild(thor, thor.parameters)
     text = r"^BoostTrainOneStepCell: thor must be the only algorithm, got dim_reduce or accumulation with it$"
     with pytest.raises(ValueError, match=text):
         BoostTrainOneStepCell(classes(net), thor, accumulation_steps=2)
