@@ -82,8 +82,8 @@ def thor(
             Default: 32.
         use_nesterov (bool): Default: False.
         decay_filter (Callable): Parameter to bool: whether it decays. Default: all do.
-        split_indices (list): which layers' matrices go together into one all-reduce: the last layer of each group,
-            ascending, the last one that of the network. Only with more than one rank. Default: None, all in one.
+        split_indices (list): for several ranks, which are not supported yet: the last layer of each group that goes
+            into one all-reduce, ascending, the last one that of the network. It is checked. Default: None, all in one.
         enable_clip_grad (bool): bound the 2-norm of each parameter's :math:`G^- g A^- + \delta w` by 1. Default: False.
         frequency (int): steps from one computation of the matrices to the next, >= 2. Default: 100.
         block_size (int): >= 1. Default: 128.
@@ -94,6 +94,7 @@ def thor(
     Raises:
         TypeError: if an argument has a type other than the ones given.
         ValueError: if a value is out of range, or `net` has no layer to convert.
+        RuntimeError: if MindSpore is set to train in parallel.
 
     Examples:
         >>> from boost_ext.boost import BoostTrainOneStepCell
@@ -152,6 +153,9 @@ class Thor(FusedOptimizer):
         if not callable(decay_filter):
             raise TypeError(f"{_NAME}: decay_filter must be a function, got {type(decay_filter).__name__}")
         damping = _checked_damping(damping)
+        mode = ms.get_auto_parallel_context("parallel_mode")
+        if mode != ms.ParallelMode.STAND_ALONE:  # or each rank would go its own way, with matrices of its own
+            raise RuntimeError(f"{_NAME}: parallel_mode must be stand_alone, got {mode}: it trains on one rank only")
         parameters = [p for p in net.get_parameters() if p.requires_grad]
         super().__init__(learning_rate, parameters, float(weight_decay), loss_scale)
         self.decay_flags = tuple(bool(decay_filter(p)) for p in self.parameters)
