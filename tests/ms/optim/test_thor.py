@@ -140,7 +140,7 @@ def test_mindspores_own_loop(mode: int, scale: float) -> None:
     model = optim.ConvertModelUtils.convert_to_thor_model(model=model, network=net, optimizer=optimizer)
     data = [batch(i) for i in range(4)]
     dataset = ms.dataset.GeneratorDataset(data, ["ids", "image", "label"], shuffle=False)
-    model.train(1, dataset, dataset_sink_mode=False)
+    model.train(1, dataset, dataset_sink_mode=True)
     for arrays in data:
         oracle.step(*arrays)
     close(net, oracle.w)

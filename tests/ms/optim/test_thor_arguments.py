@@ -130,15 +130,6 @@ def test_no_partners() -> None:
         BoostTrainOneStepCell(classes(net), thor, dim_reduce=DimReduceConfig())
 
 
-def test_one_rank() -> None:
-    ms.set_auto_parallel_context(parallel_mode="data_parallel")
-    try:
-        with pytest.raises(RuntimeError, match=r"^thor: parallel_mode must be stand_alone, got data_parallel: it trains"):
-            optim.thor(Mlp(), **REQUIRED)
-    finally:
-        ms.reset_auto_parallel_context()
-
-
 def test_no_groups_of_loss_scales() -> None:
     net = Mlp()
     net.manager = boost.GroupLossScaleManager(64, [net.first.trainable_params(), net.second.trainable_params()])

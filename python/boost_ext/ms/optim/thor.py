@@ -9,6 +9,7 @@ from typing import Any
 import mindspore as ms
 import numpy as np
 from mindspore import Parameter, ParameterTuple, Tensor, nn, ops
+from mindspore.communication import get_group_size
 from mindspore.nn.learning_rate_schedule import LearningRateSchedule
 
 from boost_ext.ms import native
@@ -82,8 +83,8 @@ def thor(
             Default: 32.
         use_nesterov (bool): Default: False.
         decay_filter (Callable): Parameter to bool: whether it decays. Default: all do.
-        split_indices (list): for several ranks, which are not supported yet: the last layer of each group that goes
-            into one all-reduce, ascending, the last one that of the network. It is checked. Default: None, all in one.
+        split_indices (list): with several ranks, whose inverses are averaged, which layers share an all-reduce: the
+            last layer of each group, ascending, the last one that of the network. Default: None, all of them.
         enable_clip_grad (bool): bound the 2-norm of each parameter's :math:`G^- g A^- + \delta w` by 1. Default: False.
         frequency (int): steps from one computation of the matrices to the next, >= 2. Default: 100.
         block_size (int): >= 1. Default: 128.
@@ -94,7 +95,6 @@ def thor(
     Raises:
         TypeError: if an argument has a type other than the ones given.
         ValueError: if a value is out of range, or `net` has no layer to convert.
-        RuntimeError: if MindSpore is set to train in parallel.
 
     Examples:
         >>> from boost_ext.boost import BoostTrainOneStepCell
@@ -153,9 +153,6 @@ class Thor(FusedOptimizer):
         if not callable(decay_filter):
             raise TypeError(f"{_NAME}: decay_filter must be a function, got {type(decay_filter).__name__}")
         damping = _checked_damping(damping)
-        mode = ms.get_auto_parallel_context("parallel_mode")
-        if mode != ms.ParallelMode.STAND_ALONE:  # or each rank would go its own way, with matrices of its own
-            raise RuntimeError(f"{_NAME}: parallel_mode must be stand_alone, got {mode}: it trains on one rank only")
         parameters = [p for p in net.get_parameters() if p.requires_grad]
         super().__init__(learning_rate, parameters, float(weight_decay), loss_scale)
         self.decay_flags = tuple(bool(decay_filter(p)) for p in self.parameters)
@@ -176,6 +173,7 @@ class Thor(FusedOptimizer):
         self.own_scale = Tensor(np.array([self.loss_scale], np.float64))
         self.matrix_a_inv = ParameterTuple(_inverse(layer, "a", block_size) for layer in found)
         self.matrix_g_inv = ParameterTuple(_inverse(layer, "g", block_size) for layer in found)
+        self.ranks_mean = _means(self.matrix_a_inv, self.matrix_g_inv, self.split_indices)
         self.inverted, self.preconditioned = native.DampedInverse(), native.Preconditioned()
         self._connect(net, found)
         self.moments = state_like(self.parameters, "moments")
@@ -217,6 +215,8 @@ class Thor(FusedOptimizer):
         inverses = tuple(self.matrix_a_inv) + tuple(self.matrix_g_inv)
         head = (step, ops.depend(skip, gradients), self.inverse_layout, self.own_scale, scale, damping)
         done = self.inverted(*head, *self.gathered, *inverses)
+        if self.ranks_mean is not None and step % self.frequency == 0:
+            done = self.ranks_mean(done)
         directions = self.preconditioned(ops.depend(scale, done), *inverses, self.kinds, *gradients)
         if len(self.parameters) == 1:
             directions = (directions,)
@@ -237,6 +237,41 @@ class Thor(FusedOptimizer):
     def __call__(self, gradients: Sequence[Tensor]) -> Tensor:
         result: Tensor = nn.Cell.__call__(self, tuple(gradients))
         return result
+
+
+class _RanksMean(nn.Cell):
+    """``cell(done)``: the mean over all ranks of some matrices, in place, by one all-reduce. In a step that was skipped
+    they are the same everywhere, and stay."""
+
+    def __init__(self, matrices: Sequence[Parameter], following: nn.Cell | None) -> None:
+        super().__init__(auto_prefix=False)
+        self.__dict__["matrices"] = tuple(matrices)
+        self.ends = tuple(itertools.accumulate(int(m.size) for m in matrices))
+        self.reduce = ops.AllReduce()
+        self.share = 1.0 / get_group_size()
+        self.following = following
+
+    def construct(self, done: Tensor) -> Tensor:
+        flat: tuple[Tensor, ...] = ()
+        for matrix in self.matrices:
+            flat = (*flat, ops.reshape(ops.depend(matrix, done), (-1,)))
+        mean = self.reduce(ops.concat(flat)) * self.share
+        begin = 0
+        for i in range(len(self.matrices)):
+            part = ops.reshape(mean[begin : self.ends[i]], self.matrices[i].shape)
+            done = ops.depend(done, ops.assign(self.matrices[i], part))
+            begin = self.ends[i]
+        return done if self.following is None else self.following(done)
+
+
+def _means(a: Sequence[Parameter], g: Sequence[Parameter], split: Sequence[int]) -> nn.Cell | None:
+    """For several ranks a cell for each group of layers, one after the other."""
+    if ms.get_auto_parallel_context("parallel_mode") == ms.ParallelMode.STAND_ALONE:
+        return None
+    cell: nn.Cell | None = None
+    for begin, end in reversed(list(zip((0, *(i + 1 for i in split)), (i + 1 for i in split), strict=False))):
+        cell = _RanksMean([*a[begin:end], *g[begin:end]], cell)
+    return cell
 
 
 def _inverse(layer: ThorLayer, which: str, block_size: int) -> Parameter:
