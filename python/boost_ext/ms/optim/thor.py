@@ -9,19 +9,13 @@ from typing import Any
 import mindspore as ms
 import numpy as np
 from mindspore import Parameter, ParameterTuple, Tensor, nn, ops
-from mindspore.communication import get_group_size
 from mindspore.nn.learning_rate_schedule import LearningRateSchedule
 
 from boost_ext.ms import native
 from boost_ext.ms.optim.arguments import non_negative, require_bool
 from boost_ext.ms.optim.fused import FusedOptimizer, state_like
-from boost_ext.ms.optim.thor_layers import (
-    EMBEDDING,
-    ThorLayer,
-    convert_to_thor_net,
-    forget_graphs,
-    thor_layers,
-)
+from boost_ext.ms.optim.thor_layers import EMBEDDING, ThorLayer, convert_to_thor_net, forget_graphs, thor_layers
+from boost_ext.ms.optim.thor_ranks import mean_over_ranks
 
 __all__ = ["ConvertModelUtils", "ConvertNetUtils", "Thor", "thor"]
 
@@ -173,7 +167,7 @@ class Thor(FusedOptimizer):
         self.own_scale = Tensor(np.array([self.loss_scale], np.float64))
         self.matrix_a_inv = ParameterTuple(_inverse(layer, "a", block_size) for layer in found)
         self.matrix_g_inv = ParameterTuple(_inverse(layer, "g", block_size) for layer in found)
-        self.ranks_mean = _means(self.matrix_a_inv, self.matrix_g_inv, self.split_indices)
+        self.ranks_mean = mean_over_ranks(self.matrix_a_inv, self.matrix_g_inv, self.split_indices)
         self.inverted, self.preconditioned = native.DampedInverse(), native.Preconditioned()
         self._connect(net, found)
         self.moments = state_like(self.parameters, "moments")
@@ -237,41 +231,6 @@ class Thor(FusedOptimizer):
     def __call__(self, gradients: Sequence[Tensor]) -> Tensor:
         result: Tensor = nn.Cell.__call__(self, tuple(gradients))
         return result
-
-
-class _RanksMean(nn.Cell):
-    """``cell(done)``: the mean over all ranks of some matrices, in place, by one all-reduce. In a step that was skipped
-    they are the same everywhere, and stay."""
-
-    def __init__(self, matrices: Sequence[Parameter], following: nn.Cell | None) -> None:
-        super().__init__(auto_prefix=False)
-        self.__dict__["matrices"] = tuple(matrices)
-        self.ends = tuple(itertools.accumulate(int(m.size) for m in matrices))
-        self.reduce = ops.AllReduce()
-        self.share = 1.0 / get_group_size()
-        self.following = following
-
-    def construct(self, done: Tensor) -> Tensor:
-        flat: tuple[Tensor, ...] = ()
-        for matrix in self.matrices:
-            flat = (*flat, ops.reshape(ops.depend(matrix, done), (-1,)))
-        mean = self.reduce(ops.concat(flat)) * self.share
-        begin = 0
-        for i in range(len(self.matrices)):
-            part = ops.reshape(mean[begin : self.ends[i]], self.matrices[i].shape)
-            done = ops.depend(done, ops.assign(self.matrices[i], part))
-            begin = self.ends[i]
-        return done if self.following is None else self.following(done)
-
-
-def _means(a: Sequence[Parameter], g: Sequence[Parameter], split: Sequence[int]) -> nn.Cell | None:
-    """For several ranks a cell for each group of layers, one after the other."""
-    if ms.get_auto_parallel_context("parallel_mode") == ms.ParallelMode.STAND_ALONE:
-        return None
-    cell: nn.Cell | None = None
-    for begin, end in reversed(list(zip((0, *(i + 1 for i in split)), (i + 1 for i in split), strict=False))):
-        cell = _RanksMean([*a[begin:end], *g[begin:end]], cell)
-    return cell
 
 
 def _inverse(layer: ThorLayer, which: str, block_size: int) -> Parameter:
