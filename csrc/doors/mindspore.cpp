@@ -3,6 +3,7 @@
 // primitive declares (boost_ext.ms.native). The GIL is not held. MindSpore shows only the number that we return, so the
 // message goes to stderr first.
 #include "doors/graph.h"
+#include "doors/packed_curvature.h"
 #include "doors/packed_step.h"
 #include "ops/accumulate.h"
 #include "ops/adafactor_step.h"
@@ -10,6 +11,8 @@
 #include "ops/bfgs_update.h"
 #include "ops/centralize.h"
 #include "ops/clip_by_global_norm.h"
+#include "ops/covariance.h"
+#include "ops/damped_inverse.h"
 #include "ops/dim_reduce.h"
 #include "ops/global_norm.h"
 #include "ops/group_loss_scale.h"
@@ -18,6 +21,7 @@
 #include "ops/optimizer_step.h"
 #include "ops/pca_back_project.h"
 #include "ops/pca_project.h"
+#include "ops/precondition.h"
 #include "ops/timestamp.h"
 #include "ops/unscale_and_check.h"
 
@@ -127,6 +131,20 @@ BOOST_EXT_GRAPH_OP(timestamp) {
 // see packed_step.h
 BOOST_EXT_GRAPH_OP(optimizer_step) { packed_step(p.list(p.left())); }
 BOOST_EXT_GRAPH_OP(lars) { packed_lars(p.list(p.left())); }
+
+// see packed_curvature.h
+BOOST_EXT_GRAPH_OP(covariance) { packed_covariance(p.list(p.left())); }
+BOOST_EXT_GRAPH_OP(damped_inverse) { p.result(packed_inverse(p.list(p.left()))); }
+
+// The same without a write: MindSpore allocates the new gradients, which come at the end in the place of the bool.
+extern "C" __attribute__((visibility("default"))) int boost_ext_precondition(int nparam, void** params, int* ndims,
+                                                                             int64_t** shapes, const char** dtypes,
+                                                                             void*, void*) {
+  return guarded([&] {
+    Params p("precondition", nparam + 1, params, ndims, shapes, dtypes);
+    packed_precondition(p.list(nparam));
+  });
+}
 
 // norm (1,), tensors...
 BOOST_EXT_GRAPH_OP(global_norm) {

@@ -4,6 +4,7 @@
 #include <pybind11/stl.h>
 
 #include "doors/arrays.h"
+#include "doors/curvature.h"
 #include "doors/packed_step.h"
 #include "doors/python_adafactor.h"
 #include "doors/python_adasum_part.h"
@@ -13,6 +14,8 @@
 #include "ops/bfgs_update.h"
 #include "ops/centralize.h"
 #include "ops/clip_by_global_norm.h"
+#include "ops/covariance.h"
+#include "ops/damped_inverse.h"
 #include "ops/dim_reduce.h"
 #include "ops/global_norm.h"
 #include "ops/group_loss_scale.h"
@@ -21,6 +24,7 @@
 #include "ops/optimizer_step.h"
 #include "ops/pca_back_project.h"
 #include "ops/pca_project.h"
+#include "ops/precondition.h"
 #include "ops/runtime.h"
 #include "ops/timestamp.h"
 #include "ops/unscale_and_check.h"
@@ -346,6 +350,7 @@ PYBIND11_MODULE(_core, m) {
         py::arg("apply"));
   m.def("optimizer_rules", &packed_rules);
   define_adafactor_step(m);
+  define_curvature(m);
   m.def("build_info", &build_info);
   m.def("num_threads", &num_threads);
   m.def("set_num_threads", &set_num_threads, py::arg("threads"));

@@ -26,6 +26,8 @@ from boost_ext import _core
 from boost_ext._arguments import Array, Arrays, empty_like, factors, integer, number
 from boost_ext.adafactor import adafactor_step
 from boost_ext.clipping import clip_by_global_norm
+from boost_ext.curvature import *  # noqa: F403
+from boost_ext.curvature import __all__ as _CURVATURE
 from boost_ext.finiteness import FiniteReport, TensorReport
 from boost_ext.lars import lars_ratios
 from boost_ext.optimizer_ops import *  # noqa: F403
@@ -54,6 +56,7 @@ __all__ = [
     "pca_project",
     "quantize_state",
     "unscale_and_check",
+    *_CURVATURE,
     *_STEPS,
 ]
 

@@ -11,6 +11,8 @@ from boost_ext.ms.optim.momentum import Momentum
 from boost_ext.ms.optim.rmsprop import RMSProp
 from boost_ext.ms.optim.sgd import SGD
 from boost_ext.ms.optim.storage import convert_state
+from boost_ext.ms.optim.thor import ConvertModelUtils, ConvertNetUtils, Thor, thor
+from boost_ext.ms.optim.thor_layers import convert_to_thor_net
 
 __all__ = [
     "FTRL",
@@ -21,11 +23,16 @@ __all__ = [
     "Adam",
     "AdamOffload",
     "AdamWeightDecay",
+    "ConvertModelUtils",
+    "ConvertNetUtils",
     "FusedOptimizer",
     "Lamb",
     "LazyAdam",
     "Momentum",
     "ProximalAdagrad",
     "RMSProp",
+    "Thor",
     "convert_state",
+    "convert_to_thor_net",
+    "thor",
 ]

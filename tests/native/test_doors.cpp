@@ -23,6 +23,8 @@ DOOR(timestamp);
 DOOR(group_unscale_and_check);
 DOOR(group_loss_scale_update);
 DOOR(global_norm);
+DOOR(covariance);
+DOOR(damped_inverse);
 DOOR(loss_scale_update);
 DOOR(dim_reduce_direction);
 DOOR(dim_reduce_trial);
@@ -250,6 +252,36 @@ void test_dim_reduce() {
   CHECK(call(boost_ext_dim_reduce_apply, {&gamma, &alpha, &rho, &scale, &m, &g, &proj}).status == kRefused);
 }
 
+void test_curvature() {
+  const Array early = numbers({1}, DType::i32), due = numbers({2}, DType::i32), batch = numbers({4}, DType::f64),
+              layer = numbers({2, 2, 3, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}, DType::i32),
+              index = numbers({1, 1}, DType::i32), dout = numbers({1, 2, 3, 4, 5, 6}, DType::f32, 2);
+  const Array A = numbers({9, 9}, DType::f64);
+  Array G = numbers({9, 9, 9}, DType::f64);
+  CHECK(call(boost_ext_covariance, {&early, &layer, &batch, &index, &dout, &A, &G}).status == 0 && equal(A, {9, 9}));
+  CHECK(call(boost_ext_covariance, {&due, &layer, &batch, &index, &dout, &A}).status == kRefused);
+  CHECK(call(boost_ext_covariance, {&due, &batch, &batch, &index, &dout, &A, &G}).status == kRefused);
+  CHECK(call(boost_ext_covariance, {&due, &layer, &batch, &index, &dout, &A, &G}).status == kRefused);  // G: a diagonal
+  CHECK(equal(A, {0, 0.5}) && equal(G, {9, 9, 9}));
+
+  const Array skip = numbers({1}, DType::b8), go = numbers({0}, DType::b8), layout = numbers({2, 1}, DType::i32),
+              own = numbers({2}, DType::f64), scale = numbers({2}), damping = numbers({0.25, 0.0625}),
+              inverse_a = numbers({7, 7}), inverse_g = numbers({7, 7, 7});
+  const Array* const steps[] = {&early, &due};
+  for (const Array* step : steps) {
+    const Array& flag = step == &due ? skip : go;
+    CHECK(call(boost_ext_damped_inverse, {step, &flag, &layout, &own, &scale, &damping, &A, &G, &inverse_a, &inverse_g})
+              .status == 0);
+    CHECK(equal(inverse_a, {7, 7}) && equal(inverse_g, {7, 7, 7}));
+  }
+  G.set(0, 12), G.set(1, 0), G.set(2, 28);  // over 16, the square of both scales; the last damping, 1 / 4
+  const Answer a =
+      call(boost_ext_damped_inverse, {&due, &go, &layout, &own, &scale, &damping, &A, &G, &inverse_a, &inverse_g});
+  CHECK(a.status == 0 && a.result && equal(inverse_a, {4, 1 / 0.75f}) && equal(inverse_g, {1, 4, 0.5}));
+  CHECK(call(boost_ext_damped_inverse, {&due, &go, &layout, &own, &scale, &damping, &A, &G, &inverse_a}).status ==
+        kRefused);
+}
+
 void test_results_without_a_place() {
   const Array x = numbers({1}), matrix = numbers({1}, DType::f32, 1), flag = numbers({0}, DType::b8),
               empty = numbers({});
@@ -272,6 +304,7 @@ void test_doors() {
   test_loss_scale();
   test_group_loss_scale();
   test_dim_reduce();
+  test_curvature();
   test_results_without_a_place();
 }
 

@@ -17,11 +17,12 @@ K = 3
 
 @dataclass(frozen=True)
 class Argument:
-    """An array or a list of arrays. `alone`: it cannot be a list."""
+    """An array or a list of arrays. `alone`: it cannot be a list; `any_rows`: of any number of rows."""
 
     dtype: str = ANY_FLOAT
     written: bool = False
     alone: bool = False
+    any_rows: bool = False
 
 
 @dataclass(frozen=True)
@@ -153,6 +154,32 @@ CASES = [
         lambda r: {"scale": np.ones(1, np.float32), "counters": np.array([1, 0, 0], np.int32)},
         {"scale": fixed("float32", True), "counters": fixed("int32", True)},
         {"overflow": True},
+    ),
+    Case(
+        "covariance",
+        lambda r: {"x": f32(r, 5, 4), "out": r.standard_normal((2, 3, 3))},
+        {"x": Argument(ANY_FLOAT, alone=True, any_rows=True), "out": fixed("float64", True)},
+    ),
+    Case(
+        "covariance",
+        lambda r: {"x": np.array([1, 0, 1], np.int32), "out": r.standard_normal(3)},
+        {n: Argument(t, n == "out", alone=True, any_rows=True) for n, t in (("x", "int32"), ("out", "float64"))},
+        {"one_hot": True},
+    ),
+    Case(
+        "damped_inverse",
+        lambda r: {"matrices": [np.ones((2, 3, 3)), np.ones(4)], "out": [f32(r, 2, 3, 3), f32(r, 4)]},
+        {"matrices": Argument("float64"), "out": WRITTEN32},
+        {"damping": 0.5},
+    ),
+    Case(
+        "precondition",
+        lambda r: {
+            **lists(r, "grads", "out"),
+            "left": [f32(r, N), f32(r, 1, 2, 2)],
+            "right": [f32(r, 1), f32(r, 2, 16, 16)],
+        },
+        {"grads": READ, "left": READ32, "right": READ32, "out": WRITTEN32},
     ),
     step("sgd_step", "accum", momentum=0.9, dampening=0.5),
     step("momentum_step", "moments"),

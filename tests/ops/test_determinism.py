@@ -68,6 +68,15 @@ def everything(seed: int = 5) -> dict[str, list[bytes]]:
     B_next = np.empty_like(B)
     slope = ops.dim_reduce_direction(B, s, gk_last, True, gk, B_next, dk, inv_scale=1 / 3)
     keep("dim_reduce_direction", B_next, dk, gk, slope)
+    keep("covariance", ops.covariance(normal(rng, (9001, 40), np.float16), np.empty((2, 32, 32))))
+    keep("covariance of patches", ops.covariance(normal(rng, (4, 9, 20, 20)), np.empty((9, 9, 9)), kernel=3, padding=1))
+    roots = [normal(rng, (5, 33, 40)).astype(np.float64), normal(rng, (1, 70, 90)).astype(np.float64)]
+    inverses = [np.empty((len(r), r.shape[1], r.shape[1]), np.float32) for r in roots]
+    ops.damped_inverse([r @ r.transpose(0, 2, 1) for r in roots], inverses, damping=0.1)
+    keep("damped_inverse", *inverses)
+    none, g = np.empty(0, np.float32), [normal(rng, (160, 300)), normal(rng, 40_001)]
+    factors = [normal(rng, (5, 33, 33)), none], [normal(rng, (5, 70, 70)), none]
+    keep("precondition", *ops.precondition(g, *factors, [np.empty_like(t) for t in g], inv_scale=1 / 3))
     keep("bfgs_update", ops.bfgs_update(B, s, abs(s) * np.sign(s)), B)
     return done
 

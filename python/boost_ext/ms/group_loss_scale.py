@@ -24,7 +24,7 @@ __all__ = ["GroupLossScaleManager", "GroupLossScaleUpdateCell", "GroupUnscaleAnd
 Groups = Sequence[Sequence[Any]]
 
 
-class _AnyPrecision(nn.Cell):
+class AnyPrecision(nn.Cell):
     """Stays out of the mixed precision of the network around it: scales beyond float16 must not be cast to it."""
 
     def __init__(self) -> None:
@@ -35,7 +35,7 @@ class _AnyPrecision(nn.Cell):
         return super().add_flags(**{k: v for k, v in flags.items() if k not in ("fp16", "bf16", "fp32")})
 
 
-class _Boundary(_AnyPrecision):
+class _Boundary(AnyPrecision):
     """``cell(x, ratio)``: x; on the way back the gradient is multiplied by ``ratio``, in float32 at least."""
 
     def construct(self, x: Tensor, ratio: Tensor) -> Tensor:
@@ -46,7 +46,7 @@ class _Boundary(_AnyPrecision):
         return ops.cast(wide * ratio, dout.dtype), ops.zeros_like(ratio)
 
 
-class GroupLossScaleManager(_AnyPrecision):
+class GroupLossScaleManager(AnyPrecision):
     r"""A loss scale for each group of layers, as a cell at the boundaries of the groups.
 
     The network calls it wherever a tensor goes from one group to the next: it hands the tensor on as it is, and

@@ -9,6 +9,7 @@ from mindspore import Parameter, nn
 
 from boost_ext.ms.optim.fused import FusedOptimizer
 from boost_ext.ms.optim.lars import LARS
+from boost_ext.ms.optim.thor import Thor
 
 __all__ = ["attributes", "per_parameter_state", "restrict"]
 
@@ -176,6 +177,8 @@ def restrict(optimizer: Optimizer, parameters: Iterable[Parameter]) -> Optimizer
     """
     if not isinstance(optimizer, nn.Optimizer):
         raise TypeError(f"restrict: optimizer must be an Optimizer, got {type(optimizer).__name__}")
+    if isinstance(optimizer, Thor):
+        raise TypeError("restrict: optimizer must not be thor: its matrices are gathered by whole backward passes")
     kept = list(parameters)
     own = tuple(optimizer.parameters)
     indices = _indices(own, kept)

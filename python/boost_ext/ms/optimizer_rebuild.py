@@ -10,6 +10,7 @@ from mindspore import Parameter, Tensor, nn
 from boost_ext.ms.grad_centralization import centralizing
 from boost_ext.ms.optim.adafactor import AdaFactor
 from boost_ext.ms.optim.lars import LARS
+from boost_ext.ms.optim.thor import Thor
 from boost_ext.ms.optimizer_copy import attributes, per_parameter_state
 
 __all__ = ["parameter_groups", "rebuild"]
@@ -146,6 +147,11 @@ def rebuild(optimizer: Optimizer, params: Iterable[Any]) -> Optimizer:
     """
     if not isinstance(optimizer, nn.Optimizer):
         raise TypeError(f"rebuild: optimizer must be an Optimizer, got {type(optimizer).__name__}")
+    if isinstance(optimizer, Thor):
+        raise TypeError(
+            "rebuild: optimizer must not be thor, which belongs to the layers of its network; make it with "
+            "boost_ext.optim.thor for the rewritten network, at boost level O0"
+        )
     if isinstance(optimizer, (nn.LARS, LARS)):
         around: Optimizer = type(optimizer)(rebuild(optimizer.opt, params), **_hyperparameters(optimizer, ()))
         return around

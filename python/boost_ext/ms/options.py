@@ -10,6 +10,7 @@ from boost_ext.config import DimReduceConfig
 from boost_ext.ms.clipping import checked_clip_norm
 from boost_ext.ms.freeze_optimizer import FreezeOpt
 from boost_ext.ms.grad_accumulation import checked_steps
+from boost_ext.ms.optim.thor import Thor
 
 __all__ = ["StepOptions", "step_options"]
 
@@ -51,4 +52,8 @@ def step_options(
         raise ValueError(f"{owner}: dim_reduce must be the only algorithm, got freezing or accumulation with it")
     if options.dim_reduce is not None and options.clip_norm is not None:
         raise ValueError(f"{owner}: clip_norm must be None with dim_reduce, which searches the length of its step")
+    if isinstance(optimizer, Thor):
+        if options != StepOptions():
+            raise ValueError(f"{owner}: thor must be the only algorithm, got dim_reduce or accumulation with it")
+        optimizer.require_one_scale(owner)
     return options

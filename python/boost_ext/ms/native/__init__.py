@@ -24,6 +24,7 @@ from .adasum import (
     AdasumPartPackDifference,
 )
 from .cell import NativeCell, contiguous, in_pynative_mode
+from .curvature import Covariance, DampedInverse, Preconditioned
 from .dim_reduce import BfgsUpdate, DimReduceApply, DimReduceDirection, DimReduceTrial, PcaBackProject, PcaProject
 from .gradients import Accumulate, AdasumPair, Centralized, ClipByGlobalNorm, GlobalNorm, Joined, Parted
 from .loss_scale import (
@@ -49,6 +50,8 @@ __all__ = [
     "Centralized",
     "CheckAndClip",
     "ClipByGlobalNorm",
+    "Covariance",
+    "DampedInverse",
     "DimReduceApply",
     "DimReduceDirection",
     "DimReduceTrial",
@@ -61,6 +64,7 @@ __all__ = [
     "Parted",
     "PcaBackProject",
     "PcaProject",
+    "Preconditioned",
     "Timestamp",
     "UnscaleAndCheck",
     "UnscaleAndCheckReport",

@@ -12,6 +12,7 @@ from mindspore import Parameter, Tensor, nn, ops
 from boost_ext.ms import native
 from boost_ext.ms.optim.arguments import non_negative, require_bool
 from boost_ext.ms.optim.fused import FusedOptimizer, FusedStep
+from boost_ext.ms.optim.thor import Thor
 
 __all__ = ["LARS"]
 
@@ -67,6 +68,8 @@ class LARS(nn.Optimizer):
     ) -> None:
         if not isinstance(optimizer, FusedOptimizer):
             raise TypeError(f"LARS: optimizer must be one of boost_ext.optim, got {type(optimizer).__name__}")
+        if isinstance(optimizer, Thor):
+            raise TypeError("LARS: optimizer must take gradients as they come, got Thor, which preconditions them")
         if optimizer.rule in ("adafactor", "adam_weight_decay", "lamb"):
             raise TypeError(
                 f"LARS: {type(optimizer).__name__} decouples its weight decay; LARS needs it in the gradient"

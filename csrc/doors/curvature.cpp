@@ -1,0 +1,83 @@
+#include "doors/curvature.h"
+
+#include <pybind11/stl.h>
+
+#include "doors/arrays.h"
+#include "doors/packed_curvature.h"
+#include "ops/covariance.h"
+#include "ops/damped_inverse.h"
+#include "ops/precondition.h"
+
+namespace py = pybind11;
+
+namespace boost_ext {
+namespace {
+
+using Object = py::object;
+
+// patches: the numbers of struct Patches in its order; none of them for indices.
+void py_covariance(const Object& x, const std::vector<std::int64_t>& patches, double factor, const Object& out) {
+  Arrays a("covariance");
+  const View from = a.one("x", x), to = a.one("out", out);
+  if (patches.empty()) {
+    py::gil_scoped_release release;
+    return covariance(cpu_context(), from, factor, to);
+  }
+  require(patches.size() == 14, "covariance: patches must hold 14 numbers, got ", patches.size());
+  const auto* v = patches.data();
+  const Patches p{v[0], v[1], v[2], v[3], v[4], v[5], v[6], v[7], v[8], v[9], v[10], v[11], v[12], v[13]};
+  py::gil_scoped_release release;
+  covariance(cpu_context(), from, p, factor, to);
+}
+
+bool py_damped_inverse(const Object& matrices, const std::vector<double>& factor, const std::vector<double>& damping,
+                       const Object& out) {
+  Arrays a("damped_inverse");
+  const Views from = a.list("matrices", matrices), to = a.list("out", out);
+  py::gil_scoped_release release;
+  return damped_inverse(cpu_context(), from, factor, damping, to);
+}
+
+void py_precondition(const Object& grads, const Object& left, const Object& right, double inv_scale,
+                     const Object& out) {
+  Arrays a("precondition");
+  const Views g = a.list("grads", grads), l = a.list("left", left), r = a.list("right", right), o = a.list("out", out);
+  py::gil_scoped_release release;
+  precondition(cpu_context(), inv_scale, g, l, r, o);
+}
+
+void py_packed_covariance(const Object& arrays) {
+  Arrays a("covariance");
+  const Views all = a.list("arrays", arrays);
+  py::gil_scoped_release release;
+  packed_covariance(all);
+}
+
+bool py_packed_inverse(const Object& arrays) {
+  Arrays a("damped_inverse");
+  const Views all = a.list("arrays", arrays);
+  py::gil_scoped_release release;
+  return packed_inverse(all);
+}
+
+void py_packed_precondition(const Object& arrays) {
+  Arrays a("precondition");
+  const Views all = a.list("arrays", arrays);
+  py::gil_scoped_release release;
+  packed_precondition(all);
+}
+
+}  // namespace
+
+void define_curvature(py::module_& m) {
+  m.def("covariance", &py_covariance, py::arg("x"), py::arg("patches"), py::arg("factor"), py::arg("out"));
+  m.def("damped_inverse", &py_damped_inverse, py::arg("matrices"), py::arg("factor"), py::arg("damping"),
+        py::arg("out"));
+  m.def("precondition", &py_precondition, py::arg("grads"), py::arg("left"), py::arg("right"), py::arg("inv_scale"),
+        py::arg("out"));
+  m.def("packed_covariance", &py_packed_covariance, py::arg("arrays"));
+  m.def("packed_inverse", &py_packed_inverse, py::arg("arrays"));
+  m.def("packed_precondition", &py_packed_precondition, py::arg("arrays"));
+}
+
+}  // namespace boost_ext

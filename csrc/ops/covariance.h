@@ -1,0 +1,41 @@
+// covariance: second moments of a layer's rows, in blocks along the diagonal.
+//
+//   out <- factor * sum over rows r of p_r p_r^T
+//
+// The factors A and G of Kronecker-factored curvature: Martens & Grosse, "Optimizing neural networks with
+// Kronecker-factored approximate curvature", ICML 2015, section 2; for convolutions Grosse & Martens, "A
+// Kronecker-factored approximate Fisher matrix for convolution layers", ICML 2016, section 3; blocks: Chen et al.,
+// "THOR", AAAI 2021, section 3.2.
+// x       float32, float16 or bfloat16: n images of c channels, h by w; a row is the patch of c * kh * kw elements that
+//         one output position sees (zeros beyond the edge), rows = n * oh * ow. A matrix (rows, d) is n = rows images
+//         of d channels, one by one, with a kernel of one element. int32: rows of one 1, at the index given; an index
+//         outside of out counts for nothing.
+// out     float64, written. (blocks, b, b): rows and columns i * b up to (i + 1) * b of the matrix, zeros beyond its
+//         last; blocks = ceil(d / b). For int32 (d,), the diagonal, which is all there is.
+// factor  a number; with 0 rows out is 0
+// Products are summed in float32 over at most 128 rows, these sums in float64, all in a fixed order; elements may
+// be anywhere in float32's range. inf and nan spread to the rows and columns of their features.
+#pragma once
+
+#include "ops/runtime.h"
+
+namespace boost_ext {
+
+struct Patches {
+  std::int64_t n, c, h, w;         // images
+  std::int64_t kh = 1, kw = 1;     // kernel
+  std::int64_t sh = 1, sw = 1;     // stride
+  std::int64_t dh = 1, dw = 1;     // dilation
+  std::int64_t top = 0, left = 0;  // padding before
+  std::int64_t oh, ow;             // output positions
+  std::int64_t size() const { return c * kh * kw; }
+  std::int64_t rows() const { return n * oh * ow; }
+};
+
+void covariance(const Context& context, const View& x, const Patches& patches, double factor, const View& out);
+void covariance(const Context& context, const View& indices, double factor, const View& out);
+
+BOOST_EXT_CPU_KERNEL(void, covariance, const Context&, const View& x, const Patches& patches, double factor,
+                     std::int64_t block, const View& out)
+
+}  // namespace boost_ext

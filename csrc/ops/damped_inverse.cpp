@@ -1,0 +1,56 @@
+#include "ops/damped_inverse.h"
+
+namespace boost_ext {
+namespace {
+
+constexpr const char* kOp = "damped_inverse";
+
+// b of a batch (m, b, b); 0 for a diagonal.
+std::int64_t extent_of(const Name& name, const View& v) {
+  if (v.ndim == 1) return 0;
+  std::int64_t b = 0;
+  if (v.ndim == 3 && v.rows > 0) {
+    while ((b + 1) * (b + 1) * v.rows <= v.size) ++b;
+  }
+  require(b > 0 && b * b * v.rows == v.size, kOp, ": ", name, " must have shape (batch, b, b) or (d,), got ", v.ndim,
+          " axes, ", v.rows, " rows and ", v.size, " elements");
+  return b;
+}
+
+void require_numbers(const char* arg, const std::vector<double>& values, std::size_t count) {
+  require(values.size() == count, kOp, ": ", arg, " must hold ", count, " numbers, got ", values.size());
+  for (double value : values) {
+    require_finite(kOp, arg, value);
+    require(value >= 0, kOp, ": ", arg, " must be >= 0, got ", value);
+  }
+}
+
+}  // namespace
+
+bool damped_inverse(const Context& context, const Views& matrices, const std::vector<double>& factor,
+                    const std::vector<double>& damping, const Views& out) {
+  const List from{"matrices", matrices}, to{"out", out};
+  require_backend(kOp, {&matrices, &out});
+  require(!matrices.empty(), kOp, ": matrices must hold at least one array, got an empty list");
+  require_same_count(kOp, to, from);
+  require_same_sizes(kOp, to, from);
+  require_writables(kOp, to);
+  require_numbers("factor", factor, matrices.size());
+  require_numbers("damping", damping, matrices.size());
+  std::vector<std::int64_t> extent;
+  for (std::size_t i = 0; i < matrices.size(); ++i) {
+    const Name name("matrices", static_cast<std::int64_t>(i)), result("out", static_cast<std::int64_t>(i));
+    require_dtype(kOp, name, matrices[i], DType::f64);
+    require_dtype(kOp, result, out[i], DType::f32);
+    extent.push_back(extent_of(name, matrices[i]));
+    require(extent_of(result, out[i]) == extent.back(), kOp, ": ", result, " must have the shape of ", name,
+            ", got another one");
+  }
+  Overlap overlap(kOp);
+  overlap.reads(from);
+  overlap.writes(to);
+  overlap.check();
+  return BOOST_EXT_CPU(damped_inverse)(context, matrices, extent.data(), factor.data(), damping.data(), out);
+}
+
+}  // namespace boost_ext

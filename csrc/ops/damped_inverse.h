@@ -1,0 +1,25 @@
+// damped_inverse: inverses of symmetric positive semidefinite matrices with damping, a list of batches in one call.
+//
+//   out[i] <- (factor_i * M[i] + damping_i * I)^-1
+//
+// Martens & Grosse, "Optimizing neural networks with Kronecker-factored approximate curvature", ICML 2015, section 6.3;
+// Chen et al., "THOR", AAAI 2021, equation 6.
+// matrices  float64, (batch, b, b), of which the upper triangles are read; or (d,): a diagonal matrix
+// out       float32, of the same shape, written; symmetric to the last bit
+// factor, damping  one number a tensor, finite and >= 0
+// Cholesky's method in float64; one rounding to float32. Returns whether all were inverted. A matrix that is not
+// positive definite with its damping, or holds inf or nan, and one whose inverse is beyond float32, leave their place
+// in out as it is.
+#pragma once
+
+#include "ops/runtime.h"
+
+namespace boost_ext {
+
+bool damped_inverse(const Context& context, const Views& matrices, const std::vector<double>& factor,
+                    const std::vector<double>& damping, const Views& out);
+
+BOOST_EXT_CPU_KERNEL(bool, damped_inverse, const Context&, Tensors matrices, const std::int64_t* extent,
+                     const double* factor, const double* damping, Tensors out)
+
+}  // namespace boost_ext

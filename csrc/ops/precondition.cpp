@@ -1,0 +1,60 @@
+#include "ops/precondition.h"
+
+namespace boost_ext {
+namespace {
+
+constexpr const char* kOp = "precondition";
+
+// `count`: rows or columns of the gradient, which the factor must be as many of.
+Factor factor(const Name& name, const View& v, std::int64_t count) {
+  require_dtype(kOp, name, v, DType::f32);
+  const Factor diagonal{static_cast<const float*>(v.data), 0};
+  if (v.ndim == 1) {
+    require_size(kOp, name, v, count);
+    return diagonal;
+  }
+  std::int64_t b = 0;
+  if (v.ndim == 3 && v.rows > 0) {
+    while ((b + 1) * (b + 1) * v.rows <= v.size) ++b;
+  }
+  require(b > 0 && b * b * v.rows == v.size && (count + b - 1) / b == v.rows, kOp, ": ", name,
+          " must have shape (blocks, b, b) with as many blocks as ", count, " need, or (d,), got ", v.ndim, " axes, ",
+          v.rows, " rows and ", v.size, " elements");
+  return {diagonal.data, b};
+}
+
+}  // namespace
+
+void precondition(const Context& context, double inv_scale, const Views& grads, const Views& left, const Views& right,
+                  const Views& out) {
+  const List from{"grads", grads}, to{"out", out};
+  require_backend(kOp, {&grads, &left, &right, &out});
+  require_floats(kOp, from);
+  require_same_count(kOp, {"left", left}, from);
+  require_same_count(kOp, {"right", right}, from);
+  require_same_count(kOp, to, from);
+  require_same_sizes(kOp, to, from);
+  require_writables(kOp, to);
+  require_finite(kOp, "inv_scale", inv_scale);
+  std::vector<Factor> lefts, rights;
+  Overlap overlap(kOp);
+  for (std::size_t i = 0; i < grads.size(); ++i) {
+    const auto index = static_cast<std::int64_t>(i);
+    const View& g = grads[i];
+    require_dtype(kOp, {"out", index}, out[i], DType::f32);
+    require((left[i].size == 0) == (right[i].size == 0), kOp, ": left[", i, "] and right[", i,
+            "] must both be empty or none, got ", left[i].size, " and ", right[i].size, " elements");
+    const bool curved = left[i].size > 0 && g.size > 0;
+    lefts.push_back(curved ? factor({"left", index}, left[i], g.rows) : Factor{nullptr, 0});
+    rights.push_back(curved ? factor({"right", index}, right[i], g.size / g.rows) : Factor{nullptr, 0});
+  }
+  overlap.reads(from);
+  overlap.reads({"left", left});
+  overlap.reads({"right", right});
+  overlap.writes(to);
+  overlap.check();
+  const auto scale = static_cast<float>(inv_scale);
+  BOOST_EXT_CPU(precondition)(context, scale, grads, lefts.data(), rights.data(), out);
+}
+
+}  // namespace boost_ext

@@ -1,0 +1,29 @@
+// precondition: gradients times their Kronecker-factored inverse curvature, all tensors of an optimizer in one call.
+//
+//   out[i] <- inv_scale * L_i g_i R_i
+//
+// The natural gradient of a layer whose Fisher matrix is a Kronecker product: Martens & Grosse, ICML 2015, section 2;
+// Chen et al., "THOR", AAAI 2021, equation 6. Dense and convolution: L = G^-1, R = A^-1; embedding: L = A^-1, R = G^-1.
+// grads        float32, float16 or bfloat16; g_i as a matrix: its first axis, by all others
+// left, right  float32. (blocks, b, b): the matrix with these blocks on its diagonal; what lies beyond the gradient's
+//              rows or columns is not read. (d,): a diagonal matrix. Both empty: no curvature, out = inv_scale * g.
+// out          float32, of the sizes of grads, written; nothing may overlap it
+// Sums are float32, of at most 128 products each, and then of these, in a fixed order.
+#pragma once
+
+#include "ops/runtime.h"
+
+namespace boost_ext {
+
+void precondition(const Context& context, double inv_scale, const Views& grads, const Views& left, const Views& right,
+                  const Views& out);
+
+struct Factor {
+  const float* data;
+  std::int64_t block;  // extent of a block; 0 for a diagonal
+};
+
+BOOST_EXT_CPU_KERNEL(void, precondition, const Context&, float inv_scale, Tensors grads, const Factor* left,
+                     const Factor* right, Tensors out)
+
+}  // namespace boost_ext

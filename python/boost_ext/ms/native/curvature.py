@@ -1,0 +1,81 @@
+"""The native ops of Kronecker-factored curvature. Their arguments, in order, are in csrc/doors/packed_curvature.h."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import mindspore as ms
+from mindspore import Tensor, nn, ops
+from mindspore.common import initializer
+
+from boost_ext import _core
+
+from .cell import NativeCell, contiguous, in_pynative_mode
+
+
+class Covariance(NativeCell):
+    """``cell(step, layer, batch, x, dout, A, G)``: the factors of one layer, written in the steps that are due."""
+
+    symbol = "covariance"
+
+    def construct(self, *arrays: Any) -> Tensor:
+        return self.primitive(*arrays)
+
+    def by_pointer(self, *arrays: Any) -> bool:
+        _core.packed_covariance(contiguous(arrays))
+        return True
+
+
+class DampedInverse(NativeCell):
+    """``cell(step, skip, layout, own_scale, scale, damping, A..., G..., A_inv..., G_inv...)``: in the steps that are
+    due, and not skipped; False if some matrix could not be inverted."""
+
+    symbol = "damped_inverse"
+
+    # No loop: the graph compiler unrolls it by recursion.
+    def construct(self, *arrays: Any) -> Tensor:
+        return self.primitive(*arrays)
+
+    def by_pointer(self, *arrays: Any) -> bool:
+        return _core.packed_inverse(contiguous(arrays))
+
+
+class Preconditioned(nn.Cell):
+    """``cell(scale, A_inv..., G_inv..., layout, grads...)``: the new gradients, float32; the given ones are only read.
+
+    ``layout`` is int32 of shape (1, 1, 1, 1, 1, len(grads)).
+    A pure function: the graph compiler may drop, merge and reorder it.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(auto_prefix=False)
+        self.primitive = ops.Custom(f"{_core.__file__}:boost_ext_precondition", _shapes, _dtypes, "aot")
+
+    def construct(self, *arrays: Any) -> Any:
+        return self.primitive(*arrays)
+
+    def __call__(self, *arrays: Any) -> Any:
+        if not in_pynative_mode():
+            return super().__call__(*arrays)
+        first = next(i for i, a in enumerate(arrays) if a.dtype == ms.int32) + 1
+        out = tuple(
+            Tensor(shape=g.shape, dtype=ms.float32, init=initializer.Zero()).init_data() for g in arrays[first:]
+        )
+        _core.packed_precondition((*contiguous(arrays), *out))
+        return out if len(out) > 1 else out[0]
+
+
+# MindSpore asks for shapes and dtypes one after the other, and remembers the functions by the op's name: so each must
+# find the gradients by its arguments alone. They come after the layout, the only array of six axes, and of integers.
+def _shapes(*shapes: Any) -> Any:
+    first = next(i for i, shape in enumerate(shapes) if len(shape) == 6) + 1
+    return _one_or_all(list(shapes[first:]))
+
+
+def _dtypes(*dtypes: Any) -> Any:  # as TensorType
+    first = next(i for i, dtype in enumerate(dtypes) if dtype.element_type() == ms.int32) + 1
+    return _one_or_all([ms.float32] * (len(dtypes) - first))
+
+
+def _one_or_all(values: Any) -> Any:
+    return values if len(values) > 1 else values[0]

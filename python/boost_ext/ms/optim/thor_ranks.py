@@ -1,0 +1,47 @@
+"""What thor's matrices are with several ranks: the mean of all of theirs."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+
+import mindspore as ms
+from mindspore import Parameter, Tensor, nn, ops
+from mindspore.communication import get_group_size
+
+__all__ = ["mean_over_ranks"]
+
+
+class _RanksMean(nn.Cell):
+    """``cell(done)``: the mean over all ranks of some matrices, in place, by one all-reduce. In a step that was skipped
+    they are the same everywhere, and stay."""
+
+    def __init__(self, matrices: Sequence[Parameter], following: nn.Cell | None) -> None:
+        super().__init__(auto_prefix=False)
+        self.__dict__["matrices"] = tuple(matrices)
+        self.ends = tuple(itertools.accumulate(int(m.size) for m in matrices))
+        self.reduce = ops.AllReduce()
+        self.share = 1.0 / get_group_size()
+        self.following = following
+
+    def construct(self, done: Tensor) -> Tensor:
+        flat: tuple[Tensor, ...] = ()
+        for matrix in self.matrices:
+            flat = (*flat, ops.reshape(ops.depend(matrix, done), (-1,)))
+        mean = self.reduce(ops.concat(flat)) * self.share
+        begin = 0
+        for i in range(len(self.matrices)):
+            part = ops.reshape(mean[begin : self.ends[i]], self.matrices[i].shape)
+            done = ops.depend(done, ops.assign(self.matrices[i], part))
+            begin = self.ends[i]
+        return done if self.following is None else self.following(done)
+
+
+def mean_over_ranks(a: Sequence[Parameter], g: Sequence[Parameter], split: Sequence[int]) -> nn.Cell | None:
+    """For several ranks a cell for each group of layers, one after the other."""
+    if ms.get_auto_parallel_context("parallel_mode") == ms.ParallelMode.STAND_ALONE:
+        return None
+    cell: nn.Cell | None = None
+    for begin, end in reversed(list(zip((0, *(i + 1 for i in split)), (i + 1 for i in split), strict=False))):
+        cell = _RanksMean([*a[begin:end], *g[begin:end]], cell)
+    return cell
