@@ -2,6 +2,7 @@
 
 #include <cmath>
 
+#include "doors/packed_reader.h"
 #include "ops/covariance.h"
 #include "ops/damped_inverse.h"
 #include "ops/precondition.h"
@@ -9,35 +10,18 @@
 namespace boost_ext {
 namespace {
 
-class Reader {
+class CurvatureReader : public Reader {
  public:
-  Reader(const char* op, const Views& arrays) : op_(op), arrays_(arrays) {}
-  const View& take(const char* arg) {
-    require(next_ < arrays_.size(), op_, ": ", arg, " is missing, got ", arrays_.size(), " arrays");
-    return arrays_[next_++];
-  }
-  template <class T> const T* data(const char* arg, DType dtype, std::int64_t size) {
-    const View& v = take(arg);
-    require_dtype(op_, arg, v, dtype);
-    require(v.size >= size, op_, ": ", arg, " must have at least ", size, " elements, got ", v.size);
+  using Reader::Reader;
+  // At least so many elements.
+  template <class T> const T* some(const char* arg, DType dtype, std::int64_t size) {
+    const View& v = take(arg, dtype, -1);
+    require(v.size >= size, op(), ": ", arg, " must have at least ", size, " elements, got ", v.size);
     return static_cast<const T*>(v.data);
   }
-  const std::int32_t* integers(const char* arg, std::int64_t size) { return data<std::int32_t>(arg, DType::i32, size); }
-  double number(const char* arg) { return *data<double>(arg, DType::f64, 1); }
-  double scale() { return *data<float>("scale", DType::f32, 1); }
-  Views list(const char* arg, std::int64_t count) {
-    Views views;
-    for (std::int64_t i = 0; i < count; ++i) views.push_back(take(arg));
-    return views;
-  }
-  void end() const {
-    require(next_ == arrays_.size(), op_, ": must get as many arrays as the layout says, got ", arrays_.size());
-  }
-
- private:
-  const char* op_;
-  const Views& arrays_;
-  std::size_t next_ = 0;
+  const std::int32_t* integers(const char* arg, std::int64_t size) { return some<std::int32_t>(arg, DType::i32, size); }
+  double number(const char* arg) { return *some<double>(arg, DType::f64, 1); }
+  double scale() { return *some<float>("scale", DType::f32, 1); }
 };
 
 bool is_due(std::int32_t step, std::int32_t frequency) { return frequency > 0 && step % frequency == 0; }
@@ -90,12 +74,12 @@ void convolution(const std::int32_t* layer, double batch, const View& x, const V
 }  // namespace
 
 void packed_covariance(const Views& arrays) {
-  Reader in("covariance", arrays);
+  CurvatureReader in("covariance", arrays);
   const std::int32_t step = *in.integers("step", 1);
   const std::int32_t* layer = in.integers("layer", 15);
   const double batch = in.number("batch");
   const View &x = in.take("x"), &dout = in.take("dout"), &A = in.take("A"), &G = in.take("G");
-  in.end();
+  in.require_end();
   if (!is_due(step, layer[1])) return;
   if (layer[0] == 1) return convolution(layer, batch, x, dout, A, G);
   require(x.rows == dout.rows, "covariance: x must have as many rows as dout, ", dout.rows, ", got ", x.rows);
@@ -108,9 +92,9 @@ void packed_covariance(const Views& arrays) {
 }
 
 bool packed_inverse(const Views& arrays) {
-  Reader in("damped_inverse", arrays);
+  CurvatureReader in("damped_inverse", arrays);
   const std::int32_t step = *in.integers("step", 1);
-  const bool skip = *in.data<bool>("skip", DType::b8, 1);
+  const bool skip = *in.some<bool>("skip", DType::b8, 1);
   const std::int32_t* layout = in.integers("layout", 2);
   const double scale = in.number("own_scale") * in.scale();
   const View& dampings = in.take("damping");
@@ -120,7 +104,7 @@ bool packed_inverse(const Views& arrays) {
   Views matrices = in.list("A", layers);
   for (const View& v : in.list("G", layers)) matrices.push_back(v);
   const Views inverses = in.list("inverses", 2 * layers);
-  in.end();
+  in.require_end();
   if (skip || !is_due(step, layout[0])) return true;
   const std::int64_t at = step < dampings.size ? step : dampings.size - 1;
   const double damping = std::sqrt(static_cast<double>(static_cast<const float*>(dampings.data)[at]));
@@ -131,7 +115,7 @@ bool packed_inverse(const Views& arrays) {
 
 void packed_precondition(const Views& arrays) {
   const char* op = "precondition";
-  Reader in(op, arrays);
+  CurvatureReader in(op, arrays);
   const double inv_scale = 1 / in.scale();
   std::int64_t factors = 0;  // up to the layout, the first array of integers
   while (factors + 1 < static_cast<std::int64_t>(arrays.size()) &&
@@ -143,7 +127,7 @@ void packed_precondition(const Views& arrays) {
   require_dtype(op, "layout", kinds, DType::i32);
   const std::int64_t n = kinds.size;
   const Views grads = in.list("grads", n), out = in.list("out", n);
-  in.end();
+  in.require_end();
   const auto* layout = static_cast<const std::int32_t*>(kinds.data);
   std::int64_t curved = 0;
   for (std::int64_t i = 0; i < n; ++i) curved += layout[i] != 0;

@@ -48,6 +48,9 @@ class Reader {
     require(next_ == arrays_.size(), op_, ": must get as many arrays as the layout says, got ", arrays_.size());
   }
 
+ protected:
+  const char* op() const { return op_; }
+
  private:
   const char* op_;
   const Views& arrays_;

@@ -1,30 +1,21 @@
 // The Python door: one definition an op. It converts arguments, releases the GIL and calls; the checks are the ops'.
 // Users read boost_ext.ops, which documents every function.
+#include "doors/python.h"
+
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
-#include "doors/arrays.h"
-#include "doors/curvature.h"
-#include "doors/packed_step.h"
-#include "doors/python_adafactor.h"
-#include "doors/python_adasum_part.h"
 #include "ops/accumulate.h"
-#include "ops/adafactor_step.h"
 #include "ops/adasum.h"
 #include "ops/bfgs_update.h"
 #include "ops/centralize.h"
 #include "ops/clip_by_global_norm.h"
-#include "ops/covariance.h"
-#include "ops/damped_inverse.h"
 #include "ops/dim_reduce.h"
 #include "ops/global_norm.h"
 #include "ops/group_loss_scale.h"
-#include "ops/lars.h"
 #include "ops/loss_scale_update.h"
-#include "ops/optimizer_step.h"
 #include "ops/pca_back_project.h"
 #include "ops/pca_project.h"
-#include "ops/precondition.h"
 #include "ops/runtime.h"
 #include "ops/timestamp.h"
 #include "ops/unscale_and_check.h"
@@ -33,13 +24,6 @@ namespace py = pybind11;
 using namespace boost_ext;
 
 namespace {
-
-using Object = py::object;
-
-template <class Fn> auto without_gil(Fn&& fn) {
-  py::gil_scoped_release release;
-  return fn();
-}
 
 Object py_pca_project(const Object& P, const Object& grads, const Object& out) {
   Arrays a("pca_project");
@@ -204,78 +188,6 @@ void py_group_loss_scale_update(const Object& scales, const Object& found, const
   group_loss_scale_update(a.list("scales", scales), a.one("found", found), a.one("overflows", overflows), max_scale);
 }
 
-const char* state_name(const RuleFacts& rule, std::size_t index) {
-  return index < kMaxStates && rule.state[index] != nullptr ? rule.state[index] : "state";
-}
-
-template <class... Settings>
-void py_optimizer_step(const Object& weights, const Object& masters, const Object& grads, const Object& state,
-                       const Object& scales, const std::string& rule, const Settings&... settings) {
-  const Rule which = find_rule(rule);
-  const RuleFacts& known = facts(which);
-  Arrays a(known.op);
-  const Views w = a.list("params", weights), g = a.list("grads", grads);
-  const Views m = masters.is_none() ? Views() : a.list("masters", masters);
-  std::vector<Views> s;
-  for (py::handle item : state) s.push_back(a.list(state_name(known, s.size()), item));
-  const std::vector<Views> c = scales.is_none() ? std::vector<Views>() : a.lists("scales", scales);
-  const StepSettings all{which, settings..., {}};
-  without_gil([&] { optimizer_step(cpu_context(), all, w, m, g, s, c); });
-}
-
-template <class... Settings>
-void py_optimizer_step_rows(const Object& weights, const Object& master, const Object& indices, const Object& values,
-                            const Object& state, const std::string& rule, const Settings&... settings) {
-  const Rule which = find_rule(rule);
-  const RuleFacts& known = facts(which);
-  Arrays a(known.op);
-  const View w = a.one("params", weights), i = a.one("indices", indices), v = a.one("grads", values);
-  const View m = master.is_none() ? View() : a.one("masters", master);
-  Views s;
-  for (py::handle item : state) s.push_back(a.one(state_name(known, s.size()), item));
-  const StepSettings all{which, settings..., {}};
-  without_gil([&] { optimizer_step_rows(cpu_context(), all, w, m, i, v, s); });
-}
-
-constexpr const char* kFixedArrays = "boost_ext.FixedArrays";
-
-py::capsule py_fixed_arrays(const Object& tensors) {
-  const auto free = [](void* arrays) { delete static_cast<FixedArrays*>(arrays); };
-  auto* arrays = new FixedArrays("optimizer_step", "tensors", tensors);
-  return py::capsule(arrays, kFixedArrays, free);
-}
-
-// What comes from Python and what is always the same, in the order of the native call.
-void py_packed_step(const py::args& parts) {
-  Arrays a("optimizer_step");
-  Views all;
-  for (py::handle part : parts) {
-    if (PyCapsule_IsValid(part.ptr(), kFixedArrays)) {
-      static_cast<const FixedArrays*>(PyCapsule_GetPointer(part.ptr(), kFixedArrays))->append_to(all);
-      continue;
-    }
-    const Views some = a.list("gradients", part);
-    all.insert(all.end(), some.begin(), some.end());
-  }
-  without_gil([&] { packed_step(all); });
-}
-
-void py_lars(const Object& weights, const Object& grads, const Object& ratios, double coefficient, double epsilon,
-             bool clip, double scale, const std::vector<float>& lr, const std::vector<float>& weight_decay,
-             const std::vector<unsigned char>& apply) {
-  Arrays a("lars");
-  const Views w = a.list("weights", weights), g = a.list("grads", grads);
-  const View r = a.one("ratios", ratios);
-  const LarsSettings settings{coefficient, epsilon, clip, scale, lr, weight_decay, apply};
-  without_gil([&] { lars(cpu_context(), settings, w, g, r); });
-}
-
-void py_packed_lars(const Object& arrays) {
-  Arrays a("lars");
-  const Views all = a.list("arrays", arrays);
-  without_gil([&] { packed_lars(all); });
-}
-
 py::dict build_info() {
   py::dict info;
   info["version"] = BOOST_EXT_VERSION;
@@ -328,28 +240,7 @@ PYBIND11_MODULE(_core, m) {
         py::arg("found"), py::arg("report"));
   m.def("group_loss_scale_update", &py_group_loss_scale_update, py::arg("scales"), py::arg("found"),
         py::arg("overflows"), py::arg("max_scale"));
-  using Floats = std::vector<float>;
-  using Flags = std::vector<unsigned char>;
-  m.def(
-      "optimizer_step",
-      &py_optimizer_step<std::vector<double>, double, std::int64_t, Floats, Floats, Floats, Flags, Flags, std::int64_t>,
-      py::arg("weights"), py::arg("masters"), py::arg("grads"), py::arg("state"), py::arg("scales"), py::arg("rule"),
-      py::arg("hyper"), py::arg("scale"), py::arg("step"), py::arg("lr"), py::arg("weight_decay"), py::arg("ratio"),
-      py::arg("centralize"), py::arg("first"), py::arg("seed"));
-  m.def("optimizer_step_rows",
-        &py_optimizer_step_rows<std::vector<double>, double, std::int64_t, Floats, Floats, Floats, Flags, Flags,
-                                std::int64_t>,
-        py::arg("weights"), py::arg("master"), py::arg("indices"), py::arg("values"), py::arg("state"), py::arg("rule"),
-        py::arg("hyper"), py::arg("scale"), py::arg("step"), py::arg("lr"), py::arg("weight_decay"), py::arg("ratio"),
-        py::arg("centralize"), py::arg("first"), py::arg("seed"));
-  m.def("fixed_arrays", &py_fixed_arrays, py::arg("tensors"));
-  m.def("packed_step", &py_packed_step);
-  m.def("packed_lars", &py_packed_lars, py::arg("arrays"));
-  m.def("lars", &py_lars, py::arg("weights"), py::arg("grads"), py::arg("ratios"), py::arg("coefficient"),
-        py::arg("epsilon"), py::arg("clip"), py::arg("scale"), py::arg("lr"), py::arg("weight_decay"),
-        py::arg("apply"));
-  m.def("optimizer_rules", &packed_rules);
-  define_adafactor_step(m);
+  define_optimizers(m);
   define_curvature(m);
   m.def("build_info", &build_info);
   m.def("num_threads", &num_threads);

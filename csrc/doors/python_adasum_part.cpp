@@ -1,9 +1,5 @@
-// The Python door of adasum_part: see python.cpp.
-#include "doors/python_adasum_part.h"
-
-#include <pybind11/stl.h>
-
-#include "doors/arrays.h"
+// The Python door of adasum_part.
+#include "doors/python.h"
 #include "ops/adasum_part.h"
 
 namespace py = pybind11;
@@ -11,7 +7,6 @@ using namespace boost_ext;
 
 namespace {
 
-using Object = py::object;
 using Release = py::gil_scoped_release;
 
 void dots(const Object& x, const Object& y, const Sizes& sizes, std::int64_t index, const Object& dots) {

@@ -1,9 +1,6 @@
-#include "doors/curvature.h"
-
-#include <pybind11/stl.h>
-
-#include "doors/arrays.h"
+// The Python door of the curvature ops.
 #include "doors/packed_curvature.h"
+#include "doors/python.h"
 #include "ops/covariance.h"
 #include "ops/damped_inverse.h"
 #include "ops/precondition.h"
@@ -12,8 +9,6 @@ namespace py = pybind11;
 
 namespace boost_ext {
 namespace {
-
-using Object = py::object;
 
 // patches: the numbers of struct Patches in its order; none of them for indices.
 void py_covariance(const Object& x, const std::vector<std::int64_t>& patches, double factor, const Object& out) {
