@@ -26,6 +26,7 @@ BATCH, FEATURES, HIDDEN, OUTPUTS = 24, 5, 4, 3
 OVERFLOW_STEP = 2
 Arrays = dict[str, np.ndarray]
 CASES: dict[str, Callable[[], Arrays]] = {}
+ONLY_PYNATIVE = {"network", "eager", "dim_reduce_4_eager"}  # GRAPH_MODE compiles everything
 
 
 class World:
@@ -164,9 +165,7 @@ def group_scale() -> Arrays:
 @case
 def accumulation() -> Arrays:
     net = Net()
-    cell = boost.BoostTrainOneStepWithLossScaleCell(
-        net, momentum(net), Tensor(16.0, ms.float32), accumulation_steps=2
-    )
+    cell = boost.BoostTrainOneStepWithLossScaleCell(net, momentum(net), Tensor(16.0, ms.float32), accumulation_steps=2)
     result = train(cell, net, 6, overflow=True)
     return {**result, "count": cell.accumulation.count.asnumpy()}
 
@@ -175,7 +174,7 @@ def accumulation() -> Arrays:
 def freezing() -> Arrays:
     net = Net()
     ms.set_seed(World.rank)  # the sequence must not come from here
-    np.random.seed(World.rank)
+    np.random.seed(World.rank)  # noqa: NPY002 - what mindspore.boost draws from
     freeze = boost.GradientFreeze(2, 1, 0.4, 20)
     _, optimizer = freeze.freeze_generate(net, momentum(net))
     cell = boost.BoostTrainOneStepWithLossScaleCell(net, optimizer, Tensor(16.0, ms.float32), accumulation_steps=2)
@@ -272,7 +271,8 @@ def dim_reduce_autoboost() -> Arrays:
         folder.mkdir(exist_ok=True)
         rng = np.random.default_rng(9)
         for i in range(5):
-            entries = [{"name": p.name, "data": Tensor(rng.standard_normal(p.shape), ms.float32)} for p in Net().get_parameters()]
+            shapes = [(p.name, p.shape) for p in Net().get_parameters()]
+            entries = [{"name": n, "data": Tensor(rng.standard_normal(s), ms.float32)} for n, s in shapes]
             ms.save_checkpoint(entries, str(folder / f"c-{i}.ckpt"))
     meet()
     settings = {"n_components": 4, "weight_load_dir": str(folder), "pca_mat_path": str(path), "timeout": 30}
@@ -319,6 +319,8 @@ def main() -> None:
     for World.mode, mode in (("graph", ms.GRAPH_MODE), ("pynative", ms.PYNATIVE_MODE)):
         ms.set_context(mode=mode)
         for name in names or CASES:
+            if mode == ms.GRAPH_MODE and name in ONLY_PYNATIVE:
+                continue
             try:
                 result = CASES[name]()
             except BaseException:

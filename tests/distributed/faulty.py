@@ -1,6 +1,6 @@
 """What each rank of test_faults.py runs: six steps, each saved; the last rank ends badly in the fourth, or does not.
 
-    python faulty.py graph|step|off kill|hang|resume FOLDER
+python faulty.py graph|step|off kill|hang|resume FOLDER
 """
 
 from __future__ import annotations
