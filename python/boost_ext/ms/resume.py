@@ -155,4 +155,11 @@ def load_training_state(cell: Any, path: str | os.PathLike[str]) -> None:
     """
     if not Path(path).is_file():
         raise ValueError(f"load_training_state: path must be a file, got {str(path)!r}")
-    cell.load_state_dict(ms.load_checkpoint(str(path)))
+    try:
+        state = ms.load_checkpoint(str(path))
+    except ValueError as error:
+        reason = str(error).splitlines()[0]
+        raise ValueError(
+            f"load_training_state: path must be a complete checkpoint, got {str(path)!r}: {reason}"
+        ) from error
+    cell.load_state_dict(state)

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import mindspore as ms
 import numpy as np
 
 from boost_ext.ms.ranks import COLLECTIVE_TIMEOUT, require_alike
@@ -20,23 +21,26 @@ class Together:
     """What a training cell holds for its steps with other ranks."""
 
     def __init__(self) -> None:
-        self._alike = False
+        self._alike, self._first = False, True
 
     @contextmanager
     def step(self, cell: Any) -> Iterator[None]:
         """Around a step of the cell; nothing, if it trains alone.
 
         Raises:
-            ValueError: before the first step, on every rank, if the ranks do not start alike; names what differs.
+            ValueError: before the first step, or the second with ``parameter_broadcast``, on every rank, if the ranks
+                do not start alike; names what differs.
             RuntimeError: if a collective operation fails, of which MindSpore names the kernel only.
         """
         if cell.ranks.size == 1:
             yield
             return
         try:
-            if not self._alike:
+            # MindSpore's own broadcast comes when the first step is compiled.
+            if not self._alike and not (self._first and ms.get_auto_parallel_context("parameter_broadcast")):
                 _require_alike_start(cell)
                 self._alike = True
+            self._first = False
             yield
         except RuntimeError as error:
             if not any(name in str(error) for name in ("AllReduce", "AllGather")):
