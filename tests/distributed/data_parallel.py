@@ -215,7 +215,7 @@ def different_starts() -> Arrays:
 
 @case
 def broadcast() -> Arrays:
-    """parameter_broadcast: rank 0's weights reach the others before the first step."""
+    """parameter_broadcast: the others take rank 0's weights."""
     net = Net()
     net.b.set_data(net.b + World.rank)
     ms.set_auto_parallel_context(parameter_broadcast=World.size > 1)

@@ -10,9 +10,10 @@ from typing import Any
 
 import mindspore as ms
 import numpy as np
+from mindspore import Parameter, Tensor
 
-from boost_ext.ms.ranks import COLLECTIVE_TIMEOUT, require_alike
-from boost_ext.ms.resume import constants_of, is_scratch
+from boost_ext.ms.ranks import COLLECTIVE_TIMEOUT, Ranks, exchange, require_alike
+from boost_ext.ms.resume import constants_of, is_scratch, write
 
 __all__ = ["Together"]
 
@@ -21,26 +22,27 @@ class Together:
     """What a training cell holds for its steps with other ranks."""
 
     def __init__(self) -> None:
-        self._alike, self._first = False, True
+        self._alike = False
 
     @contextmanager
     def step(self, cell: Any) -> Iterator[None]:
         """Around a step of the cell; nothing, if it trains alone.
 
         Raises:
-            ValueError: before the first step, or the second with ``parameter_broadcast``, on every rank, if the ranks
-                do not start alike; names what differs.
+            ValueError: before the first step, on every rank, if the ranks do not start alike; names what differs.
             RuntimeError: if a collective operation fails, of which MindSpore names the kernel only.
         """
         if cell.ranks.size == 1:
             yield
             return
+        # MindSpore's own broadcast at compilation comes too late, and in PYNATIVE_MODE leaves other values.
+        broadcast = ms.get_auto_parallel_context("parameter_broadcast")
         try:
-            # MindSpore's own broadcast comes when the first step is compiled.
-            if not self._alike and not (self._first and ms.get_auto_parallel_context("parameter_broadcast")):
-                _require_alike_start(cell)
+            if broadcast:
+                ms.set_auto_parallel_context(parameter_broadcast=False)
+            if not self._alike:
+                _start_alike(cell, broadcast)
                 self._alike = True
-            self._first = False
             yield
         except RuntimeError as error:
             if not any(name in str(error) for name in ("AllReduce", "AllGather")):
@@ -52,18 +54,26 @@ class Together:
                 f"every other rank must answer{within}, got nothing from one: it ended, hangs, or runs other steps. "
                 "Its log says why. Start all ranks again from the last checkpoint"
             ) from error
+        finally:
+            if broadcast:
+                ms.set_auto_parallel_context(parameter_broadcast=True)
 
 
-def _require_alike_start(cell: Any) -> None:
+def _start_alike(cell: Any, broadcast: bool) -> None:
     """Not the statistics of batch norms, which are each rank's own: they differ after a resume."""
+    owner = type(cell).__name__
+    network = list(cell.network.get_parameters())
+    layout = "".join(f"{p.name} {p.dtype} {p.shape};" for p in network)
+    require_alike(owner, cell.ranks, {"the network": np.frombuffer(layout.encode(), np.uint8)})
+    if broadcast and cell.steps_made == 0:
+        _take_from_rank_0(network, cell.ranks)
     weights = {p.name: p for p in cell.optimizer.parameters}
     rest = {p.name: p for p in cell.optimizer.get_parameters() if p.name not in weights and not is_scratch(p.name)}
     constants = {name: value for name, value in constants_of(cell).items() if not name.endswith("pca_matrix")}
     require_alike(
-        type(cell).__name__,
+        owner,
         cell.ranks,
         {
-            "the names of the weights": _checksum(np.frombuffer(name.encode(), np.uint8) for name in weights),
             "the weights": _checksum(p.asnumpy() for p in weights.values()),
             "the state of the optimizer": _checksum(p.asnumpy() for p in rest.values()),
             "the loss scale": cell.scale_sense.asnumpy(),
@@ -71,6 +81,17 @@ def _require_alike_start(cell: Any) -> None:
             "the number of steps made": cell.steps_made,
         },
     )
+
+
+def _take_from_rank_0(parameters: list[Parameter], ranks: Ranks) -> None:
+    """What ``parameter_broadcast`` asks for."""
+    arrays = [np.ascontiguousarray(p.asnumpy()) for p in parameters]
+    data = b"".join(array.tobytes() for array in arrays)
+    padded = data + bytes(-len(data) % 4)
+    first = exchange(np.frombuffer(padded, np.int32), ranks)[0].tobytes()
+    for parameter, array in zip(parameters, arrays, strict=True):
+        mine, first = first[: array.nbytes], first[array.nbytes :]
+        write(parameter, Tensor(np.frombuffer(mine, array.dtype).reshape(array.shape).copy(), parameter.dtype))
 
 
 def _checksum(arrays: Iterator[Any]) -> int:
