@@ -29,7 +29,7 @@ def test_a_killed_rank_ends_the_others_and_the_training_goes_on_from_its_checkpo
         assert "resumed to the same bits" in log
 
 
-@pytest.mark.parametrize("how", ["graph", "step", "off"])
+@pytest.mark.parametrize("how", ["graph", "off"])
 def test_a_rank_that_hangs_is_told_of(how: str, tmp_path: Path) -> None:
     run = launch(SCRIPT, 2, how, "hang", str(tmp_path), folder=tmp_path, timeout=120, env={**SHORT, **python_path()})
     assert run.returncode not in (0, None)
@@ -58,5 +58,5 @@ def test_the_time_out_must_be_positive(timeout: int) -> None:
 
     with pytest.raises(ValueError, match=f"^init_ranks: timeout must be >= 1, got {timeout}"):
         init_ranks(timeout)
-    with pytest.raises(TypeError, match="^init_ranks: timeout must be an int, got float"):
+    with pytest.raises(TypeError, match=r"^init_ranks: timeout must be an int, got float"):
         init_ranks(1.5)

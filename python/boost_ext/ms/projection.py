@@ -91,8 +91,7 @@ def _built_by_rank_0(
         try:
             return build()
         except BaseException as error:
-            with suppress(OSError):  # a full disk keeps the empty file at least
-                note.write_text(f"{type(error).__name__}: {error}")
+            _leave(note, f"{type(error).__name__}: {error}")
             raise
     deadline = time.monotonic() + timeout
     while True:
@@ -109,3 +108,13 @@ def _built_by_rank_0(
                     f"dim_reduce: {path}, which rank 0 builds, must be there for rank {ranks.rank} within timeout = "
                     f"{timeout:g} s, got: {error}; all ranks must see the same file system"
                 ) from error
+
+
+def _leave(note: Path, text: str) -> None:
+    """Write the note, which nobody may see half-written."""
+    part = note.with_name(f"{note.name}.part")
+    with suppress(OSError):
+        part.touch()
+        with suppress(OSError):  # a full disk has room for an empty file
+            part.write_text(text)
+        part.replace(note)
