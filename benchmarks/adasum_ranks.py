@@ -1,0 +1,303 @@
+"""AdaSum over ranks: ``python -m benchmarks.adasum_ranks [--quick] [--ranks 2 4] [--out DIR]``.
+
+For each number of ranks, on this machine, in turns: ours; one all-reduce of the same vector; the same algorithm with
+the same exchanges, its arithmetic written with MindSpore's ops. Answers are compared with the simulator first. Then the
+measured constants are projected to more ranks.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+TENSORS = 60
+PROJECTED = (2, 4, 8, 16, 32, 64, 128, 256, 512)
+SMALL = 256  # elements: what such an exchange takes is its latency
+
+
+def deltas(rank: int, n: int) -> list[Any]:
+    from .data import split, uniform
+
+    return split(uniform(n, 1000 + rank), tensors_of(n))
+
+
+def tensors_of(n: int) -> int:
+    return TENSORS if n >= 1_000_000 else 6  # compiling MindSpore's ops for many takes long
+
+
+def cells(rank: int, ranks: int, n: int) -> tuple[dict[str, Callable[[], Any]], Callable[[], Any], Callable[[], Any]]:
+    """What is timed, by name; and what ours and MindSpore's version end with."""
+    from mindspore import Parameter, ParameterTuple, Tensor, nn, ops
+
+    from boost_ext.boost import AdaSum
+    from boost_ext.ms import adasum
+
+    def parameters(name: str, arrays: Sequence[Any]) -> ParameterTuple:
+        return ParameterTuple(
+            Parameter(Tensor(a), name=f"{name}{i}", requires_grad=False) for i, a in enumerate(arrays)
+        )
+
+    mine = deltas(rank, n)
+    zeros = [np.zeros_like(array) for array in mine]
+
+    class Ours(nn.Cell):
+        def __init__(self) -> None:
+            super().__init__(auto_prefix=False)
+            self.deltas, self.old, self.weights = (
+                parameters(name, arrays) for name, arrays in (("delta", mine), ("old", zeros), ("weight", zeros))
+            )
+            self.adasum = AdaSum(rank, 1, ranks, self.weights)
+
+        def construct(self) -> Any:
+            return ops.depend(self.weights[0][0], self.adasum(self.deltas, self.weights, self.old))
+
+    class OpsPair(nn.Cell):
+        """:class:`boost_ext.ms.adasum._Pair` in MindSpore's ops."""
+
+        def __init__(self, rank: int, exchange: Any, holds_bf16: bool, index: int, sizes: Sequence[int]) -> None:
+            super().__init__(auto_prefix=False)
+            self.all_dots = adasum._Gather(rank, exchange.holders)
+            self.index, self.sizes, self.holders = index, tuple(sizes), len(exchange.holders)
+
+        def construct(self, a: Any, b: Any) -> Any:
+            begin, end, first = self.index * a.shape[0], (self.index + 1) * a.shape[0], 0
+            rows, pieces = (), ()
+            for size in self.sizes:
+                low, high = max(first, begin) - begin, min(first + size, end) - begin
+                if low < high:
+                    x, y = a[low:high], b[low:high]
+                    rows = (*rows, ops.stack(((x * y).sum(), (x * x).sum(), (y * y).sum())))
+                    pieces = (*pieces, (low, high))
+                else:
+                    rows = (*rows, ops.zeros((3,), a.dtype))
+                    pieces = (*pieces, (0, 0))
+                first += size
+            dots = self.all_dots(ops.concat(rows)).reshape((self.holders, -1, 3)).sum(0) + 1e-12
+            parts = ()
+            last = 0
+            for t in range(len(self.sizes)):
+                low, high = pieces[t]
+                if low < high:
+                    of_a, of_b = 1 - dots[t, 0] / (2 * dots[t, 1]), 1 - dots[t, 0] / (2 * dots[t, 2])
+                    parts = (*parts, of_a * a[low:high] + of_b * b[low:high])
+                    last = high
+            if last < a.shape[0]:
+                parts = (*parts, a[last:])
+            return ops.concat(parts)
+
+    class WithOps(nn.Cell):
+        def __init__(self) -> None:
+            super().__init__(auto_prefix=False)
+            native, adasum._Pair = adasum._Pair, OpsPair
+            inner = adasum._Vector(adasum.schedule(rank, 1, ranks), parameters("like", mine), "vector")
+            adasum._Pair = native
+            self.deltas, self.weights = parameters("delta", mine), parameters("weight", zeros)
+            self.inner, self.gather = inner.steps, inner.gather
+            self.padding = Tensor(np.zeros(inner.vector.size - n, np.float32))
+            part = inner.vector.size // len(inner.apply_plan.asnumpy()[1:])
+            self.order = [int(i) for i in np.argsort(inner.apply_plan.asnumpy()[1:])]
+            self.part, self.shapes = part, [a.shape for a in mine]
+            self.sizes = [a.size for a in mine]
+
+        def construct(self) -> Any:
+            flat = ()
+            for delta in self.deltas:
+                flat = (*flat, delta.reshape((-1,)))
+            own = ops.concat((*flat, self.padding))
+            for step in self.inner:
+                own = step(own)
+            gathered, parts = self.gather(own), ()
+            for i in self.order:
+                parts = (*parts, gathered[i * self.part : (i + 1) * self.part])
+            whole, first = ops.concat(parts), 0
+            for i in range(len(self.weights)):
+                size = self.sizes[i]
+                ops.assign(self.weights[i], 0 - whole[first : first + size].reshape(self.shapes[i]))
+                first += size
+            return self.weights[0][0]
+
+    class Mean(nn.Cell):
+        def __init__(self, size: int) -> None:
+            super().__init__(auto_prefix=False)
+            self.vector = Parameter(Tensor(np.ones(size, np.float32)), name="vector", requires_grad=False)
+            self.all_reduce = ops.AllReduce()
+
+        def construct(self) -> Any:
+            return (self.all_reduce(self.vector) * (1 / ranks))[0]
+
+    class Small(nn.Cell):
+        def __init__(self, operation: Any) -> None:
+            super().__init__(auto_prefix=False)
+            self.vector = Parameter(Tensor(np.ones(SMALL, np.float32)), name="vector", requires_grad=False)
+            self.operation = operation
+
+        def construct(self) -> Any:
+            return self.operation(self.vector)[0]
+
+    ours, with_ops = Ours(), WithOps()
+    timed = {
+        "ours": ours,
+        "MindSpore ops": with_ops,
+        "all-reduce mean": Mean(n),
+        "latency of a gather": Small(ops.AllGather()),
+        "latency of a sum of two": Small(ops.AllReduce("sum", adasum.group_of((rank & ~1, rank | 1)))),
+    }
+    calls = {name: lambda cell=cell: cell().asnumpy() for name, cell in timed.items()}
+    return calls, lambda: ours.weights, lambda: with_ops.weights
+
+
+def worker(n: int, rounds: int, out: Path) -> None:
+    """One rank."""
+    import mindspore as ms
+    from mindspore.communication import get_group_size, get_rank, init
+
+    from boost_ext import adasum_simulate
+
+    ms.set_device("CPU")
+    ms.set_context(mode=ms.GRAPH_MODE)
+    init()
+    rank, ranks = get_rank(), get_group_size()
+    calls, ours, with_ops = cells(rank, ranks, n)
+    for name, tolerance, weights in (("ours", 0.0, ours), ("MindSpore ops", 1e-5, with_ops)):
+        calls[name]()
+        if rank == 0:
+            for got, delta in zip(weights(), adasum_simulate([deltas(r, n) for r in range(ranks)]), strict=True):
+                np.testing.assert_allclose(got.asnumpy(), 0 - delta, rtol=0, atol=tolerance * np.abs(delta).max())
+    times: dict[str, list[float]] = {name: [] for name in calls}
+    for call in calls.values():  # which compiles what is left
+        call()
+    for _ in range(rounds):
+        for name, call in calls.items():
+            calls["latency of a gather"]()  # all start together
+            start = time.perf_counter()
+            call()
+            times[name].append(time.perf_counter() - start)
+    (out / f"rank_{rank}.json").write_text(json.dumps(times))
+
+
+def measure(ranks: int, n: int, rounds: int, out: Path) -> dict[str, Any]:
+    """Medians of the slowest rank of each round, in milliseconds."""
+    from tests.distributed.launch import launch
+
+    from boost_ext.adasum import bytes_sent, least_bytes, schedule
+
+    out = out.absolute()
+    out.mkdir(parents=True, exist_ok=True)
+    root = str(Path(__file__).resolve().parents[1])
+    # Ranks compile for different times, and the others wait in the first exchange.
+    env = {"MS_CPU_COMM_OP_TIMEOUT": "600", "PYTHONPATH": os.pathsep.join([root, os.environ.get("PYTHONPATH", "")])}
+    arguments = ["worker", str(n), str(rounds), str(out)]
+    launch(Path(__file__).resolve(), ranks, *arguments, folder=out, timeout=900, env=env).require_success()
+    each = [json.loads((out / f"rank_{r}.json").read_text()) for r in range(ranks)]
+    slowest = {name: [max(rank[name][i] for rank in each) for i in range(rounds)] for name in each[0]}
+    plan = schedule(0, 1, ranks)
+    return {
+        "ranks": ranks,
+        "elements": n,
+        "milliseconds": {name: 1e3 * statistics.median(times) for name, times in slowest.items()},
+        "quartiles": {name: [1e3 * q for q in statistics.quantiles(times, n=4)] for name, times in slowest.items()},
+        "bytes": {
+            "ours": bytes_sent(plan, n, 4, tensors_of(n), gathers_in_groups=False),
+            "where groups can gather": bytes_sent(plan, n, 4, tensors_of(n)),
+            "least": least_bytes(n, 4, ranks),
+        },
+    }
+
+
+def projection(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Milliseconds by number of ranks, each with cores and a link of its own, from what the largest run measured.
+
+    A collective costs its latency, taken as constant, and its bytes at the rate of the plain all-reduce; AdaSum also
+    its arithmetic: what its time at two ranks, where it sends the bytes of the all-reduce, has more than that.
+    """
+    from boost_ext.adasum import bytes_sent, least_bytes, schedule
+
+    last, first = rows[-1], rows[0]
+    n, took = last["elements"], last["milliseconds"]
+    latency = took["latency of a gather"]
+    rate = last["bytes"]["least"] / max(took["all-reduce mean"] - latency, 1e-3)  # bytes a millisecond
+    compute = max(first["milliseconds"]["ours"] - first["milliseconds"]["all-reduce mean"], 0.0)
+    found: dict[str, Any] = {"latency": latency, "bytes per ms": rate, "arithmetic": compute, "ranks": {}}
+    for ranks in PROJECTED:
+        plan = schedule(0, 1, ranks)
+        collectives = 2 * len(plan.levels) + 1
+        found["ranks"][ranks] = {
+            "all-reduce mean": latency + least_bytes(n, 4, ranks) / rate,
+            "AdaSum, groups can gather": collectives * latency + bytes_sent(plan, n, 4, tensors_of(n)) / rate + compute,
+            "AdaSum, groups can only add up": collectives * latency
+            + bytes_sent(plan, n, 4, tensors_of(n), gathers_in_groups=False) / rate
+            + compute,
+        }
+    return found
+
+
+def plot(path: Path, rows: Sequence[dict[str, Any]], projected: dict[str, Any], about: dict[str, Any]) -> None:
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        print("no plot: matplotlib is not installed")
+        return
+    figure = Figure(figsize=(8, 4.5), layout="constrained")
+    axes = figure.subplots()
+    ranks = list(projected["ranks"])
+    for name, colour in zip(projected["ranks"][ranks[0]], ("#888888", "#27804a", "#2c5aa0"), strict=True):
+        axes.plot(ranks, [projected["ranks"][r][name] for r in ranks], color=colour, label=f"{name}, projected")
+    for name, colour in (("all-reduce mean", "#888888"), ("ours", "#2c5aa0"), ("MindSpore ops", "#c0392b")):
+        measured = [row["milliseconds"][name] for row in rows]
+        axes.plot([row["ranks"] for row in rows], measured, "o", color=colour, label=f"{name}, measured")
+    axes.set_xscale("log", base=2)
+    axes.set_xticks(ranks, [str(r) for r in ranks])
+    axes.set_ylim(bottom=0)
+    axes.set_xlabel("ranks")
+    axes.set_ylabel(f"ms for {rows[0]['elements']:.1e} float32")
+    axes.grid(linewidth=0.3)
+    axes.legend(fontsize=7)
+    axes.set_title(f"measured: all ranks on one machine, {about['cpu']}; projected: a link each", fontsize=8)
+    figure.savefig(path, dpi=130)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.adasum_ranks", description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="small and few: only whether it all runs")
+    parser.add_argument("--ranks", type=int, nargs="+", default=[2, 4])
+    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--out", type=Path, default=Path("runs/bench/adasum_ranks"))
+    options = parser.parse_args()
+    for ranks in options.ranks:
+        if ranks < 2 or ranks & (ranks - 1):
+            parser.error(f"--ranks must be powers of two from 2 on, got {ranks}")
+
+    from . import report
+
+    watch = report.Watch()
+    n, rounds = (600_000, 2) if options.quick else (25_000_000, options.rounds)
+    rows = [measure(ranks, n, rounds, options.out / str(ranks)) for ranks in sorted(options.ranks)]
+    about = report.machine(1) | {"quick": options.quick, "rounds": rounds}
+    projected = projection(rows)
+    about["others"] = round(watch.others(), 3)
+    document = about | {"rows": rows, "projection": projected}
+    (options.out / "adasum_ranks.json").write_text(json.dumps(document, indent=1) + "\n")
+    plot(options.out / "adasum_ranks.png", rows, projected, about)
+    for row in rows:
+        times, sent = row["milliseconds"], row["bytes"]
+        print(f"{row['ranks']} ranks: " + ", ".join(f"{name} {ms:.4g} ms" for name, ms in times.items()))
+        print("  sent: " + ", ".join(f"{name} {count / 1e6:.4g} MB" for name, count in sent.items()))
+    print(f"written to {options.out}")
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["worker"]:
+        from benchmarks import adasum_ranks
+
+        adasum_ranks.worker(int(sys.argv[2]), int(sys.argv[3]), Path(sys.argv[4]))
+    else:
+        main()
