@@ -35,7 +35,7 @@ class Launch:
 
 
 def launch(
-    script: Path, ranks: int, *arguments: str, folder: Path, timeout: float = 180.0, env: dict[str, str] | None = None
+    script: Path, ranks: int, *arguments: str, folder: Path, timeout: float = 300.0, env: dict[str, str] | None = None
 ) -> Launch:
     """Run `script` with `arguments` on `ranks` processes of this machine; logs go into `folder`.
 
