@@ -5,10 +5,14 @@ VENVS ?= .venvs
 ARGS ?=
 SOURCES := $(shell find CMakeLists.txt pyproject.toml csrc python -type f -not -name '*.so' -not -path '*/__pycache__/*')
 
-.PHONY: train test test-python test-numpy2 test-native bench bench-levels lint format clean
+.PHONY: train train-distributed test test-python test-numpy2 test-native bench bench-levels lint format clean
 
 train: $(VENVS)/train/installed
 	$(VENVS)/train/bin/boost-ext train $(ARGS)
+
+# The same network on two processes of this machine, data parallel.
+train-distributed: $(VENVS)/train/installed
+	$(VENVS)/train/bin/boost-ext train --ranks 2 --mode graph $(ARGS)
 
 test: test-python test-numpy2 test-native
 

@@ -122,6 +122,45 @@ extern "C" __attribute__((visibility("default"))) int boost_ext_centralized(int 
   });
 }
 
+// What an all-reduce needs of many gradients: n tensors in, one float32 vector out, which MindSpore allocates.
+extern "C" __attribute__((visibility("default"))) int boost_ext_joined(int nparam, void** params, int* ndims,
+                                                                       int64_t** shapes, const char** dtypes, void*,
+                                                                       void*) {
+  return guarded([&] {
+    Params p("joined", nparam + 1, params, ndims, shapes, dtypes);
+    const Views parts = p.list(p.left() - 1);
+    const View whole = p.take();
+    require_size("joined", "out", whole, total_size(parts));
+    Views slices;
+    auto* next = static_cast<float*>(whole.data);
+    for (const View& part : parts) {
+      View slice = whole;
+      slice.data = next;
+      slice.size = part.size;
+      slices.push_back(slice);
+      next += part.size;
+    }
+    accumulate(cpu_context(), slices, parts, 1.0, true);
+  });
+}
+
+// And back: factor, the vector, n tensors that say shapes and dtypes; factor times the vector in n tensors out. It is a
+// projection with one row.
+extern "C" __attribute__((visibility("default"))) int boost_ext_parted(int nparam, void** params, int* ndims,
+                                                                       int64_t** shapes, const char** dtypes, void*,
+                                                                       void*) {
+  return guarded([&] {
+    Params p("parted", nparam + 1, params, ndims, shapes, dtypes);
+    const View factor = p.take();
+    View whole = p.take();
+    whole.rows = 1;
+    whole.ndim = 2;
+    const int n = p.split(2);
+    p.list(n);
+    pca_back_project(cpu_context(), whole, {factor}, {p.list(n)});
+  });
+}
+
 // scale, counters, overflow, rule (3,): factor, window, max_scale
 BOOST_EXT_GRAPH_OP(loss_scale_update) {
   const View scale = p.take(), counters = p.take();

@@ -154,6 +154,7 @@ def train(
         float | None, typer.Option(min=0, max=1, help="Test accuracy to time; 0.97, or 0.9 with --quick.")
     ] = None,
     quick: Annotated[bool, typer.Option("--quick", help="A short run that shows every part.")] = False,
+    ranks: Annotated[int, typer.Option(min=1, help="More than one: data parallel beside one process instead.")] = 1,
 ) -> None:
     """Train a small convolutional network on handwritten digits, plainly and with boost_ext, and compare.
 
@@ -184,6 +185,12 @@ def train(
         mode=mode.value,
         **{key: value for key, value in given.items() if value is not None},
     )
+    if ranks > 1:
+        with _errors():
+            from boost_ext.training import distributed
+
+            Console().print(distributed.table(distributed.run(ranks, settings, folder), settings))
+        return
     _train([run.value for run in runs or list(RunName)], settings, folder)
 
 

@@ -29,6 +29,7 @@ def load_matrix(
     timeout: float = 0.0,
     parameters: Parameters | None = None,
     checkpoints: Sequence[Checkpoint] | None = None,
+    rows: tuple[int, int] | None = None,
 ) -> Array:
     """Load a PCA matrix, mapped read-only from the file, after checking all of it.
 
@@ -43,9 +44,11 @@ def load_matrix(
         timeout: seconds to wait for the file while another rank builds it; 0 does not wait.
         parameters, checkpoints: if given, the sidecar must name the same ones; a matrix left
             from other checkpoints is waited out, as one that is not there yet.
+        rows: (first, last + 1) of the rows to read and check, for a rank that holds no others;
+            they may be none. None: all.
 
     Returns:
-        (n_components, n_elements) array, float32, float16 or bfloat16.
+        (n_components, n_elements) array, or as many rows as asked for, float32, float16 or bfloat16.
 
     Raises:
         FileNotFoundError: no such file, and `timeout` is 0. TimeoutError: none in time.
@@ -69,7 +72,7 @@ def load_matrix(
                 sidecar = _read_sidecar("load_matrix", file)
                 problem = _mismatch(file, sidecar, source)
                 if problem is None:
-                    return _checked(file, sidecar, n_components, n_elements)
+                    return _checked(file, sidecar, n_components, n_elements, rows)
             except (FileNotFoundError, ValueError):
                 if _identity(file) == before:
                     raise
@@ -155,7 +158,9 @@ def _mismatch(path: Path, sidecar: dict[str, Any] | None, source: dict[str, Any]
     return None
 
 
-def _checked(path: Path, sidecar: dict[str, Any] | None, n_components: int, n_elements: int) -> Array:
+def _checked(
+    path: Path, sidecar: dict[str, Any] | None, n_components: int, n_elements: int, rows: tuple[int, int] | None = None
+) -> Array:
     try:
         matrix = open_matrix(path)
     except FileNotFoundError:
@@ -173,27 +178,29 @@ def _checked(path: Path, sidecar: dict[str, Any] | None, n_components: int, n_el
         raise ValueError(f"load_matrix: {path} must hold float16, float32 or float64, got {dtype}")
     if matrix.ndim != 2 or matrix.shape[0] < n_components or matrix.shape[1] != n_elements:
         raise ValueError(f"load_matrix: {path} must have shape ({n_components}, {n_elements}), got {matrix.shape}")
+    first, end = rows or (0, n_components)
     if sidecar is not None:
-        _check_rows(path, matrix, sidecar["checksum"]["rows"])
-        return matrix[:n_components]
-    matrix = matrix[:n_components]
+        checked = slice(first, end) if rows else slice(0, len(matrix))
+        _check_rows(path, matrix[checked], sidecar["checksum"]["rows"], checked.start)
+        return matrix[first:end]
+    matrix = matrix[first:end]
     if dtype.name == "float64" or not matrix.flags.c_contiguous:
         with np.errstate(over="ignore"):  # what overflows to inf is refused just below
             half = dtype.name == "float16"
             matrix = np.ascontiguousarray(matrix, dtype=np.float16 if half else np.float32)
-    for index, row in enumerate(matrix):
+    for index, row in enumerate(matrix, first):
         for start in range(0, n_elements, BLOCK):
             if not np.isfinite(row[start : start + BLOCK]).all():
                 raise ValueError(f"load_matrix: {path} must be finite in float32, got row {index}")
     return matrix
 
 
-def _check_rows(path: Path, matrix: Array, expected: Sequence[str]) -> None:
+def _check_rows(path: Path, matrix: Array, expected: Sequence[str], first: int) -> None:
     def digest(row: Array) -> str:
         return hashlib.blake2b(row.view(np.uint8).data, digest_size=16).hexdigest()
 
     with ThreadPoolExecutor(THREADS) as pool:
-        for index, got in enumerate(pool.map(digest, matrix)):
+        for index, got in enumerate(pool.map(digest, matrix), first):
             if got != expected[index]:
                 raise ValueError(
                     f"load_matrix: {path} must match the checksum {expected[index]} of row "

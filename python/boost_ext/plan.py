@@ -231,8 +231,6 @@ def _possible(level: str, name: str, why: str, config: BoostConfig, rank_size: i
         devices = config.common.device_number
         details = _frozen({"device_number": devices, "nodes": rank_size // devices})
         return Decision("applied", why, details, _ignored_switch(name, config, False))
-    if name == "dim_reduce" and rank_size > 1:
-        return Decision("refused", f"this release supports one rank only, this run has {rank_size}")
     steps = config.grad_accumulation.grad_accumulation_step
     if name == "grad_accumulation" and steps == 1:
         return Decision("skipped", "grad_accumulation.grad_accumulation_step is 1: nothing to accumulate")

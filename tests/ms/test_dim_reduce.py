@@ -329,8 +329,13 @@ def test_errors(matrix: Path) -> None:
     args = (0.5, 0.9, 0.1, 0.4)
     with pytest.raises(ValueError, match=rf"must have shape \(4, {N}\).*got \({K}, {N}\)"):
         boost.DimReduce(net, sgd(net), net.trainable_params(), P, 4, *args, 0, 1)
-    with pytest.raises(ValueError, match="rank_size must be 1 in this release, got rank 0 of 2"):
-        boost.DimReduce(net, sgd(net), net.trainable_params(), P, K, *args, 0, 2)
+    with pytest.raises(
+        ValueError, match=rf"must have shape \(3, {N}\): the components 3 to 5 of rank 1 .*got \({K}, {N}\)"
+    ):
+        boost.DimReduce(net, sgd(net), net.trainable_params(), P, K, *args, 1, 2)
+    for rank, size in ((2, 2), (-1, 2), (0, 0)):
+        with pytest.raises(ValueError, match=f"rank must be from 0 to rank_size - 1, got rank {rank} of {size}"):
+            boost.DimReduce(net, sgd(net), net.trainable_params(), P, K, *args, rank, size)
     scaled = nn.SGD(net.trainable_params(), 1.0, loss_scale=8.0)
     with pytest.raises(ValueError, match=r"optimizer\.loss_scale must be 1, got 8\.0"):
         boost.DimReduce(net, scaled, net.trainable_params(), P, K, *args, 0, 1)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,6 +13,7 @@ from mindspore.communication import GlobalComm, get_group_size, get_rank
 from boost_ext.adasum import Schedule
 from boost_ext.ms import native
 from boost_ext.ms.adasum import AdaSum, group_of
+from boost_ext.ms.grad_reducer import GradReducer
 from boost_ext.ms.options import StepOptions
 from boost_ext.plan import adasum_obstacle
 
@@ -71,10 +71,10 @@ def over_nodes(cell: Any, options: StepOptions, plan: Plan | None) -> tuple[AdaS
     return None, plan.with_result("adasum", "skipped", reason) if plan is not None else None
 
 
-def node_reducer(weights: Sequence[Parameter], mean: bool, schedule: Schedule) -> nn.Cell | None:
+def node_reducer(mean: bool, schedule: Schedule) -> nn.Cell | None:
     """What averages gradients over the devices of this rank's node; None for a node of one device."""
     devices = schedule.device_number
     if devices == 1:
         return None
     first = schedule.rank // devices * devices
-    return nn.DistributedGradReducer(weights, mean, devices, group=group_of(tuple(range(first, first + devices))))
+    return GradReducer(mean, devices, group_of(tuple(range(first, first + devices))))

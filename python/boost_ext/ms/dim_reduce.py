@@ -14,14 +14,12 @@ import numpy as np
 import numpy.typing as npt
 from mindspore import Parameter, ParameterTuple, Tensor, nn, ops
 
-from boost_ext import pca
-from boost_ext.config import DimReduceConfig
 from boost_ext.ms import native
-from boost_ext.ms.checkpoint import read_checkpoint
 from boost_ext.ms.compiled import Forward
+from boost_ext.ms.dim_reduce_ranks import Sharded, Whole, rows_of
 from boost_ext.ms.state import state
 
-__all__ = ["DimReduce", "projection_matrix"]
+__all__ = ["DimReduce"]
 
 # Curvature below which the quasi-Newton matrix is not updated.
 _EPSILON = 1e-20
@@ -35,50 +33,19 @@ def _float32_like(prefix: str, weights: Sequence[Parameter]) -> ParameterTuple:
     return ParameterTuple(_state(f"{prefix}.{w.name}", np.zeros(w.shape, np.float32)) for w in weights)
 
 
-def projection_matrix(
-    weights: Sequence[Parameter], config: DimReduceConfig, *, progress: bool | None = None
-) -> npt.NDArray[Any]:
-    """The (k, n) matrix that the configuration describes; n is the number of elements of all ``weights``, in order.
-
-    With ``weight_load_dir`` it is built from the checkpoints in there (parameters matched by name, out of core, with a
-    progress bar) and kept at ``pca_mat_path``, where a valid one is used again. With ``pca_mat_path`` alone it is read.
-
-    Raises:
-        ValueError: without either key; and for a matrix or checkpoints that do not fit, see :mod:`boost_ext.pca`.
-    """
-    elements = int(sum(w.size for w in weights))
-    if config.weight_load_dir is not None:
-        checkpoints = pca.find_checkpoints(config.weight_load_dir)
-        return pca.pca_matrix(
-            checkpoints,
-            [(w.name, tuple(w.shape)) for w in weights],
-            config.n_components,
-            path=config.pca_mat_path,
-            reader=read_checkpoint,
-            progress=progress,
-        )
-    if config.pca_mat_path is not None:
-        return pca.load_matrix(
-            config.pca_mat_path,
-            n_components=config.n_components,
-            n_elements=elements,
-            timeout=config.timeout,
-        )
-    raise ValueError(
-        "dim_reduce: set weight_load_dir (checkpoints to build the matrix from) or pca_mat_path (the matrix), "
-        "got neither"
-    )
-
-
 def _check(rank: int, rank_size: int, matrix: Any, n_components: int, weights: Any) -> None:
-    if rank_size != 1 or rank != 0:
-        raise ValueError(f"DimReduce: rank_size must be 1 in this release, got rank {rank} of {rank_size}")
+    if rank_size < 1 or not 0 <= rank < rank_size:
+        raise ValueError(f"DimReduce: rank must be from 0 to rank_size - 1, got rank {rank} of {rank_size}")
     elements = int(sum(w.size for w in weights))
+    start, stop = rows_of(n_components, rank, rank_size)
     shape = tuple(np.shape(matrix))
-    if shape != (n_components, elements):
+    if shape != (stop - start, elements):
         raise ValueError(
-            f"DimReduce: pca_mat_local must have shape ({n_components}, {elements}): n_components by the elements of "
-            f"all weights, got {shape}"
+            f"DimReduce: pca_mat_local must have shape ({stop - start}, {elements}): the components "
+            f"{start} to {stop - 1} of rank {rank} by the elements of all weights, got {shape}"
+            if rank_size > 1
+            else f"DimReduce: pca_mat_local must have shape ({n_components}, {elements}): n_components by the elements "
+            f"of all weights, got {shape}"
         )
 
 
@@ -113,10 +80,14 @@ class DimReduce(nn.Cell):
         network (Cell): with a single output, the loss.
         optimizer (Cell): its ``loss_scale`` must be 1: the gradients it gets are unscaled already.
         weight (tuple[Parameter]): the optimizer's parameters.
-        pca_mat_local (numpy.ndarray): (k, n), float32 (float16 is kept as such: half the memory and traffic).
+        pca_mat_local (numpy.ndarray): (k, n), float32 (float16 is kept as such: half the memory and traffic). With
+            several ranks the rows :func:`boost_ext.ms.dim_reduce_ranks.rows_of` of this rank; there may be none.
         n_components (int): k.
         rho, gamma, alpha, sigma (float): see :class:`boost_ext.config.DimReduceConfig`.
-        rank (int), rank_size (int): 0 and 1 in this release.
+        rank (int), rank_size (int): this process, and how many train together. Each rank holds its rows of P, one
+            all-gather makes g_k and the mean loss, one all-reduce adds up the shares of P^T, and every trial point is
+            judged by the mean loss of all ranks. So all ranks take the same step, that of one process with all their
+            batches. `old_grad` must be averaged over the ranks already.
         max_search (int): trial points of the line search. Default: 2.
         compile (bool): compile the trial passes in PYNATIVE_MODE. Default: True.
 
@@ -132,7 +103,7 @@ class DimReduce(nn.Cell):
         Tensor, the loss.
 
     Raises:
-        ValueError: if the matrix does not fit, or for more than one rank.
+        ValueError: if the matrix does not fit, or there is no such rank.
     """
 
     def __init__(
@@ -166,7 +137,8 @@ class DimReduce(nn.Cell):
 
         k = n_components
         dtype = np.float16 if pca_mat_local.dtype == np.float16 else np.float32
-        self.pca_mat = _state("pca_mat", np.ascontiguousarray(pca_mat_local, dtype))
+        self.subspace = Whole() if rank_size == 1 else Sharded(k, rank, rank_size)
+        self.pca_mat = _state("pca_mat", self.subspace.padded(np.ascontiguousarray(pca_mat_local, dtype)))
         self.gk = _state("gk", np.zeros(k, np.float32))
         self.dk = _state("dk", np.zeros(k, np.float32))
         self.slope = _state("slope", np.zeros(1, np.float32))
@@ -179,6 +151,7 @@ class DimReduce(nn.Cell):
         self.grad_res_momentum = _float32_like("grad_res_momentum", weight)
         self.dn = _float32_like("dn", weight)
         self.grad_proj = _float32_like("grad_proj", weight)
+        self.images = ParameterTuple((*self.dn, *self.grad_proj))
         self.accepted_rho = _state("accepted_rho", np.zeros(1, np.float32))
 
         # What a forward pass may write besides the weights.
@@ -195,9 +168,7 @@ class DimReduce(nn.Cell):
         self.epsilon = Tensor([_EPSILON], ms.float32)
         self.yes, self.no = Tensor([True]), Tensor([False])
 
-        self.project = native.PcaProject()
         self.direction = native.DimReduceDirection()
-        self.back_project = native.PcaBackProject()
         self.trial = native.DimReduceTrial()
         self.residual = native.DimReduceApply()
 
@@ -210,7 +181,7 @@ class DimReduce(nn.Cell):
         weight_clone: tuple[Parameter, ...],
         *inputs: Tensor,
     ) -> Tensor:
-        self.project(self.pca_mat, self.gk, old_grad)
+        mean_loss = self.subspace.project(self.pca_mat, self.gk, old_grad, loss)
         self.direction(
             self.bk,
             self.sk,
@@ -223,9 +194,9 @@ class DimReduce(nn.Cell):
             self.slope,
             self.epsilon,
         )
-        self.back_project(self.pca_mat, self.dk, self.gk, self.dn, self.grad_proj)
+        self.subspace.back_project(self.pca_mat, self.dk, self.gk, self.dn, self.grad_proj, self.images)
 
-        rho = self._line_search(loss, weight, weight_clone, inputs)
+        rho = self._line_search(mean_loss, weight, weight_clone, inputs)
         ops.assign(self.accepted_rho, rho)
         self.trial(self.no_step, self.no, weight, weight_clone, self.dn)
         self.residual(
@@ -261,7 +232,7 @@ class DimReduce(nn.Cell):
             if found == 0:
                 step = rate * self.rhos[m]
                 self.trial(step, self.yes if m == 0 else self.no, weight, weight_clone, self.dn)
-                new_loss = self.forward(*inputs)
+                new_loss = self.subspace.mean(self.forward(*inputs))
                 bound = ops.reshape(loss, (1,)) + self.sigma * ops.min(step)[0] * self.slope
                 if ops.reshape(new_loss, (1,)) < bound:
                     found = self.rhos[m]

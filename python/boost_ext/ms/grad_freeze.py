@@ -14,6 +14,7 @@ from mindspore import Parameter, ParameterTuple, Tensor, nn, ops
 
 from boost_ext.ms.freeze_optimizer import FreezeOpt
 from boost_ext.ms.grad_accumulation import GradientAccumulation
+from boost_ext.ms.grad_reducer import reducer_of
 
 __all__ = ["GradientFreeze", "freeze_cell"]
 
@@ -234,7 +235,7 @@ def freeze_cell(
     whole = GradientAccumulation(max_accumulation_step, frozen.optimizer) if use_grad_accumulation else None
     cells = []
     for opt in frozen.opts:
-        reducer = nn.DistributedGradReducer(opt.parameters, mean, degree) if reducer_flag else nn.Identity()
+        reducer = reducer_of(mean, degree) if reducer_flag else nn.Identity()
         update = _Update(opt) if whole is None else GradientAccumulation(max_accumulation_step, opt, share=whole)
         cells.append(_TrainFreezeCell(network, sens, grad, reducer, update, opt.parameters))
     return tuple(cells)

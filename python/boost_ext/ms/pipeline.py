@@ -16,11 +16,14 @@ from mindspore import Parameter, ParameterTuple, Tensor, nn, ops
 from boost_ext.config import DimReduceConfig
 from boost_ext.ms import native
 from boost_ext.ms.compiled import Gradients
-from boost_ext.ms.dim_reduce import DimReduce, projection_matrix
+from boost_ext.ms.dim_reduce import DimReduce
 from boost_ext.ms.grad_accumulation import GradientAccumulation
+from boost_ext.ms.grad_reducer import Agreement
 from boost_ext.ms.group_loss_scale import GroupLossScaleManager, GroupUnscaleAndCheck
 from boost_ext.ms.optim.fused import FusedOptimizer
 from boost_ext.ms.optim.lars import LARS
+from boost_ext.ms.projection import projection_matrix
+from boost_ext.ms.ranks import Ranks
 from boost_ext.ms.state import state
 
 __all__ = [
@@ -104,8 +107,12 @@ class ApplyDimReduce(nn.Cell):
     unscales = True
     skips = False
 
-    def __init__(self, network: nn.Cell, optimizer: nn.Cell, config: DimReduceConfig, compile: bool) -> None:
+    def __init__(
+        self, network: nn.Cell, optimizer: nn.Cell, config: DimReduceConfig, ranks: Ranks, compile: bool
+    ) -> None:
         super().__init__(auto_prefix=False)
+        if not ranks.mean:
+            raise ValueError("dim_reduce: gradients_mean must be True: its line search compares mean losses, got False")
         self.weights = ParameterTuple(optimizer.parameters)
         self.weights_clone = ParameterTuple(
             Parameter(w.value(), name=f"dim_reduce.weights_clone.{w.name}", requires_grad=False) for w in self.weights
@@ -114,14 +121,14 @@ class ApplyDimReduce(nn.Cell):
             network,
             optimizer,
             self.weights,
-            projection_matrix(self.weights, config),
+            projection_matrix(self.weights, config, ranks),
             config.n_components,
             config.rho,
             config.gamma,
             config.alpha,
             config.sigma,
-            0,
-            1,
+            ranks.rank,
+            ranks.size,
             compile=compile,
         )
 
@@ -137,6 +144,7 @@ class Guard(nn.Cell):
 
     def __init__(self, scaled: bool, divide: bool) -> None:
         super().__init__(auto_prefix=False)
+        self.groups = None
         self.scaled = scaled
         self.unit = Tensor([1.0], ms.float32)
         self.check = native.UnscaleAndCheckReport(write=divide)
@@ -151,6 +159,7 @@ class GroupGuard(nn.Cell):
     def __init__(self, manager: GroupLossScaleManager, weights: Sequence[Parameter]) -> None:
         super().__init__(auto_prefix=False)
         self.check = GroupUnscaleAndCheck(manager, weights)
+        self.groups = manager.found
 
     def construct(self, scale: Tensor, report: Parameter, grads: Any) -> Tensor:
         return self.check(report, grads)
@@ -185,11 +194,13 @@ class Pipeline(nn.Cell):
         *,
         name: str,
         compile: bool,
+        ranks: int = 1,
         instrumented: bool = False,
     ) -> None:
         super().__init__(auto_prefix=False)
         self.source = source
         self.guard = guard
+        self.agreement = Agreement(guard.groups) if ranks > 1 else None
         self.apply_slot = apply_slot
         self.update_scale = update_scale
         self.scale_sense = scale_sense
@@ -217,7 +228,10 @@ class Pipeline(nn.Cell):
         loss, grads = self.source(scale_in, *inputs)
         if self.instrumented:
             grads = ops.depend(grads, self.timestamp(self.stamps, self.slots[1], (loss, *grads)))
-        found = self._stamp(2, self.guard(self.scale_sense, self.report, grads))
+        found = self.guard(self.scale_sense, self.report, grads)
+        if self.agreement is not None:
+            found = self.agreement(found)
+        found = self._stamp(2, found)
         grads = ops.depend(grads, found)
         overflow = ops.reshape(found, ())
         if self.apply_slot.skips:

@@ -14,11 +14,11 @@ import mindspore as ms
 import numpy as np
 from mindspore import Parameter, Tensor, nn, ops
 
-__all__ = ["load_state", "load_training_state", "save_training_state", "state_of"]
+__all__ = ["constants_of", "is_scratch", "load_state", "load_training_state", "save_training_state", "state_of"]
 
 _MATRIX = "dim_reduce.pca_mat"
 # Written before they are read in every step; and the matrix, which has its file.
-_SCRATCH = {_MATRIX, "dim_reduce.gk", "dim_reduce.dk", "dim_reduce.slope", "dim_reduce.bk_next"}
+_SCRATCH = {_MATRIX, "dim_reduce.gk", "dim_reduce.gk_own", "dim_reduce.dk", "dim_reduce.slope", "dim_reduce.bk_next"}
 _SCRATCH_LISTS = tuple(f"dim_reduce.{name}." for name in ("weights_clone", "statistics_clone", "dn", "grad_proj"))
 _SCRATCH_LISTS += ("adasum.old.", "adasum.vector.")
 _SCRATCH_OF_GUARDS = (".finiteness", ".stamps")
@@ -26,14 +26,15 @@ _STEP, _RANDOM = "boost_ext.step", "boost_ext.random_state"
 _CONSTANT = "boost_ext.constant."
 
 
-def _is_scratch(name: str) -> bool:
+def is_scratch(name: str) -> bool:
+    """Whether a Parameter of this name is written before it is read in every step, or kept in a file of its own."""
     return name in _SCRATCH or name.startswith(_SCRATCH_LISTS) or name.endswith(_SCRATCH_OF_GUARDS)
 
 
 def _moving(cell: Any) -> dict[str, Parameter]:
     found: dict[str, Parameter] = {}
     for parameter in cell.get_parameters():
-        if _is_scratch(parameter.name):
+        if is_scratch(parameter.name):
             continue
         known = found.setdefault(parameter.name, parameter)
         if known is not parameter:
@@ -45,7 +46,7 @@ def _checksum(array: Any) -> int:
     return zlib.crc32(np.ascontiguousarray(array).tobytes())
 
 
-def _constants(cell: Any) -> dict[str, int]:
+def constants_of(cell: Any) -> dict[str, int]:
     """What the state makes no sense without: it comes from the arguments of the cell, and must be the same again."""
     constants = {"accumulation_steps": 1 if cell.accumulation is None else cell.accumulation.max_accumulation_step}
     if cell.freeze:
@@ -70,7 +71,7 @@ def state_of(cell: Any) -> dict[str, Tensor]:
     """See ``BoostTrainOneStepCell.state_dict``."""
     _warn_of_dropout(cell)
     state = {name: p.value().copy() for name, p in _moving(cell).items()}
-    state |= {name: Tensor(value, ms.int64) for name, value in _constants(cell).items()}
+    state |= {name: Tensor(value, ms.int64) for name, value in constants_of(cell).items()}
     state[_STEP] = Tensor(cell.steps_made, ms.int64)
     state[_RANDOM] = ms.get_rng_state()
     return state
@@ -81,7 +82,7 @@ def load_state(cell: Any, state: Mapping[str, Any]) -> int:
     owner = "load_state_dict"
     if not isinstance(state, Mapping):
         raise TypeError(f"{owner}: state must be a dict, got {type(state).__name__}")
-    parameters, constants = _moving(cell), _constants(cell)
+    parameters, constants = _moving(cell), constants_of(cell)
     expected = {*parameters, *constants, _STEP, _RANDOM}
     missing, unknown = sorted(expected - set(state)), sorted(set(state) - expected)
     if missing or unknown:

@@ -20,6 +20,7 @@ from boost_ext.ms.algorithm_methods import AlgorithmMethods
 from boost_ext.ms.compiled import Gradients
 from boost_ext.ms.freeze_optimizer import FreezeOpt
 from boost_ext.ms.grad_accumulation import GradientAccumulation
+from boost_ext.ms.grad_reducer import GradReducer
 from boost_ext.ms.group_loss_scale import GroupLossScaleManager, GroupLossScaleUpdateCell
 from boost_ext.ms.observation import Observation, observation
 from boost_ext.ms.options import StepOptions, step_options
@@ -33,8 +34,10 @@ from boost_ext.ms.pipeline import (
     apply_optimizer,
     require_no_groups,
 )
+from boost_ext.ms.ranks import Ranks
 from boost_ext.ms.resume import load_state, state_of
 from boost_ext.ms.state import state
+from boost_ext.ms.together import Together
 
 if TYPE_CHECKING:
     from boost_ext.plan import Plan
@@ -123,6 +126,7 @@ class BoostTrainOneStepCell(AlgorithmMethods, nn.TrainOneStepCell):
         if groups is None:
             require_no_groups(type(self).__name__, network)
         nn.TrainOneStepCell.__init__(self, network, optimizer)
+        self.ranks = Ranks.of(self)
         self.scale_sense = scale_sense
         self.barriers = tuple(state(name, 1.0, ms.float32) for name in ("scale_in", "scale_out"))
         self.freeze = isinstance(optimizer, FreezeOpt)
@@ -136,23 +140,24 @@ class BoostTrainOneStepCell(AlgorithmMethods, nn.TrainOneStepCell):
         self._compile = compile
         self._update_scale = update_scale
         self._slots = []
+        reducer = self._reducer()
         for update in updates:
             slot = self._apply_slot(network, update, options, compile != "off", unscale and groups is None)
-            source = Gradients(network, update.parameters, self._reducer(update.parameters), compile != "off")
+            source = Gradients(network, update.parameters, reducer, compile != "off")
             guard = (
                 Guard(unscale, unscale and not slot.unscales)
                 if groups is None
                 else GroupGuard(groups, update.parameters)
             )
             self._slots.append((source, guard, slot, update.parameters))
-        self.steps_made, self._last = 0, 0
+        self.steps_made, self._last, self._together = 0, 0, Together()
         self._build(instrumented=False)
 
     def _apply_slot(
         self, network: nn.Cell, update: nn.Cell, options: StepOptions, compile: bool, unscale: bool
     ) -> nn.Cell:
         if options.dim_reduce is not None:
-            return ApplyDimReduce(network, update, options.dim_reduce, compile)
+            return ApplyDimReduce(network, update, options.dim_reduce, self.ranks, compile)
         if self.accumulation is None:
             return apply_optimizer(update, unscale)
         held = self.accumulation
@@ -160,12 +165,10 @@ class BoostTrainOneStepCell(AlgorithmMethods, nn.TrainOneStepCell):
             held = GradientAccumulation(options.accumulation_steps, update, share=self.accumulation)
         return ApplyAccumulated(held, unscale)
 
-    def _reducer(self, weights: Any) -> nn.Cell | None:
-        if not self.reducer_flag:
-            return None
+    def _reducer(self) -> nn.Cell | None:
         if self.adasum_update is not None:
-            return node_reducer(weights, self.mean, self.adasum_update.adasum.schedule)
-        return nn.DistributedGradReducer(weights, self.mean, self.degree) if self.freeze else self.grad_reducer
+            return node_reducer(self.ranks.mean, self.adasum_update.adasum.schedule)
+        return GradReducer(self.ranks.mean, self.ranks.size) if self.ranks.size > 1 else None
 
     def _build(self, instrumented: bool) -> None:
         pipelines = []
@@ -180,6 +183,7 @@ class BoostTrainOneStepCell(AlgorithmMethods, nn.TrainOneStepCell):
                 weights,
                 name="guard" if len(self._slots) == 1 else f"guard.{i}",
                 compile=self._compile == "step",
+                ranks=self.ranks.size,
                 instrumented=instrumented,
             )
             pipelines.append(pipeline)
@@ -197,7 +201,8 @@ class BoostTrainOneStepCell(AlgorithmMethods, nn.TrainOneStepCell):
     def __call__(self, *inputs: Any) -> Any:
         # The host chooses the pipeline, so that each is a graph of its own and none is compiled before its turn.
         self._last = self.optimizer.current() if self.freeze else 0
-        result = self.pipelines[self._last](*inputs)
+        with self._together.step(self):
+            result = self.pipelines[self._last](*inputs)
         self.steps_made += 1
         return result
 
@@ -244,7 +249,7 @@ class BoostTrainOneStepCell(AlgorithmMethods, nn.TrainOneStepCell):
             TypeError: if `state` is no dict.
             ValueError: if it is that of a cell made with other arguments. Nothing has changed then.
         """
-        self.steps_made = load_state(self, state)
+        self.steps_made, self._together = load_state(self, state), Together()
 
 
 class BoostTrainOneStepWithLossScaleCell(BoostTrainOneStepCell):

@@ -25,7 +25,7 @@ from .adasum import (
 )
 from .cell import NativeCell, contiguous, in_pynative_mode
 from .dim_reduce import BfgsUpdate, DimReduceApply, DimReduceDirection, DimReduceTrial, PcaBackProject, PcaProject
-from .gradients import Accumulate, AdasumPair, Centralized, GlobalNorm
+from .gradients import Accumulate, AdasumPair, Centralized, GlobalNorm, Joined, Parted
 from .loss_scale import (
     GroupLossScaleUpdate,
     GroupUnscaleAndCheck,
@@ -52,8 +52,10 @@ __all__ = [
     "GlobalNorm",
     "GroupLossScaleUpdate",
     "GroupUnscaleAndCheck",
+    "Joined",
     "LossScaleUpdate",
     "NativeCell",
+    "Parted",
     "PcaBackProject",
     "PcaProject",
     "Timestamp",

@@ -77,3 +77,53 @@ class AdasumPair(NativeCell):
     """``cell(a, b, out)``: the adaptive sum of two lists of tensors. See :func:`boost_ext.ops.adasum_pair`."""
 
     symbol, by_pointer = "adasum_pair", staticmethod(_adasum_pair)
+
+
+class Joined(nn.Cell):
+    """``cell(tensors)``: all elements, in list order, as one new float32 vector. A pure function."""
+
+    def __init__(self) -> None:
+        super().__init__(auto_prefix=False)
+        self.primitive = ops.Custom(f"{_core.__file__}:boost_ext_joined", _joined_shape, _joined_dtype, "aot")
+
+    def construct(self, tensors: Sequence[Tensor]) -> Tensor:
+        return self.primitive(*tensors)
+
+    def __call__(self, tensors: Sequence[Tensor]) -> Tensor:
+        if in_pynative_mode():
+            return ops.concat([t.reshape(-1).astype(ms.float32) for t in tensors])
+        return super().__call__(tensors)
+
+
+class Parted(nn.Cell):
+    """``cell(factor, vector, like)``: ``factor`` (1,) times a float32 vector, as new tensors like those of ``like``.
+
+    A pure function, the inverse of :class:`Joined` at factor 1.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(auto_prefix=False)
+        self.primitive = ops.Custom(f"{_core.__file__}:boost_ext_parted", _as_third, _as_third, "aot")
+
+    def construct(self, factor: Tensor, vector: Tensor, like: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        out = self.primitive(factor, vector, *like)
+        return out if len(like) > 1 else (out,)
+
+    def __call__(self, factor: Tensor, vector: Tensor, like: Sequence[Tensor]) -> Any:
+        if in_pynative_mode():
+            out = tuple(Tensor(shape=g.shape, dtype=g.dtype, init=initializer.Zero()).init_data() for g in like)
+            _core.pca_back_project(vector.reshape(1, -1), (factor,), (out,))
+            return out
+        return super().__call__(factor, vector, like)
+
+
+def _joined_shape(*shapes: Any) -> Any:
+    return [sum(math.prod(shape) for shape in shapes)]
+
+
+def _joined_dtype(*dtypes: Any) -> Any:
+    return ms.float32
+
+
+def _as_third(*inputs: Any) -> Any:
+    return _one_or_all(*inputs[2:])

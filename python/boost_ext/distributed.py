@@ -1,0 +1,5 @@
+"""Training on several ranks; needs the ``mindspore`` extra. docs/distributed.md is the manual."""
+
+from .ms.ranks import init_ranks
+
+__all__ = ["init_ranks"]

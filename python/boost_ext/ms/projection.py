@@ -1,0 +1,111 @@
+"""The matrix of dimension-reduced training, for one rank or for each of many: built once, its rows handed out."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy.typing as npt
+from mindspore import Parameter
+
+from boost_ext import pca
+from boost_ext.config import DimReduceConfig
+from boost_ext.ms.checkpoint import read_checkpoint
+from boost_ext.ms.dim_reduce_ranks import rows_of
+from boost_ext.ms.ranks import ALONE, Ranks, exchange
+
+__all__ = ["projection_matrix"]
+
+_LOOK = 0.5  # seconds between two looks at whether rank 0 has failed
+
+
+def projection_matrix(
+    weights: Sequence[Parameter], config: DimReduceConfig, ranks: Ranks = ALONE, *, progress: bool | None = None
+) -> npt.NDArray[Any]:
+    """The (k, n) matrix that the configuration describes; n is the number of elements of all ``weights``, in order.
+
+    With ``weight_load_dir`` it is built from the checkpoints in there (parameters matched by name, out of core, with a
+    progress bar) and kept at ``pca_mat_path``, where a valid one is used again. With ``pca_mat_path`` alone it is read.
+
+    With several ranks each gets its rows alone (:func:`boost_ext.ms.dim_reduce_ranks.rows_of`), and reads and checks no
+    others. Rank 0 builds the matrix; the others wait for the file, ``timeout`` seconds, or until rank 0 says that it
+    failed.
+
+    Raises:
+        ValueError: without either key; with several ranks and ``weight_load_dir``, without ``pca_mat_path``; and for a
+            matrix or checkpoints that do not fit, see :mod:`boost_ext.pca`.
+        TimeoutError: if the matrix does not appear in time.
+        RuntimeError: on the other ranks, if rank 0 could not build it; with its error.
+    """
+    k = config.n_components
+    elements = int(sum(w.size for w in weights))
+    rows = rows_of(k, ranks.rank, ranks.size)
+    path, folder = config.pca_mat_path, config.weight_load_dir
+    if folder is None:
+        if path is None:
+            raise ValueError(
+                "dim_reduce: set weight_load_dir (checkpoints to build the matrix from) or pca_mat_path (the matrix), "
+                "got neither"
+            )
+        return pca.load_matrix(path, n_components=k, n_elements=elements, timeout=config.timeout, rows=rows)
+    layout = [(w.name, tuple(w.shape)) for w in weights]
+    if ranks.size > 1 and path is None:
+        raise ValueError(
+            f"dim_reduce: pca_mat_path must say where rank 0 puts the matrix for all {ranks.size} ranks, got None"
+        )
+
+    def build() -> npt.NDArray[Any]:
+        checkpoints = pca.find_checkpoints(folder)
+        whole = pca.pca_matrix(checkpoints, layout, k, path=path, reader=read_checkpoint, progress=progress)
+        return whole[slice(*rows)]
+
+    def load(timeout: float) -> npt.NDArray[Any]:
+        return pca.load_matrix(
+            str(path),
+            n_components=k,
+            n_elements=elements,
+            timeout=timeout,
+            parameters=layout,
+            checkpoints=pca.find_checkpoints(folder),
+            rows=rows,
+        )
+
+    return build() if ranks.size == 1 else _built_by_rank_0(build, load, Path(str(path)), config.timeout, ranks)
+
+
+def _built_by_rank_0(
+    build: Callable[[], npt.NDArray[Any]],
+    load: Callable[[float], npt.NDArray[Any]],
+    path: Path,
+    timeout: float,
+    ranks: Ranks,
+) -> npt.NDArray[Any]:
+    note = path.with_name(f"{path.name}.failed")
+    if ranks.rank == 0:
+        note.unlink(missing_ok=True)
+    exchange(0, ranks)  # from here on a note is of this run
+    if ranks.rank == 0:
+        try:
+            return build()
+        except BaseException as error:
+            with suppress(OSError):  # a full disk keeps the empty file at least
+                note.write_text(f"{type(error).__name__}: {error}")
+            raise
+    deadline = time.monotonic() + timeout
+    while True:
+        left = deadline - time.monotonic()
+        try:
+            return load(max(min(_LOOK, left), 1e-3))
+        except (TimeoutError, FileNotFoundError, ValueError) as error:  # a damaged one is built again by rank 0
+            if note.exists():
+                raise RuntimeError(
+                    f"dim_reduce: rank 0 must build {path}, got an error there: {note.read_text() or 'no room for it'}"
+                ) from error
+            if left <= 0:
+                raise TimeoutError(
+                    f"dim_reduce: {path}, which rank 0 builds, must be there for rank {ranks.rank} within timeout = "
+                    f"{timeout:g} s, got: {error}; all ranks must see the same file system"
+                ) from error

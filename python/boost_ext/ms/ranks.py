@@ -1,0 +1,102 @@
+"""What ranks tell one another, beside gradients: who trains together, and whether they start alike."""
+
+from __future__ import annotations
+
+import os
+import zlib
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from mindspore import Tensor, nn, ops
+from mindspore.communication import GlobalComm, get_group_size, get_rank, init
+
+__all__ = ["ALONE", "COLLECTIVE_TIMEOUT", "Ranks", "exchange", "init_ranks", "require_alike"]
+
+COLLECTIVE_TIMEOUT, _ARRIVAL = "MS_CPU_COMM_OP_TIMEOUT", "MS_TOPO_TIMEOUT"
+
+
+class Ranks(NamedTuple):
+    """The processes that train one network together, data parallel.
+
+    Attributes:
+        rank: of this process. size: how many there are.
+        mean: whether gradients are averaged (``gradients_mean``), not added up.
+    """
+
+    rank: int
+    size: int
+    mean: bool
+
+    @classmethod
+    def of(cls, step: nn.TrainOneStepCell) -> Ranks:
+        """Those of a training cell: more than one only in a data-parallel run."""
+        if not step.reducer_flag or not GlobalComm.INITED or get_group_size() == 1:
+            return ALONE
+        return cls(get_rank(), get_group_size(), bool(step.mean))
+
+
+ALONE = Ranks(0, 1, True)
+
+
+def init_ranks(timeout: int = 600) -> None:
+    """Join the other ranks: ``mindspore.communication.init()`` with bounded waiting.
+
+    On a CPU a rank that does not arrive, or does not answer in a collective operation (it ended, hangs, or runs other
+    steps), is an error after ``timeout`` seconds. The environment variables MS_TOPO_TIMEOUT and MS_CPU_COMM_OP_TIMEOUT
+    win, if they are set. docs/distributed.md tells what happens at which fault.
+
+    Args:
+        timeout (int): seconds, >= 1; more than the ranks ever differ, compilation included. Default: 600.
+
+    Raises:
+        TypeError, ValueError: if `timeout` is no int or less than 1.
+        RuntimeError: if not all ranks arrived.
+    """
+    if isinstance(timeout, bool) or not isinstance(timeout, int):
+        raise TypeError(f"init_ranks: timeout must be an int, got {type(timeout).__name__}")
+    if timeout < 1:
+        raise ValueError(f"init_ranks: timeout must be >= 1, got {timeout}")
+    for name in (COLLECTIVE_TIMEOUT, _ARRIVAL):
+        os.environ.setdefault(name, str(timeout))
+    try:
+        init()
+    except RuntimeError as error:
+        expected = os.environ.get("MS_WORKER_NUM", "all")
+        where = f"{os.environ.get('MS_SCHED_HOST')}:{os.environ.get('MS_SCHED_PORT')}"
+        raise RuntimeError(
+            f"init_ranks: {expected} ranks must meet at the scheduler {where} within {os.environ[_ARRIVAL]} s, got an "
+            f"error: at least one did not arrive; its log says why. MindSpore: {str(error).splitlines()[0]}"
+        ) from error
+
+
+class _AllGather(nn.Cell):
+    def __init__(self) -> None:
+        super().__init__(auto_prefix=False)
+        self.gather = ops.AllGather()
+
+    def construct(self, values: Tensor) -> Tensor:
+        return self.gather(values)
+
+
+def exchange(values: npt.ArrayLike, ranks: Ranks) -> npt.NDArray[np.int32]:
+    """What each rank gives, int32 of one length: (ranks, length). All must call it."""
+    mine = np.atleast_1d(np.asarray(values, np.int32))
+    return np.asarray(_AllGather()(Tensor(mine)).asnumpy()).reshape(ranks.size, -1)
+
+
+def require_alike(owner: str, ranks: Ranks, facts: dict[str, Any]) -> None:
+    """All ranks must have the same facts: arrays or numbers by name, of which checksums go around.
+
+    Raises:
+        ValueError: on every rank, if one differs; names it.
+    """
+    mine = [zlib.crc32(np.ascontiguousarray(value).tobytes()) for value in facts.values()]
+    table = exchange(np.asarray(mine, np.uint32).view(np.int32), ranks)
+    for i, name in enumerate(facts):
+        others = np.flatnonzero(table[:, i] != table[0, i])
+        if len(others):
+            raise ValueError(
+                f"{owner}: {name} must be the same on all ranks, got others on rank {others[0]} than on rank 0; give "
+                "all ranks the same arguments and, by mindspore.set_seed or a checkpoint, the same initial values"
+            )

@@ -1,0 +1,76 @@
+"""A step of several ranks: they must start alike, and a rank that does not answer must be told of in plain words."""
+
+from __future__ import annotations
+
+import os
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+from boost_ext.ms.ranks import COLLECTIVE_TIMEOUT, require_alike
+from boost_ext.ms.resume import constants_of, is_scratch
+
+__all__ = ["Together"]
+
+
+class Together:
+    """What a training cell holds for its steps with other ranks."""
+
+    def __init__(self) -> None:
+        self._alike = False
+
+    @contextmanager
+    def step(self, cell: Any) -> Iterator[None]:
+        """Around a step of the cell; nothing, if it trains alone.
+
+        Raises:
+            ValueError: before the first step, on every rank, if the ranks do not start alike; names what differs.
+            RuntimeError: if a collective operation fails, of which MindSpore names the kernel only.
+        """
+        if cell.ranks.size == 1:
+            yield
+            return
+        try:
+            if not self._alike:
+                _require_alike_start(cell)
+                self._alike = True
+            yield
+        except RuntimeError as error:
+            if not any(name in str(error) for name in ("AllReduce", "AllGather")):
+                raise
+            limit = os.environ.get(COLLECTIVE_TIMEOUT)
+            within = f" within {COLLECTIVE_TIMEOUT} = {limit} s" if limit else ""
+            raise RuntimeError(
+                f"{type(cell).__name__}: rank {cell.ranks.rank} of {cell.ranks.size}, after {cell.steps_made} steps: "
+                f"every other rank must answer{within}, got nothing from one: it ended, hangs, or runs other steps. "
+                "Its log says why. Start all ranks again from the last checkpoint"
+            ) from error
+
+
+def _require_alike_start(cell: Any) -> None:
+    """Not the statistics of batch norms, which are each rank's own: they differ after a resume."""
+    weights = {p.name: p for p in cell.optimizer.parameters}
+    rest = {p.name: p for p in cell.optimizer.get_parameters() if p.name not in weights and not is_scratch(p.name)}
+    constants = {name: value for name, value in constants_of(cell).items() if not name.endswith("pca_matrix")}
+    require_alike(
+        type(cell).__name__,
+        cell.ranks,
+        {
+            "the names of the weights": _checksum(np.frombuffer(name.encode(), np.uint8) for name in weights),
+            "the weights": _checksum(p.asnumpy() for p in weights.values()),
+            "the state of the optimizer": _checksum(p.asnumpy() for p in rest.values()),
+            "the loss scale": cell.scale_sense.asnumpy(),
+            "accumulation or freezing": np.asarray(list(constants.values()), np.int64),
+            "the number of steps made": cell.steps_made,
+        },
+    )
+
+
+def _checksum(arrays: Iterator[Any]) -> int:
+    total = 0
+    for array in arrays:
+        total = zlib.crc32(np.ascontiguousarray(array).tobytes(), total)
+    return total
