@@ -20,7 +20,7 @@ VARIANTS = {  # mode, compile, loss scaling, micro-batches, devices of a node
     "accumulated": (ms.GRAPH_MODE, "step", True, 2, 1),
     "nodes of two": (ms.GRAPH_MODE, "step", False, 1, 2),
 }
-BATCH, EPOCHS, RATE = 32, 8, 0.05
+BATCH, EPOCHS, RATE = 32, 6, 0.05
 
 
 class Regression(nn.Cell):

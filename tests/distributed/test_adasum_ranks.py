@@ -16,7 +16,7 @@ from launch import launch
 from boost_ext import adasum_simulate
 
 CASES = {
-    2: [f"1/{mode}/{name}" for mode in ("graph", "pynative") for name in ("float32", "float16", "bfloat16", "mixed")],
+    2: ["1/graph/mixed", "1/pynative/mixed", "1/graph/bfloat16"],
     3: ["1/graph/mixed", "1/pynative/float32"],
     4: ["1/graph/mixed", "1/pynative/mixed", "2/graph/mixed", "2/pynative/float16"],
     6: ["1/graph/float32", "2/graph/mixed"],
