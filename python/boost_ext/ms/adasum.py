@@ -183,7 +183,8 @@ class AdaSum(nn.Cell):
         - **old_parameters** (tuple[Union[Parameter, Tensor]]) - the weights before the step, the same on all ranks.
 
     Outputs:
-        tuple[Parameter], `parameters`.
+        tuple[Parameter], `parameters`. GRAPH_MODE takes Parameters from the attributes of a calling cell only, not from
+        Python's arguments.
 
     Raises:
         TypeError: if a number is no int, or `parameter_tuple` is no tuple or list of such Parameters.
