@@ -107,6 +107,12 @@ def test_train_refuses_a_directory_with_files(run: Callable[..., Result], tmp_pa
     assert "must be a new or empty directory" in result.output
 
 
+def test_ranks_must_share_a_batch(run: Callable[..., Result], tmp_path: Path) -> None:
+    result = run("train", "--output", tmp_path / "run", "--ranks", 3, "--quick")
+    assert result.exit_code == 1
+    assert "train: --batch-size must be a multiple of --ranks = 3, got 32" in result.output
+
+
 @pytest.mark.parametrize(
     ("machine", "seen"),
     [

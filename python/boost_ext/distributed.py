@@ -1,5 +1,5 @@
 """Training on several ranks; needs the ``mindspore`` extra. docs/distributed.md is the manual."""
 
-from .ms.ranks import init_ranks
+from boost_ext.ms.ranks import init_ranks
 
 __all__ = ["init_ranks"]

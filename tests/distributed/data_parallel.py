@@ -104,28 +104,22 @@ def plain() -> Arrays:
 
 
 @case
-def network() -> Arrays:
+def network(compile: str = "network") -> Arrays:
     net = Net()
-    return train(boost.BoostTrainOneStepCell(net, momentum(net), compile="network"), net)
+    return train(boost.BoostTrainOneStepCell(net, momentum(net), compile=compile), net)
 
 
-@case
-def eager() -> Arrays:
-    net = Net()
-    return train(boost.BoostTrainOneStepCell(net, momentum(net), compile="off"), net)
+CASES["eager"] = lambda: network("off")
 
 
 @case
 def added_up() -> Arrays:
-    """gradients_mean=False: the sum of the ranks' gradients; alone that is a larger learning rate."""
+    """gradients_mean=False: the sum of the ranks' gradients."""
+    ms.set_auto_parallel_context(gradients_mean=False)
     net = Net()
-    if World.size > 1:
-        ms.set_auto_parallel_context(gradients_mean=False)
-    try:
-        return train(boost.BoostTrainOneStepCell(net, momentum(net)), net)
-    finally:
-        if World.size > 1:
-            ms.set_auto_parallel_context(gradients_mean=True)
+    result = train(boost.BoostTrainOneStepCell(net, momentum(net)), net)
+    ms.set_auto_parallel_context(gradients_mean=True)
+    return result
 
 
 @case
@@ -217,6 +211,28 @@ def different_starts() -> Arrays:
     except ValueError as error:
         return {"error": np.asarray(str(error))}
     raise AssertionError("ranks with different weights trained")
+
+
+@case
+def broadcast() -> Arrays:
+    """parameter_broadcast: the others take rank 0's weights."""
+    net = Net()
+    net.b.set_data(net.b + World.rank)
+    ms.set_auto_parallel_context(parameter_broadcast=World.size > 1)
+    result = train(boost.BoostTrainOneStepCell(net, momentum(net)), net)
+    ms.set_auto_parallel_context(parameter_broadcast=False)
+    return result
+
+
+@case
+def freeze_cells() -> Arrays:
+    """mindspore.boost's way to freeze: a cell for each group, which gets a reducer."""
+    net = Net()
+    _, optimizer = boost.GradientFreeze(2, 0, 0.5, 20).freeze_generate(net, momentum(net))
+    grad = ops.GradOperation(get_by_list=True, sens_param=True)
+    cells = boost.freeze_cell(World.size > 1, net, optimizer, 1.0, grad, False, True, World.size)
+    losses = [float(cells[step % 2](*batch(step)).asnumpy()) for step in range(4)]
+    return {"loss": np.asarray(losses), **weights(net)}
 
 
 def matrix(path: Path, k: int) -> Path:

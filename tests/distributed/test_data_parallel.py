@@ -17,7 +17,7 @@ from tests.distributed.launch import ROOT, launch
 
 SCRIPT = Path(__file__).with_name("data_parallel.py")
 TRAINING = ["plain", "network", "eager", "halves", "dynamic_scale", "fixed_scale", "group_scale", "accumulation"]
-TRAINING += ["freezing", "resume"]
+TRAINING += ["freezing", "resume", "broadcast", "freeze_cells"]
 DIM_REDUCE = ["dim_reduce_5", "dim_reduce_2_scaled", "dim_reduce_4_eager", "dim_reduce_autoboost"]
 # Three ranks: k is not divisible by them, or smaller; means are no longer exact.
 FEW = ["plain", "dynamic_scale", "dim_reduce_5", "dim_reduce_2_scaled", "dim_reduce_autoboost"]

@@ -197,6 +197,23 @@ def test_a_state_of_another_training_is_refused(matrix: Path, tmp_path: Path) ->
         load_training_state(cell, tmp_path / "nothing.ckpt")
 
 
+@pytest.mark.parametrize("share", [0.0, 0.1, 0.5, 0.99])
+def test_a_checkpoint_cut_short_is_refused_and_the_one_before_still_loads(
+    matrix: Path, tmp_path: Path, share: float
+) -> None:
+    cell = plain(matrix)
+    before, path = tmp_path / "before.ckpt", tmp_path / "state.ckpt"
+    save_training_state(cell, before)
+    save_training_state(cell, path)
+    whole = path.read_bytes()
+    path.write_bytes(whole[: int(share * len(whole))])
+    was = state(cell)
+    with pytest.raises(ValueError, match=r"load_training_state: path must be a complete checkpoint, got .*state\.ckpt"):
+        load_training_state(cell, path)
+    assert {k: v.tobytes() for k, v in state(cell).items()} == {k: v.tobytes() for k, v in was.items()}
+    load_training_state(cell, before)
+
+
 def test_another_matrix_is_refused(matrix: Path) -> None:
     saved = dim_reduce(matrix).state_dict()
     np.save(matrix, -np.load(matrix))

@@ -222,8 +222,9 @@ def freeze_cell(
         sens (numbers.Number): what the gradient of the loss is multiplied with.
         grad (GradOperation): with ``get_by_list`` and ``sens_param``.
         use_grad_accumulation (bool): accumulate gradients.
-        mean (bool, optional): average, instead of adding up, over ranks. Default: None.
-        degree (int, optional): ranks. Default: None.
+        mean (bool, optional): average, instead of adding up, over ranks. Default: None, as MindSpore's
+            ``gradients_mean`` says.
+        degree (int, optional): ranks. Default: None, all.
         max_accumulation_step (int, optional): micro-batches for each update. Default: 1.
 
     Returns:

@@ -10,10 +10,11 @@ from typing import Any
 
 import mindspore as ms
 from mindspore import Parameter, Tensor, nn, ops
+from mindspore.communication import get_group_size
 
 from boost_ext.ms import native
 
-__all__ = ["Agreement", "GradReducer"]
+__all__ = ["Agreement", "GradReducer", "reducer_of"]
 
 
 class GradReducer(nn.Cell):
@@ -77,6 +78,8 @@ class Agreement(nn.Cell):
         return ops.depend(anywhere[:1], agreed)
 
 
-def reducer_of(mean: Any, degree: Any) -> GradReducer:
-    """For ``freeze_cell``, whose arguments say None for what is not known."""
-    return GradReducer(bool(mean), 1 if degree is None else int(degree))
+def reducer_of(mean: bool | None, degree: int | None) -> GradReducer:
+    """For ``freeze_cell``: None is what MindSpore's context says, as in ``nn.DistributedGradReducer``."""
+    if mean is None:
+        mean = ms.get_auto_parallel_context("gradients_mean")
+    return GradReducer(bool(mean), get_group_size() if degree is None else degree)

@@ -14,7 +14,15 @@ import mindspore as ms
 import numpy as np
 from mindspore import Parameter, Tensor, nn, ops
 
-__all__ = ["constants_of", "is_scratch", "load_state", "load_training_state", "save_training_state", "state_of"]
+__all__ = [
+    "constants_of",
+    "is_scratch",
+    "load_state",
+    "load_training_state",
+    "save_training_state",
+    "state_of",
+    "write",
+]
 
 _MATRIX = "dim_reduce.pca_mat"
 # Written before they are read in every step; and the matrix, which has its file.
@@ -102,7 +110,7 @@ def load_state(cell: Any, state: Mapping[str, Any]) -> int:
                 f"got {value.dtype} {tuple(value.shape)}"
             )
     for name, parameter in parameters.items():
-        _write(parameter, Tensor(state[name]))
+        write(parameter, Tensor(state[name]))
     ms.set_rng_state(Tensor(state[_RANDOM]))
     return int(state[_STEP].asnumpy())
 
@@ -111,7 +119,8 @@ def _some(names: list[str]) -> str:
     return f"{', '.join(names[:5])}{' …' if len(names) > 5 else ''}" if names else "nothing"
 
 
-def _write(parameter: Parameter, value: Tensor) -> None:
+def write(parameter: Parameter, value: Tensor) -> None:
+    """Set a Parameter's value, for compiled graphs too."""
     if parameter.dtype == ms.bfloat16:  # which Assign does not know on a CPU
         parameter.set_data(value)
     else:  # not set_data: it moves the storage, which a graph that ms.jit has compiled does not notice
@@ -156,4 +165,11 @@ def load_training_state(cell: Any, path: str | os.PathLike[str]) -> None:
     """
     if not Path(path).is_file():
         raise ValueError(f"load_training_state: path must be a file, got {str(path)!r}")
-    cell.load_state_dict(ms.load_checkpoint(str(path)))
+    try:
+        state = ms.load_checkpoint(str(path))
+    except ValueError as error:
+        reason = str(error).splitlines()[0]
+        raise ValueError(
+            f"load_training_state: path must be a complete checkpoint, got {str(path)!r}: {reason}"
+        ) from error
+    cell.load_state_dict(state)

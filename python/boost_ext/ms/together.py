@@ -8,10 +8,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import mindspore as ms
 import numpy as np
+from mindspore import Parameter, Tensor
 
-from boost_ext.ms.ranks import COLLECTIVE_TIMEOUT, require_alike
-from boost_ext.ms.resume import constants_of, is_scratch
+from boost_ext.ms.ranks import COLLECTIVE_TIMEOUT, Ranks, exchange, require_alike
+from boost_ext.ms.resume import constants_of, is_scratch, write
 
 __all__ = ["Together"]
 
@@ -33,9 +35,13 @@ class Together:
         if cell.ranks.size == 1:
             yield
             return
+        # MindSpore's own broadcast at compilation comes too late, and in PYNATIVE_MODE leaves other values.
+        broadcast = ms.get_auto_parallel_context("parameter_broadcast")
         try:
+            if broadcast:
+                ms.set_auto_parallel_context(parameter_broadcast=False)
             if not self._alike:
-                _require_alike_start(cell)
+                _start_alike(cell, broadcast)
                 self._alike = True
             yield
         except RuntimeError as error:
@@ -48,30 +54,47 @@ class Together:
                 f"every other rank must answer{within}, got nothing from one: it ended, hangs, or runs other steps. "
                 "Its log says why. Start all ranks again from the last checkpoint"
             ) from error
+        finally:
+            if broadcast:
+                ms.set_auto_parallel_context(parameter_broadcast=True)
 
 
-def _require_alike_start(cell: Any) -> None:
+def _start_alike(cell: Any, broadcast: bool) -> None:
     """Not the statistics of batch norms, which are each rank's own: they differ after a resume. With AdaSum neither
     the state of the optimizer, which steps on the gradients of one node."""
+    owner = type(cell).__name__
+    network = list(cell.network.get_parameters())
+    layout = "".join(f"{p.name} {p.dtype} {p.shape};" for p in network)
+    require_alike(owner, cell.ranks, {"the network": np.frombuffer(layout.encode(), np.uint8)})
+    if broadcast and cell.steps_made == 0:
+        _take_from_rank_0(network, cell.ranks)
     weights = {p.name: p for p in cell.optimizer.parameters}
     rest = {p.name: p for p in cell.optimizer.get_parameters() if p.name not in weights and not is_scratch(p.name)}
     if cell.check_adasum_enable():
         rest = {}
     constants = {name: value for name, value in constants_of(cell).items() if not name.endswith("pca_matrix")}
     require_alike(
-        type(cell).__name__,
+        owner,
         cell.ranks,
         {
-            "the names of the weights": _checksum(np.frombuffer(name.encode(), np.uint8) for name in weights),
             "the weights": _checksum(p.asnumpy() for p in weights.values()),
-            "the state of the optimizer": 0
-            if cell.check_adasum_enable()
-            else _checksum(p.asnumpy() for p in rest.values()),
+            "the state of the optimizer": _checksum(p.asnumpy() for p in rest.values()),
             "the loss scale": cell.scale_sense.asnumpy(),
             "accumulation or freezing": np.asarray(list(constants.values()), np.int64),
             "the number of steps made": cell.steps_made,
         },
     )
+
+
+def _take_from_rank_0(parameters: list[Parameter], ranks: Ranks) -> None:
+    """What ``parameter_broadcast`` asks for."""
+    arrays = [np.ascontiguousarray(p.asnumpy()) for p in parameters]
+    data = b"".join(array.tobytes() for array in arrays)
+    padded = data + bytes(-len(data) % 4)
+    first = exchange(np.frombuffer(padded, np.int32), ranks)[0].tobytes()
+    for parameter, array in zip(parameters, arrays, strict=True):
+        mine, first = first[: array.nbytes], first[array.nbytes :]
+        write(parameter, Tensor(np.frombuffer(mine, array.dtype).reshape(array.shape).copy(), parameter.dtype))
 
 
 def _checksum(arrays: Iterator[Any]) -> int:
