@@ -100,6 +100,38 @@ def one_variant(rank: int, ranks: int, name: str) -> dict[str, Any]:
     return found
 
 
+def overflow_and_resume(rank: int, ranks: int) -> dict[str, Any]:
+    """Three steps, of which the second has an inf on the last rank alone; and the third again in a new cell."""
+    ms.set_context(mode=ms.GRAPH_MODE)
+
+    def new() -> tuple[nn.Cell, Any]:
+        network = Regression()
+        plan, optimizer = with_adasum(network, optimizer_of(network), 1)
+        scale = Tensor([64.0], ms.float32)
+        cell = boost.BoostTrainOneStepWithLossScaleCell(network, optimizer, scale, plan=plan)
+        return network, cell.set_train()
+
+    def weights(network: nn.Cell) -> list[Any]:
+        return [w.asnumpy().copy() for w in network.trainable_params()]
+
+    network, cell = new()
+    cell(*batch(rank, 0))
+    before = weights(network)
+    x, y = batch(rank, 1)
+    if rank == ranks - 1:
+        y = y * np.inf
+    _, overflow, _ = cell(x, y)
+    found = {"overflow": overflow.asnumpy(), "overflow changed": not all(map(np.array_equal, before, weights(network)))}
+    kept = cell.state_dict()
+    cell(*batch(rank, 2))
+    other, again = new()
+    again.load_state_dict(kept)
+    again(*batch(rank, 2))
+    for i, (one, same) in enumerate(zip(weights(network), weights(other), strict=True)):
+        found |= {f"uninterrupted {i}": one, f"resumed {i}": same, f"before {i}": before[i]}
+    return found
+
+
 def train_digits(rank: int, ranks: int, *, over_ranks: bool = True) -> dict[str, Any]:
     """An epoch is one pass over the images, whatever the number of ranks: each rank sees its share of the batches."""
     ms.set_context(mode=ms.GRAPH_MODE)
@@ -119,7 +151,7 @@ def train_digits(rank: int, ranks: int, *, over_ranks: bool = True) -> dict[str,
 
 
 def everything(rank: int, ranks: int) -> dict[str, Any]:
-    found = train_digits(rank, ranks)
+    found = train_digits(rank, ranks) | overflow_and_resume(rank, ranks)
     for name, (_, _, _, _, devices) in VARIANTS.items():
         if ranks > devices:
             found |= one_variant(rank, ranks, name)

@@ -84,6 +84,22 @@ def test_a_cell_adds_up_what_the_optimizers_of_all_nodes_did(results: Any, ranks
     assert len(losses) == ranks  # each saw its own batch
 
 
+@pytest.mark.parametrize("ranks", TRAINED)
+def test_an_overflow_of_one_rank_is_one_of_all_and_changes_nothing(results: Any, ranks: int) -> None:
+    for found in results(ranks):
+        assert bool(found["overflow"])
+        assert not bool(found["overflow changed"])
+
+
+@pytest.mark.parametrize("ranks", TRAINED)
+def test_a_resumed_training_has_the_bits_of_an_uninterrupted_one(results: Any, ranks: int) -> None:
+    """Though the optimizers of the ranks have states of their own."""
+    for found in results(ranks):
+        for i in range(2):
+            np.testing.assert_array_equal(found[f"resumed {i}"], found[f"uninterrupted {i}"])
+            assert not np.array_equal(found[f"resumed {i}"], found[f"before {i}"])
+
+
 @pytest.fixture(scope="module")
 def one_process() -> dict[str, Any]:
     found = adasum_training.train_digits(0, 1, over_ranks=False)
