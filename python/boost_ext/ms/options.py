@@ -54,6 +54,8 @@ def step_options(
         raise ValueError(f"{owner}: clip_norm must be None with dim_reduce, which searches the length of its step")
     if isinstance(optimizer, Thor):
         if options != StepOptions():
-            raise ValueError(f"{owner}: thor must be the only algorithm, got dim_reduce, accumulation, adasum or clip_norm with it")
+            raise ValueError(
+                f"{owner}: thor must be the only algorithm, got dim_reduce, accumulation, adasum or clip_norm with it"
+            )
         optimizer.require_one_scale(owner)
     return options
