@@ -51,6 +51,6 @@ constexpr int kDone = 0;
 constexpr int kRefused = 1;
 constexpr int kRuntimeError = 2;
 
-inline GM_ADDR address(const void* p) { return static_cast<GM_ADDR>(const_cast<void*>(p)); }
+inline std::uint8_t* address(const void* p) { return static_cast<std::uint8_t*>(const_cast<void*>(p)); }
 
 }  // namespace boost_ext::ascend
