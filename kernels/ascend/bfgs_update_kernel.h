@@ -23,13 +23,13 @@ class BfgsUpdate {
     updated_.SetGlobalBuffer(reinterpret_cast<__gm__ float*>(updated), 1);
     pipe_.InitBuffer(matrix_, k_ * row_ * sizeof(float));
     pipe_.InitBuffer(vectors_, 6 * row_ * sizeof(float));
-    pipe_.InitBuffer(sum_, 64);
+    pipe_.InitBuffer(sums_, 96);
     pipe_.InitBuffer(done_, 32);
   }
 
   __aicore__ inline void Process() {
     CopyIn();
-    const float rho_inverse = Dot(y(), s());
+    const float rho_inverse = Dot(y(), s(), 0);
     bool good = rho_inverse > eps_ && rho_inverse - rho_inverse == 0.0F;
     if (good) good = Compute(1.0F / rho_inverse);
     CopyOut(good);
@@ -47,21 +47,20 @@ class BfgsUpdate {
     Load(s(), s_, 0, k_);
     Load(y(), y_, 0, k_);
     Wait<AscendC::HardEvent::MTE2_V>(pipe_);
-    Wait<AscendC::HardEvent::MTE2_S>(pipe_);
   }
 
-  // By the vector unit; the scalar one waits for the sum.
-  __aicore__ inline float Dot(const AscendC::LocalTensor<float>& a, const AscendC::LocalTensor<float>& b) {
+  // By the vector unit; the scalar one waits for the sum, and so for what the vector unit waited for, too. Each sum has
+  // a place of its own: 0 or 1.
+  __aicore__ inline float Dot(const AscendC::LocalTensor<float>& a, const AscendC::LocalTensor<float>& b,
+                              std::uint32_t place) {
     AscendC::LocalTensor<float> product = vector(3);
-    AscendC::LocalTensor<float> sum = sum_.Get<float>();
+    AscendC::LocalTensor<float> sum = sums_.Get<float>()[8 * place];
     AscendC::PipeBarrier<PIPE_V>();
     AscendC::Mul(product, a, b, k_);
     AscendC::PipeBarrier<PIPE_V>();
-    AscendC::ReduceSum(sum, product, sum[8], k_);
+    AscendC::ReduceSum(sum, product, sums_.Get<float>()[16], k_);
     Wait<AscendC::HardEvent::V_S>(pipe_);
-    const float result = sum.GetValue(0);
-    Wait<AscendC::HardEvent::S_V>(pipe_);
-    return result;
+    return sum.GetValue(0);
   }
 
   __aicore__ inline bool Compute(float rho) {
@@ -71,7 +70,7 @@ class BfgsUpdate {
       AscendC::PipeBarrier<PIPE_V>();
       AscendC::Axpy(u, matrix()[j * row_], y().GetValue(j), k_);
     }
-    const float ss = rho * (1.0F + rho * Dot(y(), u));
+    const float ss = rho * (1.0F + rho * Dot(y(), u, 1));
     if (!(ss - ss == 0.0F)) return false;
     AscendC::LocalTensor<float> cross = vector(3);
     AscendC::LocalTensor<float> back = vector(4);
@@ -107,7 +106,7 @@ class BfgsUpdate {
   }
 
   AscendC::TPipe pipe_;
-  AscendC::TBuf<AscendC::TPosition::VECCALC> matrix_, vectors_, sum_, done_;
+  AscendC::TBuf<AscendC::TPosition::VECCALC> matrix_, vectors_, sums_, done_;
   AscendC::GlobalTensor<float> B_, s_, y_, updated_;
   std::uint32_t k_, row_;
   float eps_;

@@ -69,18 +69,18 @@ template <class T, int rule, bool master, class Values> class OptimizerStep {
     AscendC::LocalTensor<float> g = Widen(in[kGrad].template ReinterpretCast<T>(), u, count);
     AscendC::Muls(u, g, values_.scale, count);
     AscendC::Muls(t, w, values_.l2, count);
-    Next();
+    AscendC::PipeBarrier<PIPE_V>();
     AscendC::Add(u, u, t, count);
-    Next();
+    AscendC::PipeBarrier<PIPE_V>();
     AscendC::LocalTensor<float> step =
         kAdaptive ? Moments(in, out, t, u, work[3 * kTile], count) : Accumulate(in, out, t, u, count);
     if constexpr (kDecoupled) {  // step += decay w, then all times lr
       AscendC::Muls(u, w, values_.decay, count);
-      Next();
+      AscendC::PipeBarrier<PIPE_V>();
       AscendC::Add(step, step, u, count);
-      Next();
+      AscendC::PipeBarrier<PIPE_V>();
       AscendC::Muls(step, step, values_.lr, count);
-      Next();
+      AscendC::PipeBarrier<PIPE_V>();
     }
     AscendC::LocalTensor<T> narrow = out[kWeight].template ReinterpretCast<T>();
     AscendC::LocalTensor<float> next = work;
@@ -91,7 +91,7 @@ template <class T, int rule, bool master, class Values> class OptimizerStep {
     }
     AscendC::Sub(next, w, step, count);
     Narrow(narrow, next, count);
-    Next();
+    AscendC::PipeBarrier<PIPE_V>();
     in_.FreeTensor(in);
     out_.EnQue(out);
   }
@@ -112,14 +112,14 @@ template <class T, int rule, bool master, class Values> class OptimizerStep {
       AscendC::Duplicate(t, 0.0F, whole);
       AscendC::Duplicate(u, 0.0F, whole);
       AscendC::Cast(rounded, own, AscendC::RoundMode::CAST_RINT, count);
-      Next();
+      AscendC::PipeBarrier<PIPE_V>();
       AscendC::Cast(t, rounded, AscendC::RoundMode::CAST_NONE, count);
       AscendC::Cast(u, stored, AscendC::RoundMode::CAST_NONE, count);
-      Next();
+      AscendC::PipeBarrier<PIPE_V>();
       AscendC::Compare(same, t, u, AscendC::CMPMODE::EQ, whole);
-      Next();
+      AscendC::PipeBarrier<PIPE_V>();
       AscendC::Select(kept, same, own, u, AscendC::SELMODE::VSEL_TENSOR_TENSOR_MODE, count);
-      Next();
+      AscendC::PipeBarrier<PIPE_V>();
       return kept;
     }
   }
@@ -131,19 +131,19 @@ template <class T, int rule, bool master, class Values> class OptimizerStep {
                                                            const AscendC::LocalTensor<float>& u, std::uint32_t count) {
     AscendC::LocalTensor<float> a = out[kFirst];
     AscendC::Muls(a, in[kFirst], values_.keep1, count);
-    Next();
+    AscendC::PipeBarrier<PIPE_V>();
     AscendC::Add(a, a, u, count);
-    Next();
+    AscendC::PipeBarrier<PIPE_V>();
     if (values_.nesterov != 0) {
       AscendC::Muls(t, a, values_.keep1, count);
-      Next();
+      AscendC::PipeBarrier<PIPE_V>();
       AscendC::Add(t, u, t, count);
-      Next();
+      AscendC::PipeBarrier<PIPE_V>();
       AscendC::Muls(t, t, values_.lr, count);
     } else {
       AscendC::Muls(t, a, values_.lr, count);
     }
-    Next();
+    AscendC::PipeBarrier<PIPE_V>();
     return t;
   }
 
@@ -159,28 +159,26 @@ template <class T, int rule, bool master, class Values> class OptimizerStep {
     AscendC::Muls(t, u, values_.add1, count);
     AscendC::Muls(v, in[kSecond], values_.keep2, count);
     AscendC::Mul(step, u, u, count);
-    Next();
+    AscendC::PipeBarrier<PIPE_V>();
     AscendC::Add(m, m, t, count);
     AscendC::Muls(step, step, values_.add2, count);
-    Next();
+    AscendC::PipeBarrier<PIPE_V>();
     AscendC::Add(v, v, step, count);
-    Next();
+    AscendC::PipeBarrier<PIPE_V>();
     AscendC::Muls(step, m, values_.nesterov != 0 ? values_.keep1 : 1.0F, count);
     AscendC::Sqrt(u, v, count);
-    Next();
+    AscendC::PipeBarrier<PIPE_V>();
     if (values_.nesterov != 0) {
       AscendC::Add(step, step, t, count);  // t is still (1 - b1) u
-      Next();
+      AscendC::PipeBarrier<PIPE_V>();
     }
     AscendC::Adds(u, u, values_.eps, count);
     if constexpr (!kDecoupled) { AscendC::Muls(step, step, values_.lr, count); }
-    Next();
+    AscendC::PipeBarrier<PIPE_V>();
     AscendC::Div(step, step, u, count);
-    Next();
+    AscendC::PipeBarrier<PIPE_V>();
     return step;
   }
-
-  __aicore__ inline void Next() { AscendC::PipeBarrier<PIPE_V>(); }
 
   __aicore__ inline void CopyOut(std::int64_t at, std::uint32_t count) {
     AscendC::LocalTensor<float> out = out_.template DeQue<float>();

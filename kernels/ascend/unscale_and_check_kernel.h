@@ -26,7 +26,6 @@ template <class T> class UnscaleAndCheck {
 
   __aicore__ inline void Process() {
     AscendC::Duplicate(lanes_.Get<float>(), 0.0F, kLanes);
-    AscendC::PipeBarrier<PIPE_V>();
     for (std::int64_t at = range_.begin; at < range_.end; at += kTile) {
       const std::uint32_t count = TileCount(range_.end - at, kTile);
       CopyIn(at, count);

@@ -106,6 +106,10 @@ struct Cores {
 
 void test_cores() {
   const auto store = [](Kernel& k, std::uint32_t at) { DataCopy(k.y[at], k.ready(), 8); };
+  const auto meet_all = [](Kernel& k, Cores& cores) {
+    PipeBarrier<PIPE_ALL>();
+    SyncAll(cores.meeting(), k.b.Get<std::int32_t>());
+  };
   const auto mine = [] { return static_cast<std::uint32_t>(8 * GetBlockIdx()); };
   Cores right;
   CHECK(right.run([&](Kernel& k) { store(k, mine()); }) == "nothing");
@@ -129,16 +133,21 @@ void test_cores() {
   Cores meet;
   CHECK(meet.run([&](Kernel& k) {
     store(k, mine());
-    SyncAll(meet.meeting(), k.b.Get<std::int32_t>());
+    meet_all(k, meet);
     neighbour(k);
-    SyncAll(meet.meeting(), k.b.Get<std::int32_t>());
+    meet_all(k, meet);
     store(k, mine());
   }) == "nothing");
-  CHECK(meet.run([&](Kernel& k) { SyncAll(meet.meeting(), k.b.Get<std::int32_t>()); }) ==
+  CHECK(meet.run([&](Kernel& k) { meet_all(k, meet); }) ==
         "SyncAll: the workspace in global memory was not zeroed before the launch");
+  Cores busy;
+  CHECK(busy.run([&](Kernel& k) {
+    store(k, mine());
+    SyncAll(busy.meeting(), k.b.Get<std::int32_t>());
+  }) == "SyncAll: without PipeBarrier<PIPE_ALL> before it");
   Cores alone;
   CHECK(alone.run([&](Kernel& k) {
-    if (GetBlockIdx() != 2) SyncAll(alone.meeting(), k.b.Get<std::int32_t>());
+    if (GetBlockIdx() != 2) meet_all(k, alone);
   }) == "SyncAll: some cores ended without it, the others wait for ever");
   Cores small;
   CHECK(small.run([&](Kernel& k) {

@@ -170,10 +170,18 @@ template <class T> void DataCopyPad(const GlobalTensor<T>& dst, const LocalTenso
   }
 }
 
-// All cores meet. The workspaces hold 32 bytes a core; the one in global memory was zeroed before the launch.
+inline void expect_idle(const emulator::Core& core) {
+  for (std::size_t p = 0; p < emulator::kPipes; ++p) {
+    emulator::expect(core.known[PIPE_S][p] >= core.issued[p], "SyncAll: without PipeBarrier<PIPE_ALL> before it");
+  }
+}
+
+// All cores meet, once every pipe is empty: nothing says that SyncAll waits for that itself. The workspaces hold 32
+// bytes a core; the one in global memory was zeroed before the launch.
 inline void SyncAll(const GlobalTensor<std::int32_t>& global, const LocalTensor<std::int32_t>& local,
                     std::int32_t used = 0) {
   emulator::Core& core = emulator::core();
+  expect_idle(core);
   const int cores = used == 0 ? core.blocks : used;
   emulator::expect(cores == core.blocks, "SyncAll: for some of the cores is not emulated");
   const std::int64_t bytes = cores * emulator::kBlockBytes;

@@ -8,6 +8,7 @@
 #include <array>
 #include <cstddef>
 #include <memory>
+#include <set>
 #include <sstream>
 #include <stdexcept>
 #include <string>
@@ -44,8 +45,13 @@ using Clock = std::array<std::uint32_t, kPipes>;
 struct Settings {
   bool strict = true;
   std::uint32_t seed = 1;
+  // For tests of the kernels' own barriers: these are passed over.
+  std::string without_barrier;  // "file:line" of a PipeBarrier
+  int without_wait = -1;        // the how-manieth WaitFlag of a core
 };
 inline Settings settings;
+inline std::set<std::string> barriers_seen;  // where the kernels have them
+inline int waits_seen = 0;                   // the most of a core
 
 // Who last touched 32 bytes.
 struct Cell {
@@ -146,6 +152,7 @@ class Core {
   bool mask_counts = false;
   int dirty_lines = 0;  // scalar stores to global memory that are still in the cache
   int syncs = 0;
+  int waits = 0;
 
   bool ordered(int pipe, int other, std::uint32_t number) const {
     if (number == 0 || (pipe == other && (pipe == PIPE_S || !settings.strict))) return true;

@@ -271,10 +271,17 @@ template <HardEvent event> void WaitFlag(event_t id) {
   auto& flag = emulator::core().flags[static_cast<std::size_t>(event)][static_cast<std::size_t>(id)];
   emulator::expect(flag.set, "WaitFlag: flag ", id, " is not set, the pipe waits for ever");
   flag.set = false;
-  emulator::core().join(emulator::pipes_of(event).to, flag.clock);
-}
-template <pipe_t pipe> void PipeBarrier() {
   emulator::Core& core = emulator::core();
+  const int number = core.waits++;
+  emulator::waits_seen = std::max(emulator::waits_seen, core.waits);
+  if (number == emulator::settings.without_wait) return;
+  core.join(emulator::pipes_of(event).to, flag.clock);
+}
+template <pipe_t pipe> void PipeBarrier(const char* file = __builtin_FILE(), int line = __builtin_LINE()) {
+  emulator::Core& core = emulator::core();
+  const std::string at = std::string(file) + ":" + std::to_string(line);
+  emulator::barriers_seen.insert(at);
+  if (at == emulator::settings.without_barrier) return;
   if (pipe == PIPE_ALL) return core.barrier_all();
   core.known[static_cast<std::size_t>(pipe) % emulator::kPipes][static_cast<std::size_t>(pipe) % emulator::kPipes] =
       core.issued[static_cast<std::size_t>(pipe) % emulator::kPipes];
