@@ -117,6 +117,14 @@ void test_cores() {
   const std::string same = Cores().run([&](Kernel& k) { store(k, 0); });
   CHECK(same.find("that core ") != std::string::npos && same.find("writes, without SyncAll") != std::string::npos);
 
+  // Additions of several cores are no race, an addition and a store are.
+  const std::string mixed = Cores().run([&](Kernel& k) {
+    if (GetBlockIdx() != 1) SetAtomicAdd<float>();
+    store(k, 0);
+    SetAtomicNone();
+  });
+  CHECK(mixed.find("writes, without SyncAll") != std::string::npos);
+
   const auto neighbour = [&](Kernel& k) {
     DataCopy(k.b.Get<float>(), k.y[static_cast<std::uint32_t>((mine() + 8) % 32)], 8);
   };

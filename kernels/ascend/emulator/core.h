@@ -5,6 +5,7 @@
 // touches 32 bytes which another one wrote (or that writes what another one touched) must know of that one.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <memory>
