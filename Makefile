@@ -24,12 +24,15 @@ test-numpy2: $(VENVS)/core/installed
 	$(VENVS)/core/bin/python -m pytest -n 2 tests/ops tests/test_pca.py tests/test_pca_file.py -q
 
 # The ops from C++ under the address, undefined-behaviour and thread sanitizers; under the last one for one instruction
-# set, since who waits for whom is the same in all. It needs memory at fixed addresses, hence setarch -R.
+# set, since who waits for whom is the same in all. It needs memory at fixed addresses, hence setarch -R. The Ascend
+# kernels on our emulator under the first two.
 test-native: $(VENVS)/lint/installed
 	for preset in asan tsan; do \
 	  $(VENVS)/lint/bin/cmake --preset $$preset -G Ninja -DCMAKE_MAKE_PROGRAM=$(abspath $(VENVS))/lint/bin/ninja >/dev/null && \
 	  $(VENVS)/lint/bin/cmake --build build/$$preset && setarch "$$(uname -m)" -R build/$$preset/native_tests || exit 1; \
 	done
+	build/asan/ascend_tests
+	$(VENVS)/lint/bin/cmake -P tests/ascend/toolkit.cmake
 
 bench: $(VENVS)/bench/installed
 	$(VENVS)/bench/bin/python -m benchmarks $(ARGS)

@@ -78,9 +78,27 @@ def test_doors_reach_kernels_through_contracts():
 
 
 def test_backends_never_see_one_another():
-    for folder, others in ((CSRC / "cpu", ("cuda", "ascend")), (ROOT / "kernels", ("cpu/",))):
+    cuda, ascend = ROOT / "kernels" / "cuda", ROOT / "kernels" / "ascend"
+    for folder, others in (
+        (CSRC / "cpu", ("cuda", "ascend", "kernels")),
+        (cuda, ("cpu/", "ascend", "../ascend")),
+        (ascend, ("cpu/", "cuda", "../cuda", "ops/", "doors/")),
+    ):
         for path in files(folder, ".h", ".cpp", ".cu", ".cuh", ".asc"):
             assert not [i for i in includes(path) if i.startswith(others)], name(path)
+
+
+def test_ascend_kernels_are_device_code():
+    """What the device runs includes the API and what kernels share; only a launcher sees the host's part."""
+    folder = ROOT / "kernels" / "ascend"
+    kernels = sorted(folder.glob("*_kernel.h"))
+    for path in kernels:
+        assert includes(path) == {"tile.h"}, name(path)
+        assert (stem := path.stem.removesuffix("_kernel")) in STEMS, name(path)
+        assert includes(folder / f"{stem}.asc") == {"launch.h", path.name}
+    assert includes(folder / "tile.h") == {"kernel_operator.h"}
+    assert includes(folder / "tiling.h") <= {"cmath", "cstdint"}
+    assert len(kernels) == len(list(folder.glob("*.asc")))
 
 
 def test_the_core_does_not_import_mindspore():

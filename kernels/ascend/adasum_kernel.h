@@ -1,0 +1,202 @@
+// AdaSum of two tensors: csrc/ops/adasum.h. Two kernels, since a run over ranks adds up the dots between them.
+//
+// The dots are float32 here, for the vector unit has no float64: sums in 64 lanes a tile, the tiles' lanes added, one
+// row a core into the workspace, and the rows added in the order of the cores. The same bits in every run.
+#pragma once
+
+#include "tile.h"
+
+namespace boost_ext::ascend {
+
+// dots = <a,b>, |a|^2, |b|^2
+template <class T> class AdasumDots {
+ public:
+  // workspace: 32 bytes a core, zeroed, and behind them 32 bytes a core.
+  __aicore__ inline void Init(GM_ADDR a, GM_ADDR b, GM_ADDR dots, GM_ADDR workspace, std::int64_t n,
+                              std::int64_t per_core) {
+    a_.SetGlobalBuffer(reinterpret_cast<__gm__ T*>(a), n);
+    b_.SetGlobalBuffer(reinterpret_cast<__gm__ T*>(b), n);
+    dots_.SetGlobalBuffer(reinterpret_cast<__gm__ float*>(dots), kDots);
+    cores_ = static_cast<std::uint32_t>(AscendC::GetBlockNum());
+    sync_.SetGlobalBuffer(reinterpret_cast<__gm__ std::int32_t*>(workspace), cores_ * kRow);
+    partial_.SetGlobalBuffer(reinterpret_cast<__gm__ float*>(workspace) + cores_ * kRow, cores_ * kRow);
+    range_ = MyRange(n, per_core);
+    pipe_.InitBuffer(a_in_, 2, kTile * sizeof(T));
+    pipe_.InitBuffer(b_in_, 2, kTile * sizeof(T));
+    pipe_.InitBuffer(wide_, 2 * kTile * sizeof(float));
+    pipe_.InitBuffer(product_, kTile * sizeof(float));
+    pipe_.InitBuffer(tile_, kDots * kLanes * sizeof(float));
+    pipe_.InitBuffer(total_, kDots * kLanes * sizeof(float));
+    pipe_.InitBuffer(sum_, kRow * sizeof(float));
+    pipe_.InitBuffer(rows_, cores_ * kRow * sizeof(float));
+    pipe_.InitBuffer(meet_, cores_ * kRow * sizeof(float));
+  }
+
+  __aicore__ inline void Process() {
+    AscendC::Duplicate(total_.Get<float>(), 0.0F, kDots * kLanes);
+    for (std::int64_t at = range_.begin; at < range_.end; at += kTile) {
+      const std::uint32_t count = TileCount(range_.end - at, kTile);
+      CopyIn(at, count);
+      Compute(count);
+    }
+    AscendC::PipeBarrier<PIPE_V>();
+    CopyOut();
+    AscendC::PipeBarrier<PIPE_ALL>();
+    AscendC::SyncAll(sync_, meet_.Get<std::int32_t>());
+    if (AscendC::GetBlockIdx() == 0) AddRows();
+  }
+
+ private:
+  static constexpr std::uint32_t kTile = 4096;
+  static constexpr std::uint32_t kDots = 3;
+  static constexpr std::uint32_t kRow = 8;  // float32 values in 32 bytes
+
+  __aicore__ inline void CopyIn(std::int64_t at, std::uint32_t count) {
+    AscendC::LocalTensor<T> a = a_in_.AllocTensor<T>();
+    Load(a, a_, at, count);
+    a_in_.EnQue(a);
+    AscendC::LocalTensor<T> b = b_in_.AllocTensor<T>();
+    Load(b, b_, at, count);
+    b_in_.EnQue(b);
+  }
+
+  __aicore__ inline void Compute(std::uint32_t count) {
+    AscendC::LocalTensor<T> a = a_in_.DeQue<T>();
+    AscendC::LocalTensor<T> b = b_in_.DeQue<T>();
+    AscendC::LocalTensor<float> wide = wide_.Get<float>();
+    AscendC::LocalTensor<float> x = Widen(a, wide, count);
+    AscendC::LocalTensor<float> y = Widen(b, wide[kTile], count);
+    AscendC::LocalTensor<float> tile = tile_.Get<float>();
+    AscendC::Duplicate(tile, 0.0F, kDots * kLanes);
+    AddProduct(tile, x, y, count);
+    AddProduct(tile[kLanes], x, x, count);
+    AddProduct(tile[2 * kLanes], y, y, count);
+    AscendC::LocalTensor<float> total = total_.Get<float>();
+    AscendC::Add(total, total, tile, kDots * kLanes);
+    AscendC::PipeBarrier<PIPE_V>();
+    a_in_.FreeTensor(a);
+    b_in_.FreeTensor(b);
+  }
+
+  __aicore__ inline void AddProduct(const AscendC::LocalTensor<float>& lanes, const AscendC::LocalTensor<float>& x,
+                                    const AscendC::LocalTensor<float>& y, std::uint32_t count) {
+    AscendC::LocalTensor<float> product = product_.Get<float>();
+    AscendC::Mul(product, x, y, count);
+    AscendC::PipeBarrier<PIPE_V>();
+    AddLanes(lanes, product, count);
+  }
+
+  __aicore__ inline void CopyOut() {
+    AscendC::LocalTensor<float> sum = sum_.Get<float>();
+    AscendC::WholeReduceSum(sum, total_.Get<float>(), kLanes, kDots, 1, 1, 8);
+    Wait<AscendC::HardEvent::V_MTE3>(pipe_);
+    Store(partial_, AscendC::GetBlockIdx() * kRow, sum, kDots);
+  }
+
+  __aicore__ inline void AddRows() {
+    AscendC::LocalTensor<float> rows = rows_.Get<float>();
+    const AscendC::DataCopyExtParams copy(cores_, kDots * sizeof(float), (kRow - kDots) * sizeof(float), 0, 0);
+    AscendC::DataCopyPad(rows, partial_, copy, AscendC::DataCopyPadExtParams<float>());
+    Wait<AscendC::HardEvent::MTE2_V>(pipe_);
+    AscendC::LocalTensor<float> sum = sum_.Get<float>();
+    AscendC::Duplicate(sum, 0.0F, kDots);
+    for (std::uint32_t core = 0; core < cores_; ++core) {
+      AscendC::PipeBarrier<PIPE_V>();
+      AscendC::Add(sum, sum, rows[core * kRow], kDots);
+    }
+    Wait<AscendC::HardEvent::V_MTE3>(pipe_);
+    Store(dots_, 0, sum, kDots);
+  }
+
+  AscendC::TPipe pipe_;
+  AscendC::TQue<AscendC::TPosition::VECIN, 1> a_in_, b_in_;
+  AscendC::TBuf<AscendC::TPosition::VECCALC> wide_, product_, tile_, total_, sum_, rows_, meet_;
+  AscendC::GlobalTensor<T> a_, b_;
+  AscendC::GlobalTensor<float> dots_, partial_;
+  AscendC::GlobalTensor<std::int32_t> sync_;
+  std::uint32_t cores_;
+  Range range_;
+};
+
+// out = ca a + cb b, with c = 1 - <a,b> / (2 |.|^2), or 1 for a vector of norm 0. out may be a or b.
+template <class T> class AdasumCombine {
+ public:
+  __aicore__ inline void Init(GM_ADDR a, GM_ADDR b, GM_ADDR dots, GM_ADDR out, std::int64_t n, std::int64_t per_core) {
+    a_.SetGlobalBuffer(reinterpret_cast<__gm__ T*>(a), n);
+    b_.SetGlobalBuffer(reinterpret_cast<__gm__ T*>(b), n);
+    dots_.SetGlobalBuffer(reinterpret_cast<__gm__ float*>(dots), 3);
+    out_.SetGlobalBuffer(reinterpret_cast<__gm__ T*>(out), n);
+    range_ = MyRange(n, per_core);
+    pipe_.InitBuffer(a_in_, 2, kTile * sizeof(T));
+    pipe_.InitBuffer(b_in_, 2, kTile * sizeof(T));
+    pipe_.InitBuffer(sum_out_, 2, kTile * sizeof(T));
+    pipe_.InitBuffer(wide_, 2 * kTile * sizeof(float));
+    pipe_.InitBuffer(scalars_, 32);
+  }
+
+  __aicore__ inline void Process() {
+    AscendC::LocalTensor<float> d = scalars_.Get<float>();
+    Load(d, dots_, 0, 3);
+    Wait<AscendC::HardEvent::MTE2_S>(pipe_);
+    const float ab = d.GetValue(0);
+    of_a_ = Coefficient(ab, d.GetValue(1));
+    of_b_ = Coefficient(ab, d.GetValue(2));
+    for (std::int64_t at = range_.begin; at < range_.end; at += kTile) {
+      const std::uint32_t count = TileCount(range_.end - at, kTile);
+      CopyIn(at, count);
+      Compute(count);
+      CopyOut(at, count);
+    }
+  }
+
+ private:
+  static constexpr std::uint32_t kTile = 4096;
+
+  __aicore__ inline float Coefficient(float ab, float norm2) const {
+    return norm2 == 0.0F ? 1.0F : 1.0F - 0.5F * (ab / norm2);
+  }
+
+  __aicore__ inline void CopyIn(std::int64_t at, std::uint32_t count) {
+    AscendC::LocalTensor<T> a = a_in_.AllocTensor<T>();
+    Load(a, a_, at, count);
+    a_in_.EnQue(a);
+    AscendC::LocalTensor<T> b = b_in_.AllocTensor<T>();
+    Load(b, b_, at, count);
+    b_in_.EnQue(b);
+  }
+
+  __aicore__ inline void Compute(std::uint32_t count) {
+    AscendC::LocalTensor<T> a = a_in_.DeQue<T>();
+    AscendC::LocalTensor<T> b = b_in_.DeQue<T>();
+    AscendC::LocalTensor<float> x = wide_.Get<float>();
+    AscendC::LocalTensor<float> y = x[kTile];
+    AscendC::Muls(x, Widen(a, x, count), of_a_, count);
+    AscendC::Muls(y, Widen(b, y, count), of_b_, count);
+    AscendC::PipeBarrier<PIPE_V>();
+    AscendC::LocalTensor<T> sum = sum_out_.AllocTensor<T>();
+    AscendC::LocalTensor<float> wide = Wide(sum, x);
+    AscendC::Add(wide, x, y, count);
+    Narrow(sum, wide, count);
+    sum_out_.EnQue(sum);
+    a_in_.FreeTensor(a);
+    b_in_.FreeTensor(b);
+    AscendC::PipeBarrier<PIPE_V>();
+  }
+
+  __aicore__ inline void CopyOut(std::int64_t at, std::uint32_t count) {
+    AscendC::LocalTensor<T> sum = sum_out_.DeQue<T>();
+    Store(out_, at, sum, count);
+    sum_out_.FreeTensor(sum);
+  }
+
+  AscendC::TPipe pipe_;
+  AscendC::TQue<AscendC::TPosition::VECIN, 1> a_in_, b_in_;
+  AscendC::TQue<AscendC::TPosition::VECOUT, 1> sum_out_;
+  AscendC::TBuf<AscendC::TPosition::VECCALC> wide_, scalars_;
+  AscendC::GlobalTensor<T> a_, b_, out_;
+  AscendC::GlobalTensor<float> dots_;
+  Range range_;
+  float of_a_, of_b_;
+};
+
+}  // namespace boost_ext::ascend

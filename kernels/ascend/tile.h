@@ -1,0 +1,97 @@
+// What the kernels share on the device: tiles of any length in and out, and sums in 64 lanes.
+#pragma once
+
+#include "kernel_operator.h"
+
+namespace boost_ext::ascend {
+
+// The storage types are float, half and bfloat16_t; arithmetic is float.
+template <class T> constexpr bool kIsFloat = sizeof(T) == 4;
+constexpr std::uint32_t kLanes = 64;  // float32 values in one repeat
+
+// count elements from the at-th on; what follows them up to the end of 32 bytes is undefined.
+template <class T>
+__aicore__ inline void Load(const AscendC::LocalTensor<T>& to, const AscendC::GlobalTensor<T>& from, std::int64_t at,
+                            std::uint32_t count) {
+  const AscendC::DataCopyExtParams copy(1, count * static_cast<std::uint32_t>(sizeof(T)), 0, 0, 0);
+  const AscendC::DataCopyPadExtParams<T> undefined;
+  AscendC::DataCopyPad(to, from[at], copy, undefined);
+}
+template <class T>
+__aicore__ inline void Store(const AscendC::GlobalTensor<T>& to, std::int64_t at, const AscendC::LocalTensor<T>& from,
+                             std::uint32_t count) {
+  const AscendC::DataCopyExtParams copy(1, count * static_cast<std::uint32_t>(sizeof(T)), 0, 0, 0);
+  AscendC::DataCopyPad(to[at], from, copy);
+}
+
+// The values of a tile in float32: itself, or converted into `wide`.
+template <class T>
+__aicore__ inline AscendC::LocalTensor<float> Widen(const AscendC::LocalTensor<T>& x,
+                                                    const AscendC::LocalTensor<float>& wide, std::uint32_t count) {
+  if constexpr (kIsFloat<T>) {
+    return x;
+  } else {
+    AscendC::Cast(wide, x, AscendC::RoundMode::CAST_NONE, count);
+    AscendC::PipeBarrier<PIPE_V>();
+    return wide;
+  }
+}
+
+// Where the float32 result of a tile is computed: in the tile that leaves, or beside it and rounded into it at the end.
+template <class T>
+__aicore__ inline AscendC::LocalTensor<float> Wide(const AscendC::LocalTensor<T>& x,
+                                                   const AscendC::LocalTensor<float>& wide) {
+  if constexpr (kIsFloat<T>) {
+    return x;
+  } else {
+    return wide;
+  }
+}
+template <class T>
+__aicore__ inline void Narrow(const AscendC::LocalTensor<T>& to, const AscendC::LocalTensor<float>& wide,
+                              std::uint32_t count) {
+  if constexpr (!kIsFloat<T>) {
+    AscendC::PipeBarrier<PIPE_V>();
+    AscendC::Cast(to, wide, AscendC::RoundMode::CAST_RINT, count);
+  }
+}
+
+// lanes[i % 64] += x[i]; count of at most 255 * 64. Needs a barrier before and leaves one behind.
+__aicore__ inline void AddLanes(const AscendC::LocalTensor<float>& lanes, const AscendC::LocalTensor<float>& x,
+                                std::uint32_t count) {
+  const AscendC::BinaryRepeatParams standing(1, 1, 1, 0, 8, 0);
+  const std::uint32_t whole = count / kLanes;
+  if (whole > 0) {
+    AscendC::Add(lanes, x, lanes, static_cast<std::uint64_t>(kLanes), static_cast<std::uint8_t>(whole), standing);
+    AscendC::PipeBarrier<PIPE_V>();
+  }
+  const std::uint32_t rest = count - whole * kLanes;
+  if (rest > 0) {
+    AscendC::Add(lanes, x[whole * kLanes], lanes, static_cast<std::uint64_t>(rest), static_cast<std::uint8_t>(1),
+                 standing);
+    AscendC::PipeBarrier<PIPE_V>();
+  }
+}
+
+// One pipe waits for another, here and now: for places that are passed once a launch.
+template <AscendC::HardEvent event> __aicore__ inline void Wait(AscendC::TPipe& pipe) {
+  const AscendC::TEventID id = pipe.AllocEventID<event>();
+  AscendC::SetFlag<event>(id);
+  AscendC::WaitFlag<event>(id);
+  pipe.ReleaseEventID<event>(id);
+}
+
+// The elements of this core.
+struct Range {
+  std::int64_t begin, end;
+};
+__aicore__ inline Range MyRange(std::int64_t n, std::int64_t per_core) {
+  const std::int64_t begin = AscendC::GetBlockIdx() * per_core;
+  const std::int64_t end = begin + per_core;
+  return {begin < n ? begin : n, end < n ? end : n};
+}
+__aicore__ inline std::uint32_t TileCount(std::int64_t left, std::uint32_t tile) {
+  return left < static_cast<std::int64_t>(tile) ? static_cast<std::uint32_t>(left) : tile;
+}
+
+}  // namespace boost_ext::ascend

@@ -1,0 +1,94 @@
+// g <- g * inv_scale, and whether a product is inf or nan: csrc/ops/unscale_and_check.h.
+//
+// found is one float32 that the caller has set to 0. Each core adds the sum of x * 0 over its products, as they are
+// stored: nan where one of them is inf or nan, else 0. So found stays 0 or becomes nan, in any order of the cores, and
+// serves a list of tensors, launch after launch. With inv_scale = 1 nothing is written to g.
+// The core must work in INF_NAN mode (the default of Ascend 910B); in saturation mode inf becomes the largest value.
+#pragma once
+
+#include "tile.h"
+
+namespace boost_ext::ascend {
+
+template <class T> class UnscaleAndCheck {
+ public:
+  __aicore__ inline void Init(GM_ADDR grads, GM_ADDR found, std::int64_t n, std::int64_t per_core, float inv_scale) {
+    grads_.SetGlobalBuffer(reinterpret_cast<__gm__ T*>(grads), n);
+    found_.SetGlobalBuffer(reinterpret_cast<__gm__ float*>(found), 1);
+    range_ = MyRange(n, per_core);
+    scale_ = inv_scale;
+    pipe_.InitBuffer(in_, 2, kTile * sizeof(T));
+    pipe_.InitBuffer(out_, 2, kTile * sizeof(T));
+    pipe_.InitBuffer(wide_, kTile * sizeof(float));
+    pipe_.InitBuffer(lanes_, kLanes * sizeof(float));
+    pipe_.InitBuffer(sum_, kLanes * sizeof(float));
+  }
+
+  __aicore__ inline void Process() {
+    AscendC::Duplicate(lanes_.Get<float>(), 0.0F, kLanes);
+    for (std::int64_t at = range_.begin; at < range_.end; at += kTile) {
+      const std::uint32_t count = TileCount(range_.end - at, kTile);
+      CopyIn(at, count);
+      Compute(count);
+      if (scale_ != 1.0F) CopyOut(at, count);
+    }
+    Finish();
+  }
+
+ private:
+  // Eight thousand elements fill most of UB for float32, and no tile has more than 255 repeats.
+  static constexpr std::uint32_t kTile = 8192;
+
+  __aicore__ inline void CopyIn(std::int64_t at, std::uint32_t count) {
+    AscendC::LocalTensor<T> g = in_.AllocTensor<T>();
+    Load(g, grads_, at, count);
+    in_.EnQue(g);
+  }
+
+  __aicore__ inline void Compute(std::uint32_t count) {
+    AscendC::LocalTensor<T> g = in_.DeQue<T>();
+    AscendC::LocalTensor<float> wide = wide_.Get<float>();
+    AscendC::LocalTensor<float> x = Widen(g, wide, count);
+    if (scale_ != 1.0F) {
+      AscendC::LocalTensor<T> scaled = out_.AllocTensor<T>();
+      AscendC::LocalTensor<float> product = Wide(scaled, wide);
+      AscendC::Muls(product, x, scale_, count);
+      Narrow(scaled, product, count);
+      AscendC::PipeBarrier<PIPE_V>();
+      x = Widen(scaled, wide, count);  // as stored: a half may overflow in the rounding
+      AscendC::Muls(wide, x, 0.0F, count);
+      out_.EnQue(scaled);
+    } else {
+      AscendC::Muls(wide, x, 0.0F, count);
+    }
+    in_.FreeTensor(g);
+    AscendC::PipeBarrier<PIPE_V>();
+    AddLanes(lanes_.Get<float>(), wide, count);
+  }
+
+  __aicore__ inline void CopyOut(std::int64_t at, std::uint32_t count) {
+    AscendC::LocalTensor<T> scaled = out_.DeQue<T>();
+    Store(grads_, at, scaled, count);
+    out_.FreeTensor(scaled);
+  }
+
+  __aicore__ inline void Finish() {
+    AscendC::LocalTensor<float> sum = sum_.Get<float>();
+    AscendC::WholeReduceSum(sum, lanes_.Get<float>(), kLanes, 1, 1, 1, 8);
+    Wait<AscendC::HardEvent::V_MTE3>(pipe_);
+    AscendC::SetAtomicAdd<float>();
+    Store(found_, 0, sum, 1);
+    AscendC::SetAtomicNone();
+  }
+
+  AscendC::TPipe pipe_;
+  AscendC::TQue<AscendC::TPosition::VECIN, 1> in_;
+  AscendC::TQue<AscendC::TPosition::VECOUT, 1> out_;
+  AscendC::TBuf<AscendC::TPosition::VECCALC> wide_, lanes_, sum_;
+  AscendC::GlobalTensor<T> grads_;
+  AscendC::GlobalTensor<float> found_;
+  Range range_;
+  float scale_;
+};
+
+}  // namespace boost_ext::ascend

@@ -1,0 +1,95 @@
+// Steps of the optimizers on the emulator: the same bits as the CPU kernels', whose operations they repeat.
+#include "device.h"
+#include "ops/optimizer_step.h"
+#include "tiling.h"
+
+namespace native {
+
+void set_cores(std::int32_t cores);
+
+namespace {
+
+using namespace boost_ext;
+
+constexpr std::int64_t kSizes[] = {1, 7, 63, 65, 257, 1535, 1536, 1537, 5000};
+
+struct Case {
+  Rule rule;
+  std::int32_t ours;
+  std::vector<double> hyper;
+};
+const Case kCases[] = {
+    {Rule::momentum, ascend::kMomentum, {0.9, 0}},
+    {Rule::momentum, ascend::kMomentum, {0.9, 1}},
+    {Rule::adam, ascend::kAdam, {0.9, 0.999, 1e-8, 0}},
+    {Rule::adam, ascend::kAdam, {0.8, 0.99, 1e-3, 1}},
+    {Rule::adam_weight_decay, ascend::kAdamWeightDecay, {0.9, 0.999, 1e-6}},
+};
+
+void set_any(Array& a, std::mt19937& random, bool positive = false) {
+  for (std::int64_t i = 0; i < a.size(); ++i) {
+    const double x = static_cast<double>(random() % 2001) / 1000 - 1;  // no subnormal halves, which Array cannot set
+    a.set(i, positive ? std::fabs(x) : x);
+  }
+}
+
+void test_step(const Case& c, DType dtype, bool masters, std::int64_t n, std::mt19937& random) {
+  const bool adaptive = c.rule != Rule::momentum;
+  Array w(dtype, n), g(dtype, n), master(DType::f32, n), m(DType::f32, n), v(DType::f32, n);
+  Array cpu_w(dtype, n), cpu_master(DType::f32, n), cpu_m(DType::f32, n), cpu_v(DType::f32, n);
+  set_any(w, random);
+  set_any(g, random);
+  set_any(m, random);
+  set_any(v, random, true);
+  for (std::int64_t i = 0; i < n; ++i) master.set(i, w.get(i) + (i % 3 == 0 ? 0.25 : 0));  // some were set by others
+  cpu_w.copy(w);
+  cpu_master.copy(master);
+  cpu_m.copy(m);
+  cpu_v.copy(v);
+  const Device d0(w), d1(g), d2(master), d3(m), d4(v);
+
+  StepSettings settings;
+  settings.rule = c.rule;
+  settings.hyper = c.hyper;
+  settings.scale = 0.125;
+  settings.lr = {0.05F};
+  settings.decay = {0.01F};
+  const bool decoupled = c.rule == Rule::adam_weight_decay;
+  for (settings.step = 1; settings.step <= 2; ++settings.step) {
+    const int rc = ASCEND(optimizer_step, dtype)(c.ours, w.data(), masters ? master.data() : nullptr, g.data(),
+                                                 m.data(), adaptive ? v.data() : nullptr, 0.125F, decoupled ? 0 : 0.01F,
+                                                 0.05F, 0.01F, c.hyper.data(), settings.step, n, nullptr);
+    CHECK(rc == 0);
+    std::vector<Views> state = {{cpu_m.view()}};
+    if (adaptive) state.push_back({cpu_v.view()});
+    optimizer_step(cpu_context(), settings, {cpu_w.view()}, masters ? Views{cpu_master.view()} : Views{}, {g.view()},
+                   state);
+    CHECK(w.same_bits(cpu_w) && m.same_bits(cpu_m) && v.same_bits(cpu_v) && master.same_bits(cpu_master));
+  }
+}
+
+}  // namespace
+
+void test_ascend_steps() {
+  std::mt19937 random(11);
+  std::int32_t turn = 0;
+  for (const std::int64_t n : kSizes) {
+    for (const DType dtype : kStorage) {
+      for (const Case& c : kCases) {
+        set_cores(1 + turn++ % 4);
+        test_step(c, dtype, false, n, random);
+        if (dtype != DType::f32) test_step(c, dtype, true, n, random);
+      }
+    }
+  }
+  const double hyper[] = {0.9, 0, 0, 0};
+  Array w(DType::f32, 1);
+  CHECK(boost_ext_optimizer_step_f32(3, w.data(), nullptr, w.data(), w.data(), w.data(), 1, 0, 0, 0, hyper, 1, 1,
+                                     nullptr) == 1);
+  CHECK(boost_ext_optimizer_step_f32(0, w.data(), w.data(), w.data(), w.data(), w.data(), 1, 0, 0, 0, hyper, 1, 1,
+                                     nullptr) == 1);
+  CHECK(boost_ext_optimizer_step_f32(0, nullptr, nullptr, nullptr, nullptr, nullptr, 1, 0, 0, 0, nullptr, 1, 0,
+                                     nullptr) == 0);
+}
+
+}  // namespace native

@@ -1,0 +1,35 @@
+// The host's part: how work is divided, what a workspace holds, and the numbers of a step.
+#include "native/harness.h"
+#include "tiling.h"
+
+namespace native {
+
+using namespace boost_ext::ascend;
+
+void test_tiling() {
+  const std::int64_t huge = (std::int64_t{1} << 33) + 5;
+  for (const std::int64_t n : {std::int64_t{0}, std::int64_t{1}, std::int64_t{255}, std::int64_t{256},
+                               std::int64_t{257}, std::int64_t{1023}, std::int64_t{70001}, huge}) {
+    for (const std::int32_t cores : {1, 2, 3, 7, 40, 48}) {
+      const Split s = split(n, cores);
+      CHECK(s.n == n && s.per_core % kPart == 0 && s.per_core >= kPart);
+      CHECK(s.cores >= (n > 0 ? 1 : 0) && s.cores <= cores);
+      CHECK(s.cores * s.per_core >= n);                               // all of it is done
+      CHECK(n == 0 ? s.cores == 0 : (s.cores - 1) * s.per_core < n);  // and nobody has nothing to do
+    }
+  }
+  CHECK(split(huge, 2).per_core > std::int64_t{1} << 32);
+  CHECK(workspace_bytes(3, 40) == 40 * 32 + 40 * 32);
+  CHECK(workspace_bytes(9, 2) == 2 * 32 + 2 * 64);
+  CHECK(row_values(1) == 8 && row_values(8) == 8 && row_values(9) == 16);
+
+  const StepValues adam = adam_values(2, 0.5F, 0.1F, 0.9, 0.999, 1e-8, true, 1);
+  CHECK(adam.scale == 2 && adam.l2 == 0.5F && adam.nesterov == 1);
+  CHECK(adam.keep1 == 0.9F && adam.add1 == static_cast<float>(1 - 0.9) && adam.add2 == static_cast<float>(1 - 0.999));
+  CHECK(std::fabs(adam.lr - 0.1F * std::sqrt(1 - 0.999) / (1 - 0.9)) < 1e-8);
+  CHECK(adam_values(1, 0, 0.1F, 0.9, 0.999, 1e-8, false, 100000).lr == 0.1F);
+  CHECK(adam_weight_decay_values(1, 0.1F, 0.01F, 0.9, 0.999, 1e-8).lr == 0.1F);
+  CHECK(momentum_values(1, 0, 0.1F, 0.9, false).keep1 == 0.9F);
+}
+
+}  // namespace native
