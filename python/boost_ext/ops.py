@@ -28,7 +28,7 @@ from boost_ext.adafactor import adafactor_step
 from boost_ext.clipping import clip_by_global_norm
 from boost_ext.curvature import *  # noqa: F403
 from boost_ext.curvature import __all__ as _CURVATURE
-from boost_ext.finiteness import FiniteReport, TensorReport
+from boost_ext.finiteness import FiniteReport, TensorReport, unscale_and_check
 from boost_ext.lars import lars_ratios
 from boost_ext.optimizer_ops import *  # noqa: F403
 from boost_ext.optimizer_ops import __all__ as _STEPS
@@ -156,29 +156,6 @@ def adasum_pair(a: Arrays, b: Arrays, out: Arrays | None = None) -> Arrays:
         out = empty_like("adasum_pair", a)
     _core.adasum_pair(a, b, out)
     return out
-
-
-def unscale_and_check(grads: Arrays, inv_scale: float, report: bool = False) -> bool | FiniteReport:
-    """Multiply all gradients by ``inv_scale`` in place and see whether any element is inf or nan, in one pass.
-
-    With ``inv_scale=1`` nothing is written and read-only arrays are accepted. A tensor that is listed twice (tied
-    weights) is multiplied once.
-
-    Args:
-        grads: tensors.
-        inv_scale: the reciprocal of the loss scale; finite and > 0.
-        report: also count, for each tensor, inf and nan, and find the first of them and the largest finite magnitude.
-            It is the same pass.
-
-    Returns:
-        Whether something was found, or a :class:`FiniteReport` that is true when something was found.
-    """
-    found = _core.unscale_and_check(grads, number("unscale_and_check", "inv_scale", inv_scale), bool(report))
-    if isinstance(found, bool):
-        return found
-    return FiniteReport(
-        tuple(TensorReport(inf, nan, first if first >= 0 else None, max_abs) for inf, nan, first, max_abs in found)
-    )
 
 
 def global_norm(tensors: Arrays) -> float:

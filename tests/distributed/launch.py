@@ -17,8 +17,15 @@ from pathlib import Path
 
 import psutil
 
+import boost_ext
+
 MARKER = "BOOST_EXT_LAUNCH"
 ROOT = Path(__file__).parents[2]
+
+
+def python_path() -> dict[str, str]:
+    """Where the tests and the package are, for processes that start elsewhere."""
+    return {"PYTHONPATH": os.pathsep.join([str(ROOT), str(Path(boost_ext.__file__).parents[1])])}
 
 
 @dataclass(frozen=True)
@@ -53,7 +60,7 @@ def launch(
         "OMP_NUM_THREADS": "1",
         # msrun starts plain "python": it must be this one.
         "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")]),
-        "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]),
+        **python_path(),
         MARKER: secrets.token_hex(8),
         **(env or {}),
     }

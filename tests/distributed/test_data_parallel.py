@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.distributed.launch import ROOT, launch
+from tests.distributed.launch import launch, python_path
 
 SCRIPT = Path(__file__).with_name("data_parallel.py")
 TRAINING = ["plain", "network", "eager", "halves", "dynamic_scale", "fixed_scale", "group_scale", "accumulation"]
@@ -43,7 +43,6 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
                 *(FEW if ranks > 2 else ()),
                 folder=folder / f"launch-{ranks}",
                 timeout=400,
-                env=python_path(),
             ).require_success()
             return
         command = [sys.executable, str(SCRIPT), "alone", str(out)]
@@ -59,11 +58,6 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
         return [dict(np.load(file)) for file in files]
 
     return get
-
-
-def python_path() -> dict[str, str]:
-    """Where the package is, for processes that start elsewhere."""
-    return {"PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, sys.path)])}
 
 
 def assert_same_bits(ranks: list[dict[str, np.ndarray]], own: tuple[str, ...] = ()) -> None:

@@ -9,8 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.distributed.launch import launch
-from tests.distributed.test_data_parallel import python_path
+from tests.distributed.launch import launch, python_path
 
 SCRIPT = Path(__file__).with_name("faulty.py")
 # Seconds where a user has minutes, so that the tests are short; but what two busy cores need to compile.
@@ -18,20 +17,17 @@ SHORT = {"MS_CPU_COMM_OP_TIMEOUT": "20", "MS_NODE_TIMEOUT": "15"}
 
 
 def test_a_killed_rank_ends_the_others_and_the_training_goes_on_from_its_checkpoints(tmp_path: Path) -> None:
-    run = launch(
-        SCRIPT, 2, "graph", "kill", str(tmp_path), folder=tmp_path, timeout=120, env={**SHORT, **python_path()}
-    )
+    run = launch(SCRIPT, 2, "graph", "kill", str(tmp_path), folder=tmp_path, timeout=120, env=SHORT)
     assert run.returncode not in (0, None), "msrun must end by itself, with an error"
     assert "Error code: -9" in run.logs[-1]
-    env = python_path()
-    run = launch(SCRIPT, 2, "graph", "resume", str(tmp_path), folder=tmp_path / "again", timeout=120, env=env)
+    run = launch(SCRIPT, 2, "graph", "resume", str(tmp_path), folder=tmp_path / "again", timeout=120)
     for log in run.require_success().logs[:2]:
         assert "resumed to the same bits" in log
 
 
 @pytest.mark.parametrize("how", ["graph", "off"])
 def test_a_rank_that_hangs_is_told_of(how: str, tmp_path: Path) -> None:
-    run = launch(SCRIPT, 2, how, "hang", str(tmp_path), folder=tmp_path, timeout=120, env={**SHORT, **python_path()})
+    run = launch(SCRIPT, 2, how, "hang", str(tmp_path), folder=tmp_path, timeout=120, env=SHORT)
     assert run.returncode not in (0, None)
     assert (
         "BoostTrainOneStepCell: rank 0 of 2, after 3 steps: every other rank must answer within "

@@ -92,7 +92,11 @@ class TestConfiguration:
     def test_mode_and_ranks(self, run: Callable[..., Result], config: Callable[[Any], Path]) -> None:
         path = config({"boost": {"adasum": True}})
         assert "mode auto ignores" in run(path).output
-        assert "this run has 4" in run(path, "--mode", "manual", "--ranks", 4).output
+        for ranks, text in (
+            (4, "4 ranks with common.device_number 8 are one"),
+            (12, "must divide the number of ranks"),
+        ):
+            assert text in " ".join(run(path, "--mode", "manual", "--ranks", ranks).output.replace("│", "").split())
 
     @pytest.mark.parametrize(
         ("content", "options", "message"),

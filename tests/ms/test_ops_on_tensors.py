@@ -92,7 +92,7 @@ def test_shapes(shape):
 
 @pytest.mark.parametrize(
     ("dtype", "text"),
-    [(ms.int64, "Int64"), (ms.uint8, "UInt8"), (ms.complex64, "Complex64"), (ms.float64, "float64")],
+    [(ms.int64, "Int64"), (ms.uint8, "uint8"), (ms.complex64, "Complex64"), (ms.float64, "float64")],
     ids=str,
 )
 def test_other_types_are_refused(dtype, text):

