@@ -13,6 +13,7 @@ from .peers import in_mode, mindspore_or_none, settled
 
 # The steps train; at this learning rate they arrive nowhere, and every call has the same answer.
 REST = 1e-30
+# FTRL is not among them: its weights follow from its state alone, at any learning rate.
 OPTIMIZERS: dict[str, dict[str, Any]] = {
     "Momentum": {"momentum": 0.9},
     "SGD": {"momentum": 0.9},
@@ -20,7 +21,6 @@ OPTIMIZERS: dict[str, dict[str, Any]] = {
     "AdamWeightDecay": {"weight_decay": 0.01},
     "Adagrad": {},
     "RMSProp": {},
-    "FTRL": {},
 }
 
 

@@ -30,13 +30,22 @@ def test_the_cells() -> None:
 
 
 @pytest.mark.usefixtures("mode")
-def test_the_levels() -> None:
+def test_the_optimizers() -> None:
     names: dict = {}
     exec(BLOCKS[1], names)
     exec(BLOCKS[2], names)
+    assert np.isfinite(names["loss"].asnumpy())
+    assert names["step"].grad_norm.asnumpy() > 0
+
+
+@pytest.mark.usefixtures("mode")
+def test_the_levels() -> None:
+    names: dict = {}
+    exec(BLOCKS[1], names)
+    exec(BLOCKS[3], names)
     assert names["model"].plan.applies("grad_freeze")
     assert Path("run.jsonl").stat().st_size > 0
 
 
-def test_there_are_three_blocks() -> None:
-    assert len(BLOCKS) == 3
+def test_there_are_four_blocks() -> None:
+    assert len(BLOCKS) == 4
