@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,7 @@ from boost_ext import ops
 
 from .data import uniform
 from .harness import Case, Peer
-from .peers import in_mode, mindspore_or_none, settled, torch_or_none
+from .peers import mindspore_or_none, optimizer_peers, torch_or_none, torch_weights
 
 LR, BETA1 = 0.1, 0.9
 Shape = tuple[int, ...]
@@ -88,9 +87,7 @@ def _torch(weights: Any, grads: Any, beta1: float | None) -> Iterator[Peer]:
     torch = torch_or_none()
     if not torch or beta1 is not None or not hasattr(torch.optim, "Adafactor"):
         return
-    tensors = [torch.from_numpy(w) for w in weights]
-    for tensor, grad in zip(tensors, grads, strict=True):
-        tensor.grad = torch.from_numpy(grad)
+    tensors = torch_weights(weights, grads)
     optimizer = torch.optim.Adafactor(tensors, lr=LR, weight_decay=0.0, foreach=True)
 
     def run() -> Any:
@@ -101,29 +98,15 @@ def _torch(weights: Any, grads: Any, beta1: float | None) -> Iterator[Peer]:
 
 
 def _mindspore(weights: Any, grads: Any, beta1: float | None, goal: float, tiny: bool) -> Iterator[Peer]:
-    """Gradients are Parameters of a Cell: as arguments they would cost 15 µs each."""
     ms = mindspore_or_none()
     if ms is None:
         return
 
-    class Step(ms.nn.Cell):  # type: ignore[name-defined]
-        def __init__(self) -> None:
-            super().__init__()
-            made = self.made("w", weights)
-            self.optimizer = ms.nn.AdaFactor(made, learning_rate=LR, beta1=beta1, relative_step=False)
-            self.grads = ms.ParameterTuple(self.made("g", grads))
-
-        def made(self, prefix: str, arrays: Any) -> Any:
-            return [ms.Parameter(ms.Tensor(a), name=f"{prefix}{i}") for i, a in enumerate(arrays)]
-
-        def construct(self) -> Any:
-            return self.optimizer(self.grads)
-
-    for label, mode in (("PyNative", ms.PYNATIVE_MODE), ("graph", ms.GRAPH_MODE)):
-        expected = goal if label == "PyNative" or not tiny else None
-        yield Peer(f"nn.AdaFactor {label}", partial(_stepped, Step()), expected, partial(in_mode, mode))
-
-
-def _stepped(cell: Any) -> Any:
-    cell()
-    return settled(list(cell.optimizer.parameters))
+    yield from optimizer_peers(
+        "nn.AdaFactor",
+        lambda parameters: ms.nn.AdaFactor(parameters, learning_rate=LR, beta1=beta1, relative_step=False),
+        weights,
+        grads,
+        pynative_goal=goal,
+        graph_goal=None if tiny else goal,
+    )

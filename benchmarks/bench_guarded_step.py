@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -19,7 +18,7 @@ from boost_ext import ops
 
 from .data import split, uniform
 from .harness import Case, Peer
-from .peers import in_mode, mindspore_or_none, settled, torch_or_none
+from .peers import mindspore_or_none, optimizer_peers, torch_or_none, torch_weights
 
 LR, BETA1, BETA2 = 0.1, 0.9, 0.999
 EPS = 0.5  # beside the corrected root, as PyTorch's; large, or the first step would not show the clipping
@@ -74,9 +73,7 @@ def _torch(weights: Any, grads: Any, clip_norm: float) -> Iterator[Peer]:
     torch = torch_or_none()
     if not torch:
         return
-    tensors = [torch.from_numpy(w) for w in weights]
-    for tensor, grad in zip(tensors, grads, strict=True):
-        tensor.grad = torch.from_numpy(grad)
+    tensors = torch_weights(weights, grads)
     optimizer = torch.optim.Adam(tensors, lr=LR, betas=(BETA1, BETA2), eps=EPS, fused=True)
     scaler = torch.amp.GradScaler("cpu", init_scale=1.0, growth_interval=2**31 - 1)
     scaler.scale(torch.ones(()))
@@ -97,22 +94,15 @@ def _mindspore(weights: Any, grads: Any, clip_norm: float) -> Iterator[Peer]:
     if ms is None:
         return
 
-    class Step(ms.nn.Cell):  # type: ignore[name-defined]
-        def __init__(self) -> None:
-            super().__init__()
-            keywords = {"beta1": BETA1, "beta2": BETA2, "eps": OURS}
-            self.optimizer = ms.nn.Adam(self.made("w", weights), learning_rate=LR, **keywords)
-            self.grads = ms.ParameterTuple(self.made("g", grads))
+    def clipped(grads: Any) -> Any:  # no lambda: the graph compiler reads its source
+        return ms.ops.clip_by_global_norm(grads, clip_norm)
 
-        def made(self, prefix: str, arrays: Any) -> Any:
-            return [ms.Parameter(ms.Tensor(a), name=f"{prefix}{i}") for i, a in enumerate(arrays)]
-
-        def construct(self) -> Any:
-            return self.optimizer(ms.ops.clip_by_global_norm(self.grads, clip_norm))
-
-    def run(cell: Any) -> Any:
-        cell()
-        return settled(list(cell.optimizer.parameters))
-
-    for label, mode in (("PyNative", ms.PYNATIVE_MODE), ("graph", ms.GRAPH_MODE)):
-        yield Peer(f"clip_by_global_norm, nn.Adam {label}", partial(run, Step()), goal=4, around=partial(in_mode, mode))
+    yield from optimizer_peers(
+        "clip_by_global_norm, nn.Adam",
+        lambda parameters: ms.nn.Adam(parameters, learning_rate=LR, beta1=BETA1, beta2=BETA2, eps=OURS),
+        weights,
+        grads,
+        pynative_goal=4,
+        graph_goal=4,
+        prepare=clipped,
+    )

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,7 +13,7 @@ from boost_ext import ops
 
 from .data import split, uniform
 from .harness import Case, Peer
-from .peers import bfloat16, in_mode, mindspore_or_none, settled, torch_or_none
+from .peers import bfloat16, mindspore_or_none, optimizer_peers, torch_or_none, torch_weights
 
 LR = 0.1
 ADAM = {"beta1": 0.9, "beta2": 0.999, "eps": 1e-8}
@@ -215,9 +214,7 @@ def _torch(rule: Rule, weights: Any, grads: Any) -> Iterator[Peer]:
     name, keywords = rule.torch
 
     def stepped(kind: str) -> Any:
-        tensors = [torch.from_numpy(w.copy()) for w in weights]
-        for tensor, grad in zip(tensors, grads, strict=True):
-            tensor.grad = torch.from_numpy(grad)
+        tensors = torch_weights([w.copy() for w in weights], grads)
         optimizer = getattr(torch.optim, name)(tensors, lr=LR, **keywords, **{kind: True})
 
         def run() -> Any:
@@ -231,36 +228,19 @@ def _torch(rule: Rule, weights: Any, grads: Any) -> Iterator[Peer]:
 
 
 def _mindspore(rule: Rule, weights: Any, grads: Any, goal: float, tiny: bool) -> Iterator[Peer]:
-    """Gradients are Parameters of a Cell: as arguments they would cost 15 µs each."""
     ms = mindspore_or_none()
     if ms is None or rule.mindspore is None:
         return
     name, keywords = rule.mindspore
 
-    class Step(ms.nn.Cell):  # type: ignore[name-defined]
-        def __init__(self) -> None:
-            super().__init__()
-            self.optimizer = getattr(ms.nn, name)(self.made("w", weights), learning_rate=LR, **keywords)
-            self.grads = ms.ParameterTuple(self.made("g", grads))
-
-        def made(self, prefix: str, arrays: Any) -> Any:
-            return [ms.Parameter(ms.Tensor(a), name=f"{prefix}{i}") for i, a in enumerate(arrays)]
-
-        def construct(self) -> Any:
-            return self.optimizer(self.grads)
-
-    for label, mode in (("PyNative", ms.PYNATIVE_MODE), ("graph", ms.GRAPH_MODE)):
-        yield Peer(
-            f"nn.{name} {label}",
-            partial(_stepped, Step()),
-            goal if label == "PyNative" or not tiny else None,
-            partial(in_mode, mode),
-        )
-
-
-def _stepped(cell: Any) -> Any:
-    cell()
-    return settled(list(cell.optimizer.parameters))
+    yield from optimizer_peers(
+        f"nn.{name}",
+        lambda parameters: getattr(ms.nn, name)(parameters, learning_rate=LR, **keywords),
+        weights,
+        grads,
+        pynative_goal=goal,
+        graph_goal=None if tiny else goal,
+    )
 
 
 def masters(n: int) -> Iterator[Case]:

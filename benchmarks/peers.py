@@ -50,6 +50,16 @@ def torch_bfloat16(array: Any) -> Any:
     return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
 
 
+def torch_weights(weights: Any, grads: Any) -> list[Any]:
+    """Tensors on the storage of the weights, with their gradients, as ``torch.optim`` takes them."""
+    torch = torch_or_none()
+    assert torch is not None
+    tensors = [torch.from_numpy(w) for w in weights]
+    for tensor, grad in zip(tensors, grads, strict=True):
+        tensor.grad = torch.from_numpy(grad)
+    return tensors
+
+
 def mindspore_peers(
     name: str,
     function: Callable[..., Any],
@@ -92,6 +102,57 @@ def mindspore_peers(
         peer("PyNative", ms.PYNATIVE_MODE, pynative_goal),
         peer("graph", ms.GRAPH_MODE, graph_goal),
     )
+
+
+def optimizer_cell(
+    make: Callable[[Any], Any], weights: Any, grads: Any, prepare: Callable[[Any], Any] | None = None
+) -> Any:
+    """A Cell that steps an optimizer, which `make` makes of the weights' Parameters, on gradients that went through
+    `prepare`. It holds them: as arguments they would cost 15 µs each."""
+    ms = mindspore_or_none()
+    assert ms is not None
+
+    def parameters(prefix: str, arrays: Any) -> list[Any]:
+        return [ms.Parameter(ms.Tensor(a), name=f"{prefix}{i}") for i, a in enumerate(arrays)]
+
+    class Step(ms.nn.Cell):  # type: ignore[name-defined]
+        def __init__(self) -> None:
+            super().__init__()
+            self.optimizer = make(parameters("w", weights))
+            self.grads = ms.ParameterTuple(parameters("g", grads))
+
+        def construct(self) -> Any:
+            if prepare is None:
+                return self.optimizer(self.grads)
+            return self.optimizer(prepare(self.grads))
+
+    return Step()
+
+
+def stepped(cell: Any) -> Any:
+    """The weights after a step of an :func:`optimizer_cell`."""
+    cell()
+    return settled(list(cell.optimizer.parameters))
+
+
+def optimizer_peers(
+    name: str,
+    make: Callable[[Any], Any],
+    weights: Any,
+    grads: Any,
+    *,
+    pynative_goal: float | None,
+    graph_goal: float | None,
+    prepare: Callable[[Any], Any] | None = None,
+) -> Iterator[Peer]:
+    """An :func:`optimizer_cell` in both modes, each with weights of its own."""
+    from .harness import Peer
+
+    ms = mindspore_or_none()
+    assert ms is not None
+    for label, mode, goal in (("PyNative", ms.PYNATIVE_MODE, pynative_goal), ("graph", ms.GRAPH_MODE, graph_goal)):
+        run = partial(stepped, optimizer_cell(make, weights, grads, prepare))
+        yield Peer(f"{name} {label}", run, goal, partial(in_mode, mode))
 
 
 def settled(result: Any) -> Any:

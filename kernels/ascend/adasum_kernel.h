@@ -36,7 +36,8 @@ template <class T> class AdasumDots {
     AscendC::Duplicate(total_.Get<float>(), 0.0F, kDots * kLanes);
     for (std::int64_t at = range_.begin; at < range_.end; at += kTile) {
       const std::uint32_t count = TileCount(range_.end - at, kTile);
-      CopyIn(at, count);
+      CopyIn(a_in_, a_, at, count);
+      CopyIn(b_in_, b_, at, count);
       Compute(count);
     }
     AscendC::PipeBarrier<PIPE_V>();
@@ -50,15 +51,6 @@ template <class T> class AdasumDots {
   static constexpr std::uint32_t kTile = 4096;
   static constexpr std::uint32_t kDots = 3;
   static constexpr std::uint32_t kRow = 8;  // float32 values in 32 bytes
-
-  __aicore__ inline void CopyIn(std::int64_t at, std::uint32_t count) {
-    AscendC::LocalTensor<T> a = a_in_.AllocTensor<T>();
-    Load(a, a_, at, count);
-    a_in_.EnQue(a);
-    AscendC::LocalTensor<T> b = b_in_.AllocTensor<T>();
-    Load(b, b_, at, count);
-    b_in_.EnQue(b);
-  }
 
   __aicore__ inline void Compute(std::uint32_t count) {
     AscendC::LocalTensor<T> a = a_in_.DeQue<T>();
@@ -143,7 +135,8 @@ template <class T> class AdasumCombine {
     of_b_ = Coefficient(ab, d.GetValue(2));
     for (std::int64_t at = range_.begin; at < range_.end; at += kTile) {
       const std::uint32_t count = TileCount(range_.end - at, kTile);
-      CopyIn(at, count);
+      CopyIn(a_in_, a_, at, count);
+      CopyIn(b_in_, b_, at, count);
       Compute(count);
       CopyOut(at, count);
     }
@@ -154,15 +147,6 @@ template <class T> class AdasumCombine {
 
   __aicore__ inline float Coefficient(float ab, float norm2) const {
     return norm2 == 0.0F ? 1.0F : 1.0F - 0.5F * (ab / norm2);
-  }
-
-  __aicore__ inline void CopyIn(std::int64_t at, std::uint32_t count) {
-    AscendC::LocalTensor<T> a = a_in_.AllocTensor<T>();
-    Load(a, a_, at, count);
-    a_in_.EnQue(a);
-    AscendC::LocalTensor<T> b = b_in_.AllocTensor<T>();
-    Load(b, b_, at, count);
-    b_in_.EnQue(b);
   }
 
   __aicore__ inline void Compute(std::uint32_t count) {

@@ -51,12 +51,6 @@ template <class T, bool pair> class PcaBackProject {
  private:
   static constexpr std::uint32_t kTile = 3072;
 
-  __aicore__ inline void CopyIn(std::int64_t at, std::uint32_t count) {
-    AscendC::LocalTensor<T> p = P_in_.template AllocTensor<T>();
-    Load(p, P_, at, count);
-    P_in_.EnQue(p);
-  }
-
   __aicore__ inline void Compute(std::int64_t at, const AscendC::LocalTensor<T>& x, const AscendC::LocalTensor<T>& y,
                                  std::uint32_t count) {
     AscendC::LocalTensor<float> wide = wide_.Get<float>();
@@ -70,7 +64,7 @@ template <class T, bool pair> class PcaBackProject {
     }
     AscendC::PipeBarrier<PIPE_V>();
     for (std::uint32_t r = 0; r < k_; ++r) {
-      CopyIn(r * columns_ + column_ + at, count);
+      CopyIn(P_in_, P_, r * columns_ + column_ + at, count);
       AscendC::LocalTensor<T> p = P_in_.template DeQue<T>();
       AscendC::LocalTensor<float> row = Widen(p, wide, count);
       AscendC::Axpy(x_sum, row, v.GetValue(r), count);

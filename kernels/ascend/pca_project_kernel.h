@@ -72,13 +72,6 @@ template <class T> class PcaProject {
     AscendC::PipeBarrier<PIPE_ALL>();
   }
 
-  __aicore__ inline void CopyIn(AscendC::TQue<AscendC::TPosition::VECIN, 1>& queue,
-                                const AscendC::GlobalTensor<T>& from, std::int64_t at, std::uint32_t count) {
-    AscendC::LocalTensor<T> x = queue.template AllocTensor<T>();
-    Load(x, from, at, count);
-    queue.EnQue(x);
-  }
-
   __aicore__ inline void Compute(const AscendC::LocalTensor<float>& g, const AscendC::LocalTensor<float>& total,
                                  std::uint32_t count) {
     AscendC::LocalTensor<T> p = P_in_.template DeQue<T>();

@@ -24,6 +24,15 @@ __aicore__ inline void Store(const AscendC::GlobalTensor<T>& to, std::int64_t at
   AscendC::DataCopyPad(to[at], from, copy);
 }
 
+// The same into the next tile of a queue.
+template <class T>
+__aicore__ inline void CopyIn(AscendC::TQue<AscendC::TPosition::VECIN, 1>& queue, const AscendC::GlobalTensor<T>& from,
+                              std::int64_t at, std::uint32_t count) {
+  AscendC::LocalTensor<T> x = queue.template AllocTensor<T>();
+  Load(x, from, at, count);
+  queue.EnQue(x);
+}
+
 // The values of a tile in float32: itself, or converted into `wide`.
 template <class T>
 __aicore__ inline AscendC::LocalTensor<float> Widen(const AscendC::LocalTensor<T>& x,

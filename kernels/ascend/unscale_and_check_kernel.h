@@ -28,7 +28,7 @@ template <class T> class UnscaleAndCheck {
     AscendC::Duplicate(lanes_.Get<float>(), 0.0F, kLanes);
     for (std::int64_t at = range_.begin; at < range_.end; at += kTile) {
       const std::uint32_t count = TileCount(range_.end - at, kTile);
-      CopyIn(at, count);
+      CopyIn(in_, grads_, at, count);
       Compute(count);
       if (scale_ != 1.0F) CopyOut(at, count);
     }
@@ -38,12 +38,6 @@ template <class T> class UnscaleAndCheck {
  private:
   // Eight thousand elements fill most of UB for float32, and no tile has more than 255 repeats.
   static constexpr std::uint32_t kTile = 8192;
-
-  __aicore__ inline void CopyIn(std::int64_t at, std::uint32_t count) {
-    AscendC::LocalTensor<T> g = in_.AllocTensor<T>();
-    Load(g, grads_, at, count);
-    in_.EnQue(g);
-  }
 
   __aicore__ inline void Compute(std::uint32_t count) {
     AscendC::LocalTensor<T> g = in_.DeQue<T>();

@@ -62,16 +62,9 @@ inline std::string wrong(const std::function<void(Kernel&)>& body) {
   });
 }
 
-#define CHECK_WRONG(message, ...)                                                                    \
-  do {                                                                                               \
-    const std::string got = native::wrong([&]([[maybe_unused]] native::Kernel& k) { __VA_ARGS__; }); \
-    if (got == (message)) {                                                                          \
-      ++native::passed;                                                                              \
-    } else {                                                                                         \
-      ++native::failed;                                                                              \
-      std::printf("%s:%d: expected \"%s\", got \"%s\"\n", __FILE__, __LINE__, message, got.c_str()); \
-    }                                                                                                \
-  } while (false)
+#define CHECK_WRONG(message, ...)                 \
+  native::check_text(__FILE__, __LINE__, message, \
+                     native::wrong([&]([[maybe_unused]] native::Kernel& k) { __VA_ARGS__; }))
 #define CHECK_RIGHT(...) CHECK_WRONG("nothing", __VA_ARGS__)
 
 }  // namespace native

@@ -7,9 +7,7 @@ from __future__ import annotations
 
 import os
 import secrets
-import socket
 import subprocess
-import sys
 import time
 from contextlib import suppress
 from dataclasses import dataclass
@@ -18,6 +16,7 @@ from pathlib import Path
 import psutil
 
 import boost_ext
+from boost_ext.training import msrun
 
 MARKER = "BOOST_EXT_LAUNCH"
 ROOT = Path(__file__).parents[2]
@@ -50,16 +49,10 @@ def launch(
     msrun is a session of its own, and may outlive it.
     """
     logs = folder / "logs"
-    command = [sys.executable, "-m", "mindspore.parallel.cluster.run"]
-    command += ["--worker_num", str(ranks), "--local_worker_num", str(ranks)]
-    command += ["--master_addr", "127.0.0.1", "--master_port", str(_free_port())]
-    command += ["--log_dir", str(logs), "--join", "True", str(script), *arguments]
+    command = msrun.command(ranks, logs, script, *arguments)
     environment = {
-        **os.environ,
+        **msrun.environment(threads=1),
         "GLOG_v": "3",
-        "OMP_NUM_THREADS": "1",
-        # msrun starts plain "python": it must be this one.
-        "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")]),
         **python_path(),
         MARKER: secrets.token_hex(8),
         **(env or {}),
@@ -85,9 +78,3 @@ def _kill_marked(marker: str) -> None:
         with suppress(psutil.Error):
             if process.environ().get(MARKER) == marker:
                 process.kill()
-
-
-def _free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])

@@ -142,8 +142,7 @@ class TestCell:
             reducer_flag = parallel_mode != "stand_alone"
 
         Cell.parallel_mode = parallel_mode
-        monkeypatch.setattr(adasum_step.GlobalComm, "INITED", True)
-        monkeypatch.setattr(adasum_step, "get_group_size", lambda: ranks)
+        monkeypatch.setattr(adasum_step, "rank_count", lambda: ranks)
         plan = AutoBoost("O0").plan
         update, after = adasum_step.over_nodes(Cell(), StepOptions(adasum_devices=2), plan)
         assert update is None

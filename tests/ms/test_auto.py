@@ -263,8 +263,7 @@ class TestOptions:
     def test_refused(self, monkeypatch: pytest.MonkeyPatch) -> None:
         from boost_ext.ms import auto
 
-        monkeypatch.setattr(auto.GlobalComm, "INITED", True)
-        monkeypatch.setattr(auto, "get_group_size", lambda: 12)
+        monkeypatch.setattr(auto, "rank_count", lambda: 12)
         boost = AutoBoost("O0", manual(adasum=True))
         assert boost.plan.refused == ("adasum",)
         net = Mlp()

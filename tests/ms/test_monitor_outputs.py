@@ -114,7 +114,7 @@ def test_wrong_cells() -> None:
 def test_a_callback_of_another_rank_records_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("boost_ext.ms.monitor.GlobalComm.INITED", True)
     monkeypatch.setattr("boost_ext.ms.monitor.get_rank", lambda: 1)
-    monkeypatch.setattr("boost_ext.ms.monitor.get_group_size", lambda: 4)
+    monkeypatch.setattr("boost_ext.ms.monitor.rank_count", lambda: 4)
     cell = Fake()
     with quiet() as monitor:
         monitor.record(cell, 1.0)

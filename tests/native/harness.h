@@ -27,18 +27,22 @@ inline int failed = 0;
     }                                                                           \
   } while (false)
 
-#define CHECK_THROWS(statement, exception, message)                                                  \
-  do {                                                                                               \
-    std::string got = "nothing";                                                                     \
-    try {                                                                                            \
-      statement;                                                                                     \
-    } catch (const exception& e) { got = e.what(); }                                                 \
-    if (got == (message)) {                                                                          \
-      ++native::passed;                                                                              \
-    } else {                                                                                         \
-      ++native::failed;                                                                              \
-      std::printf("%s:%d: expected \"%s\", got \"%s\"\n", __FILE__, __LINE__, message, got.c_str()); \
-    }                                                                                                \
+inline void check_text(const char* file, int line, const std::string& expected, const std::string& got) {
+  if (got == expected) {
+    ++passed;
+  } else {
+    ++failed;
+    std::printf("%s:%d: expected \"%s\", got \"%s\"\n", file, line, expected.c_str(), got.c_str());
+  }
+}
+
+#define CHECK_THROWS(statement, exception, message)       \
+  do {                                                    \
+    std::string got = "nothing";                          \
+    try {                                                 \
+      statement;                                          \
+    } catch (const exception& e) { got = e.what(); }      \
+    native::check_text(__FILE__, __LINE__, message, got); \
   } while (false)
 
 using boost_ext::DType;

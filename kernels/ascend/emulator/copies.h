@@ -28,53 +28,53 @@ template <class T> void store_global(std::uint8_t* target, const std::uint8_t* s
 
 inline std::int64_t round_up(std::int64_t bytes) { return (bytes + kBlockBytes - 1) / kBlockBytes * kBlockBytes; }
 
+inline void check_blocks(const AscendC::DataCopyParams& p) {
+  expect(p.blockCount >= 1 && p.blockCount <= 4095, "DataCopy: blockCount from 1 to 4095, got ", p.blockCount);
+  expect(p.blockLen >= 1, "DataCopy: blockLen from 1, got 0");
+}
+
+// fn(to, from) for each block of a copy, in bytes.
+template <class Fn> void each_block(const AscendC::DataCopyParams& p, Fn fn) {
+  for (std::int64_t b = 0; b < p.blockCount; ++b) {
+    fn(b * (p.blockLen + p.dstGap) * kBlockBytes, b * (p.blockLen + p.srcGap) * kBlockBytes);
+  }
+}
+
 }  // namespace emulator
 
 namespace AscendC {
 
 // Lengths and gaps in blocks of 32 bytes, gaps from the end of a block to the start of the next one.
 template <class T> void DataCopy(const LocalTensor<T>& dst, const GlobalTensor<T>& src, const DataCopyParams& p) {
-  emulator::expect(p.blockCount >= 1 && p.blockCount <= 4095, "DataCopy: blockCount from 1 to 4095, got ",
-                   p.blockCount);
-  emulator::expect(p.blockLen >= 1, "DataCopy: blockLen from 1, got 0");
+  emulator::check_blocks(p);
   dst.aligned("DataCopy");
   const std::int64_t bytes = p.blockLen * emulator::kBlockBytes;
+  const auto size = static_cast<std::int64_t>(sizeof(T));
   emulator::Instruction it("DataCopy", PIPE_MTE2);
-  for (std::int64_t b = 0; b < p.blockCount; ++b) {
-    const std::int64_t to = b * (p.blockLen + p.dstGap) * emulator::kBlockBytes;
-    const std::int64_t from = b * (p.blockLen + p.srcGap) * emulator::kBlockBytes;
-    const auto size = static_cast<std::int64_t>(sizeof(T));
+  emulator::each_block(p, [&](std::int64_t to, std::int64_t from) {
     it.writes(dst.at("DataCopy", to / size, bytes / size), bytes);
     it.reads_global(src.at("DataCopy", from, bytes), bytes);
-  }
+  });
   it.go();
-  for (std::int64_t b = 0; b < p.blockCount; ++b) {
-    const std::int64_t to = b * (p.blockLen + p.dstGap) * emulator::kBlockBytes;
-    const std::int64_t from = b * (p.blockLen + p.srcGap) * emulator::kBlockBytes;
+  emulator::each_block(p, [&](std::int64_t to, std::int64_t from) {
     std::memcpy(dst.data("DataCopy") + to, src.at("DataCopy", from, bytes), static_cast<std::size_t>(bytes));
-  }
+  });
 }
 
 template <class T> void DataCopy(const GlobalTensor<T>& dst, const LocalTensor<T>& src, const DataCopyParams& p) {
-  emulator::expect(p.blockCount >= 1 && p.blockCount <= 4095, "DataCopy: blockCount from 1 to 4095, got ",
-                   p.blockCount);
-  emulator::expect(p.blockLen >= 1, "DataCopy: blockLen from 1, got 0");
+  emulator::check_blocks(p);
   src.aligned("DataCopy");
   const std::int64_t bytes = p.blockLen * emulator::kBlockBytes;
+  const auto size = static_cast<std::int64_t>(sizeof(T));
   emulator::Instruction it("DataCopy", PIPE_MTE3);
-  for (std::int64_t b = 0; b < p.blockCount; ++b) {
-    const std::int64_t to = b * (p.blockLen + p.dstGap) * emulator::kBlockBytes;
-    const std::int64_t from = b * (p.blockLen + p.srcGap) * emulator::kBlockBytes;
-    const auto size = static_cast<std::int64_t>(sizeof(T));
+  emulator::each_block(p, [&](std::int64_t to, std::int64_t from) {
     it.reads(src.at("DataCopy", from / size, bytes / size), bytes);
     it.writes_global(dst.at("DataCopy", to, bytes), bytes);
-  }
+  });
   it.go();
-  for (std::int64_t b = 0; b < p.blockCount; ++b) {
-    const std::int64_t to = b * (p.blockLen + p.dstGap) * emulator::kBlockBytes;
-    const std::int64_t from = b * (p.blockLen + p.srcGap) * emulator::kBlockBytes;
+  emulator::each_block(p, [&](std::int64_t to, std::int64_t from) {
     emulator::store_global<T>(dst.at("DataCopy", to, bytes), src.data("DataCopy") + from, bytes);
-  }
+  });
 }
 
 // The hardware rounds a length down to whole blocks, silently; here that is an error.

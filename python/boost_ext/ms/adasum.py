@@ -15,6 +15,7 @@ from mindspore.communication import GlobalComm, create_group, get_group_size
 
 from boost_ext.adasum import Exchange, Schedule, padded, schedule
 from boost_ext.ms import native
+from boost_ext.ms.ranks import rank_count
 
 __all__ = ["AdaSum", "group_of"]
 
@@ -204,7 +205,7 @@ class AdaSum(nn.Cell):
             if not isinstance(p, Parameter) or p.dtype not in _FLOATS:
                 got = p.dtype if isinstance(p, Parameter) else type(p).__name__
                 raise TypeError(f"AdaSum: parameter_tuple must hold float32, float16 or bfloat16 Parameters, got {got}")
-        ranks = get_group_size() if GlobalComm.INITED else 1
+        ranks = rank_count()
         if ranks != device_number * group_number:
             raise ValueError(
                 f"AdaSum: device_number * group_number must be the number of ranks, {ranks}, got "

@@ -5,16 +5,16 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 from mindspore import Parameter, ParameterTuple, Tensor, nn, ops
-from mindspore.common.initializer import initializer
-from mindspore.communication import GlobalComm, get_group_size, get_rank
+from mindspore.communication import get_rank
 
 from boost_ext.adasum import Schedule
 from boost_ext.ms import native
 from boost_ext.ms.adasum import AdaSum, group_of
 from boost_ext.ms.grad_reducer import GradReducer
 from boost_ext.ms.options import StepOptions
+from boost_ext.ms.ranks import rank_count
+from boost_ext.ms.state import filled
 from boost_ext.plan import adasum_obstacle
 
 if TYPE_CHECKING:
@@ -38,7 +38,8 @@ class AdaSumUpdate(nn.Cell):
         self.optimizer = optimizer
         self.parameters = optimizer.parameters
         self.old = ParameterTuple(
-            Parameter(_like(p), name=f"adasum.old.{p.name}", requires_grad=False) for p in self.parameters
+            Parameter(filled(p.shape, 0, p.dtype), name=f"adasum.old.{p.name}", requires_grad=False)
+            for p in self.parameters
         )
         self.adasum = AdaSum(rank, device_number, group_number, self.parameters)
         self.keep = native.AdasumPartCopy()
@@ -49,18 +50,12 @@ class AdaSumUpdate(nn.Cell):
         return self.adasum.update(ops.depend(self.parameters, stepped), self.old)
 
 
-def _like(p: Parameter) -> Tensor:
-    if 0 in p.shape:  # which initializer() refuses
-        return Tensor(np.empty(p.shape, np.float32), p.dtype)
-    return initializer("zeros", p.shape, p.dtype)
-
-
 def over_nodes(cell: Any, options: StepOptions, plan: Plan | None) -> tuple[AdaSumUpdate | None, Plan | None]:
     """The optimizer of a training cell over nodes, if AdaSum was asked for and is possible; and what the plan says."""
     devices = options.adasum_devices
     if devices is None:
         return None, plan
-    ranks = get_group_size() if GlobalComm.INITED else 1
+    ranks = rank_count()
     obstacle = adasum_obstacle(ranks, devices)
     reason = obstacle[1] if obstacle else ""
     if not cell.reducer_flag:

@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from mindspore import Parameter, nn
-from mindspore.communication import GlobalComm, get_group_size
 
 from boost_ext.config import FEATURES, BoostConfig
 from boost_ext.ms.grad_freeze import GradientFreeze
@@ -17,6 +16,7 @@ from boost_ext.ms.less_bn import LessBNReport, remove_batch_norms, replace_head
 from boost_ext.ms.optimizer_copy import restrict
 from boost_ext.ms.options import StepOptions
 from boost_ext.ms.process import OptimizerProcess, ParameterProcess
+from boost_ext.ms.ranks import rank_count
 from boost_ext.plan import plan
 
 __all__ = ["AutoBoost"]
@@ -57,8 +57,7 @@ class AutoBoost:
         self, level: str = "O0", boost_config_dict: BoostConfig | Mapping[str, Any] | str | os.PathLike[str] = ""
     ) -> None:
         config = BoostConfig.load(boost_config_dict)
-        ranks = get_group_size() if GlobalComm.INITED else 1
-        self.plan = plan(level, config, rank_size=ranks)
+        self.plan = plan(level, config, rank_size=rank_count())
         self.config = config.at_level(level)
         self.level = level
         self._decided = self.plan  # before a network is seen

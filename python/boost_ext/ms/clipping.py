@@ -1,4 +1,4 @@
-"""Clipping by the global norm within a training step: its state, and the slot for optimizers that do not fold it in."""
+"""Clipping by the global norm within a training step: its state, and the pass for optimizers that do not fold it in."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import numbers
 from typing import Any
 
 import mindspore as ms
-from mindspore import Tensor, nn, ops
+from mindspore import Tensor, nn
 
 from boost_ext.ms import native
 from boost_ext.ms.state import state
 
-__all__ = ["Clipped", "Clipping", "checked_clip_norm"]
+__all__ = ["ClipInPlace", "Clipping", "checked_clip_norm"]
 
 
 def checked_clip_norm(owner: str, value: Any) -> float | None:
@@ -42,18 +42,13 @@ class Clipping:
         self.divisor = state("clip.divisor", [1.0], ms.float32)
 
 
-class Clipped(nn.Cell):
-    """An apply slot whose gradients, without a loss scale of the cell, are clipped in place before."""
+class ClipInPlace(nn.Cell):
+    """``cell(grads)``: clip gradients that hold no loss scale of the cell; the result comes after the write."""
 
-    clipping = None  # which the guard has to fill in
-
-    def __init__(self, slot: nn.Cell, clipping: Clipping) -> None:
+    def __init__(self, clipping: Clipping) -> None:
         super().__init__(auto_prefix=False)
-        self.slot = slot
-        self.unscales, self.skips = slot.unscales, slot.skips
         self.settings, self.norm = clipping.settings, clipping.norm
         self.clip = native.ClipByGlobalNorm()
 
-    def construct(self, loss: Tensor, grads: Any, scale: Tensor, *inputs: Tensor) -> Tensor:
-        grads = ops.depend(grads, self.clip(self.settings, self.norm, grads))
-        return self.slot(loss, grads, scale, *inputs)
+    def construct(self, grads: Any) -> Tensor:
+        return self.clip(self.settings, self.norm, grads)

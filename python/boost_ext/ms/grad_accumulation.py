@@ -9,7 +9,7 @@ from mindspore import Parameter, ParameterTuple, Tensor, nn, ops
 from mindspore.common.initializer import initializer
 
 from boost_ext.ms import native
-from boost_ext.ms.clipping import Clipping
+from boost_ext.ms.clipping import ClipInPlace, Clipping
 from boost_ext.ms.state import state
 
 __all__ = ["GradientAccumulation", "checked_steps"]
@@ -87,9 +87,7 @@ class GradientAccumulation(nn.Cell):
             of_weight = {id(w): a for w, a in zip(share.optimizer.parameters, share.accumulators, strict=True)}
             self.accumulators = ParameterTuple(of_weight[id(w)] for w in weights)
             self.count = share.count
-        self.clip = None
-        if clipping is not None:
-            self.clip, self.clip_settings, self.clip_norm = native.ClipByGlobalNorm(), clipping.settings, clipping.norm
+        self.clip = None if clipping is None else ClipInPlace(clipping)
         self.dtypes = tuple(w.dtype for w in weights)
         self.accumulate = native.Accumulate()
         self.steps = Tensor([steps], ms.float32)
@@ -102,7 +100,7 @@ class GradientAccumulation(nn.Cell):
         count = ops.depend(self.count, done) + 1
         if count >= self.max_accumulation_step:
             if self.clip is not None:
-                done = ops.depend(done, self.clip(self.clip_settings, self.clip_norm, self.accumulators))
+                done = ops.depend(done, self.clip(self.accumulators))
             loss = ops.depend(loss, self.optimizer(ops.depend(self._mean(), done)))
             ops.assign(self.count, self.zero)
         else:

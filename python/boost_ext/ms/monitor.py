@@ -13,11 +13,12 @@ from typing import Any
 import mindspore as ms
 import numpy as np
 from mindspore import ParameterTuple, Tensor, nn
-from mindspore.communication import GlobalComm, get_group_size, get_rank
+from mindspore.communication import GlobalComm, get_rank
 from rich.console import Console
 
 import boost_ext
 from boost_ext.ms import native
+from boost_ext.ms.ranks import rank_count
 from boost_ext.run_log import End, Header, Parameters, RunLogWriter, Step
 
 __all__ = ["BoostMonitor"]
@@ -94,7 +95,7 @@ class BoostMonitor(ms.Callback):
         if path is None and summary is None and not per_print_steps:
             raise ValueError("BoostMonitor: nothing to record to: give path, summary or per_print_steps")
         self._rank: int = get_rank() if GlobalComm.INITED else 0
-        self._ranks: int = get_group_size() if GlobalComm.INITED else 1
+        self._ranks: int = rank_count()
         self._active = self._rank == 0 or "{rank}" in str(path)
         self._path = None if path is None else Path(str(path).replace("{rank}", str(self._rank)))
         self._every, self._per_print_steps, self._instrument = every, per_print_steps, instrument

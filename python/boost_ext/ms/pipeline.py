@@ -15,7 +15,7 @@ from mindspore import Parameter, ParameterTuple, Tensor, nn, ops
 
 from boost_ext.config import DimReduceConfig
 from boost_ext.ms import native
-from boost_ext.ms.clipping import Clipped, Clipping
+from boost_ext.ms.clipping import ClipInPlace, Clipping
 from boost_ext.ms.compiled import Gradients
 from boost_ext.ms.dim_reduce import DimReduce
 from boost_ext.ms.grad_accumulation import GradientAccumulation
@@ -33,6 +33,7 @@ __all__ = [
     "ApplyDimReduce",
     "ApplyFused",
     "ApplyOptimizer",
+    "ApplySlot",
     "Choice",
     "GroupGuard",
     "Guard",
@@ -45,12 +46,22 @@ SLOTS = ("source", "guard", "apply", "update_scale")
 """What the slot clock tells apart; the hold slot is part of apply, which calls it."""
 
 
-class ApplyOptimizer(nn.Cell):
-    """The apply slot: the optimizer, on gradients that the guard has unscaled."""
+class ApplySlot(nn.Cell):
+    """``cell(loss, grads, scale, *inputs)``: gradients into weights; returns the loss.
+
+    Attributes:
+        unscales: it takes the loss scale out of the gradients, which the guard then only reads.
+        skips: it gets the flag of the guard in the place of the inputs, and heeds it.
+        clipping: what the guard has to fill in for it, or None.
+    """
 
     unscales = False
     skips = False
-    clipping = None
+    clipping: Clipping | None = None
+
+
+class ApplyOptimizer(ApplySlot):
+    """The apply slot: the optimizer, on gradients that the guard has unscaled."""
 
     def __init__(self, optimizer: nn.Cell) -> None:
         super().__init__(auto_prefix=False)
@@ -60,7 +71,7 @@ class ApplyOptimizer(nn.Cell):
         return ops.depend(loss, self.optimizer(grads))
 
 
-class ApplyFused(nn.Cell):
+class ApplyFused(ApplySlot):
     """The apply slot of an optimizer of boost_ext, which takes the scale out of the gradients and heeds the flag; with
     ``clipping`` the guard says what to divide by.
 
@@ -81,14 +92,27 @@ class ApplyFused(nn.Cell):
         return ops.depend(loss, self.optimizer.step_unless(found, divisor, grads))
 
 
-def apply_optimizer(optimizer: nn.Cell, unscale: bool, clipping: Clipping | None, whole: bool) -> nn.Cell:
+class Clipped(ApplySlot):
+    """A slot whose gradients are clipped in place before."""
+
+    def __init__(self, slot: ApplySlot, clipping: Clipping) -> None:
+        super().__init__(auto_prefix=False)
+        self.slot = slot
+        self.unscales, self.skips = slot.unscales, slot.skips
+        self.clip = ClipInPlace(clipping)
+
+    def construct(self, loss: Tensor, grads: Any, scale: Tensor, *inputs: Tensor) -> Tensor:
+        return self.slot(loss, ops.depend(grads, self.clip(grads)), scale, *inputs)
+
+
+def apply_optimizer(optimizer: nn.Cell, unscale: bool, clipping: Clipping | None, whole: bool) -> ApplySlot:
     """The apply slot of an optimizer.
 
     Args:
         unscale: its gradients may hold the loss scale, and the weights must not.
         whole: the gradients reach the guard with one scale, so that it can say what clips them.
     """
-    slot: nn.Cell
+    slot: ApplySlot
     if isinstance(optimizer, (FusedOptimizer, LARS)):
         slot = ApplyFused(optimizer, unscale, clipping if whole else None)
     else:
@@ -96,12 +120,10 @@ def apply_optimizer(optimizer: nn.Cell, unscale: bool, clipping: Clipping | None
     return slot if clipping is None or slot.clipping is not None else Clipped(slot, clipping)
 
 
-class ApplyAccumulated(nn.Cell):
+class ApplyAccumulated(ApplySlot):
     """The hold slot and the apply slot: gradients, scaled ones too, are held until there are enough."""
 
     unscales = True
-    skips = False
-    clipping = None
 
     def __init__(self, accumulation: GradientAccumulation, unscale: bool) -> None:
         super().__init__(auto_prefix=False)
@@ -114,12 +136,10 @@ class ApplyAccumulated(nn.Cell):
         return self.accumulation(loss, grads)
 
 
-class ApplyDimReduce(nn.Cell):
+class ApplyDimReduce(ApplySlot):
     """The apply slot: a dimension-reduced step, which takes scaled gradients."""
 
     unscales = True
-    skips = False
-    clipping = None
 
     def __init__(
         self, network: nn.Cell, optimizer: nn.Cell, config: DimReduceConfig, ranks: Ranks, compile: bool
@@ -209,7 +229,7 @@ class Pipeline(nn.Cell):
         self,
         source: Gradients,
         guard: nn.Cell,
-        apply_slot: nn.Cell,
+        apply_slot: ApplySlot,
         update_scale: nn.Cell | None,
         scale_sense: Parameter,
         barriers: tuple[Parameter, Parameter],

@@ -11,9 +11,14 @@ import numpy.typing as npt
 from mindspore import Tensor, nn, ops
 from mindspore.communication import GlobalComm, get_group_size, get_rank, init
 
-__all__ = ["ALONE", "COLLECTIVE_TIMEOUT", "Ranks", "exchange", "init_ranks", "require_alike"]
+__all__ = ["ALONE", "COLLECTIVE_TIMEOUT", "Ranks", "exchange", "init_ranks", "rank_count", "require_alike"]
 
 COLLECTIVE_TIMEOUT, _ARRIVAL = "MS_CPU_COMM_OP_TIMEOUT", "MS_TOPO_TIMEOUT"
+
+
+def rank_count() -> int:
+    """Processes that have met; 1 before, and alone."""
+    return int(get_group_size()) if GlobalComm.INITED else 1
 
 
 class Ranks(NamedTuple):
@@ -31,9 +36,9 @@ class Ranks(NamedTuple):
     @classmethod
     def of(cls, step: nn.TrainOneStepCell) -> Ranks:
         """Those of a training cell: more than one only in a data-parallel run."""
-        if not step.reducer_flag or not GlobalComm.INITED or get_group_size() == 1:
+        if not step.reducer_flag or rank_count() == 1:
             return ALONE
-        return cls(get_rank(), get_group_size(), bool(step.mean))
+        return cls(get_rank(), rank_count(), bool(step.mean))
 
 
 ALONE = Ranks(0, 1, True)

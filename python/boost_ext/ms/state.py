@@ -4,9 +4,18 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 from mindspore import Parameter, Tensor
+from mindspore.common import initializer
 
-__all__ = ["state"]
+__all__ = ["filled", "state"]
+
+
+def filled(shape: tuple[int, ...], value: float, dtype: Any) -> Tensor:
+    """What a large Parameter starts with. It takes no memory yet, unless it is empty, which initializer() refuses."""
+    if 0 in shape:
+        return Tensor(np.empty(shape, np.float32), dtype)
+    return initializer.initializer(initializer.Constant(value), shape, dtype)
 
 
 def state(name: str, value: Any, dtype: Any = None) -> Parameter:

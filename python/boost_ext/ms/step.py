@@ -27,6 +27,7 @@ from boost_ext.ms.options import StepOptions, step_options
 from boost_ext.ms.pipeline import (
     ApplyAccumulated,
     ApplyDimReduce,
+    ApplySlot,
     Choice,
     GroupGuard,
     Guard,
@@ -156,7 +157,7 @@ class BoostTrainOneStepCell(AlgorithmMethods, nn.TrainOneStepCell):
 
     def _apply_slot(
         self, network: nn.Cell, update: nn.Cell, options: StepOptions, compile: bool, unscale: bool, whole: bool
-    ) -> nn.Cell:
+    ) -> ApplySlot:
         if options.dim_reduce is not None:
             return ApplyDimReduce(network, update, options.dim_reduce, self.ranks, compile)
         if self.accumulation is None:
@@ -201,7 +202,7 @@ class BoostTrainOneStepCell(AlgorithmMethods, nn.TrainOneStepCell):
         return None if self.clipping is None else self.clipping.norm
 
     @property
-    def apply_slot(self) -> nn.Cell:
+    def apply_slot(self) -> ApplySlot:
         """The cell that turns gradients into weights: that of the first pipeline."""
         return self._slots[0][2]
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import zlib
@@ -19,6 +18,7 @@ from typing import Any
 
 from rich.table import Table
 
+from boost_ext.training import msrun
 from boost_ext.training.settings import Settings
 
 __all__ = ["Result", "run", "table"]
@@ -55,17 +55,11 @@ def run(ranks: int, settings: Settings, folder: Path) -> list[Result]:
     if settings.batch_size % ranks:
         raise ValueError(f"train: --batch-size must be a multiple of --ranks = {ranks}, got {settings.batch_size}")
     (folder / _SETTINGS).write_text(json.dumps(settings.as_dict()))
-    threads = str(max(1, (os.cpu_count() or 1) // ranks))
-    # msrun starts plain "python": it must be this one.
-    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
-    environment = {**os.environ, "OMP_NUM_THREADS": threads, "PATH": path}
-    script, logs = str(Path(__file__)), folder / "logs"
+    script, logs = Path(__file__), folder / "logs"
     logs.mkdir()
-    _wait([sys.executable, script, str(folder)], {**os.environ}, logs / "alone.log", logs)
-    msrun = [sys.executable, "-m", "mindspore.parallel.cluster.run", "--worker_num", str(ranks)]
-    msrun += ["--local_worker_num", str(ranks), "--master_addr", "127.0.0.1", "--master_port", str(_free_port())]
-    msrun += ["--cluster_time_out", str(_ARRIVAL), "--log_dir", str(logs), "--join", "True", script, str(folder)]
-    _wait(msrun, environment, logs / "msrun.log", logs)
+    _wait([sys.executable, str(script), str(folder)], {**os.environ}, logs / "alone.log", logs)
+    together = msrun.command(ranks, logs, script, str(folder), arrival=_ARRIVAL)
+    _wait(together, msrun.environment(max(1, (os.cpu_count() or 1) // ranks)), logs / "msrun.log", logs)
     return [*_results(folder, 1), *_results(folder, ranks)]
 
 
@@ -103,12 +97,6 @@ def _wait(command: list[str], environment: dict[str, str], log: Path, logs: Path
             raise
     if code != 0:
         raise ChildProcessError(f"train: every process must end well, got exit code {code}; their logs are in {logs}")
-
-
-def _free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
 
 
 def _main(folder: Path) -> None:

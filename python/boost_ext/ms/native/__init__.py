@@ -23,7 +23,7 @@ from .adasum import (
     AdasumPartPack,
     AdasumPartPackDifference,
 )
-from .cell import NativeCell, contiguous, in_pynative_mode
+from .cell import NativeCell, PackedCell, contiguous, in_pynative_mode
 from .curvature import Covariance, DampedInverse, Preconditioned
 from .dim_reduce import BfgsUpdate, DimReduceApply, DimReduceDirection, DimReduceTrial, PcaBackProject, PcaProject
 from .gradients import Accumulate, AdasumPair, Centralized, ClipByGlobalNorm, GlobalNorm, Joined, Parted
@@ -61,6 +61,7 @@ __all__ = [
     "Joined",
     "LossScaleUpdate",
     "NativeCell",
+    "PackedCell",
     "Parted",
     "PcaBackProject",
     "PcaProject",

@@ -11,11 +11,9 @@ from collections.abc import Callable
 from typing import Any
 
 import mindspore as ms
-from mindspore import Tensor, nn, ops
+from mindspore import Tensor, nn
 
-from boost_ext import _core
-
-from .cell import NativeCell
+from .cell import NativeCell, pure_primitive
 
 _WORDS = 12  # of one tensor
 
@@ -30,7 +28,7 @@ class _Function(nn.Cell):
     def __init__(self) -> None:
         super().__init__(auto_prefix=False)
         cls = type(self)
-        self.primitive = ops.Custom(f"{_core.__file__}:boost_ext_{self.symbol}", cls.shape, cls.dtype, "aot")
+        self.primitive = pure_primitive(self.symbol, cls.shape, cls.dtype)
 
     def construct(self, *args: Tensor) -> Tensor:
         return self.primitive(*args)

@@ -5,39 +5,24 @@ from __future__ import annotations
 from typing import Any
 
 import mindspore as ms
-from mindspore import Tensor, nn, ops
-from mindspore.common import initializer
+from mindspore import nn
 
 from boost_ext import _core
 
-from .cell import NativeCell, contiguous, in_pynative_mode
+from .cell import PackedCell, contiguous, in_pynative_mode, new_like, one_or_all, pure_primitive
 
 
-class Covariance(NativeCell):
+class Covariance(PackedCell):
     """``cell(step, layer, batch, x, dout, A, G)``: the factors of one layer, written in the steps that are due."""
 
-    symbol = "covariance"
-
-    def construct(self, *arrays: Any) -> Tensor:
-        return self.primitive(*arrays)
-
-    def by_pointer(self, *arrays: Any) -> bool:
-        _core.packed_covariance(contiguous(arrays))
-        return True
+    symbol, packed = "covariance", staticmethod(_core.packed_covariance)
 
 
-class DampedInverse(NativeCell):
+class DampedInverse(PackedCell):
     """``cell(step, skip, layout, own_scale, scale, damping, A..., G..., A_inv..., G_inv...)``: in the steps that are
     due, and not skipped; False if some matrix could not be inverted."""
 
-    symbol = "damped_inverse"
-
-    # No loop: the graph compiler unrolls it by recursion.
-    def construct(self, *arrays: Any) -> Tensor:
-        return self.primitive(*arrays)
-
-    def by_pointer(self, *arrays: Any) -> bool:
-        return _core.packed_inverse(contiguous(arrays))
+    symbol, packed = "damped_inverse", staticmethod(_core.packed_inverse)
 
 
 class Preconditioned(nn.Cell):
@@ -49,7 +34,7 @@ class Preconditioned(nn.Cell):
 
     def __init__(self) -> None:
         super().__init__(auto_prefix=False)
-        self.primitive = ops.Custom(f"{_core.__file__}:boost_ext_precondition", _shapes, _dtypes, "aot")
+        self.primitive = pure_primitive("precondition", _shapes, _dtypes)
 
     def construct(self, *arrays: Any) -> Any:
         return self.primitive(*arrays)
@@ -58,24 +43,18 @@ class Preconditioned(nn.Cell):
         if not in_pynative_mode():
             return super().__call__(*arrays)
         first = next(i for i, a in enumerate(arrays) if a.dtype == ms.int32) + 1
-        out = tuple(
-            Tensor(shape=g.shape, dtype=ms.float32, init=initializer.Zero()).init_data() for g in arrays[first:]
-        )
+        out = new_like(arrays[first:], ms.float32)
         _core.packed_precondition((*contiguous(arrays), *out))
-        return out if len(out) > 1 else out[0]
+        return one_or_all(out)
 
 
 # MindSpore asks for shapes and dtypes one after the other, and remembers the functions by the op's name: so each must
 # find the gradients by its arguments alone. They come after the layout, the only array of six axes, and of integers.
 def _shapes(*shapes: Any) -> Any:
     first = next(i for i, shape in enumerate(shapes) if len(shape) == 6) + 1
-    return _one_or_all(list(shapes[first:]))
+    return one_or_all(list(shapes[first:]))
 
 
 def _dtypes(*dtypes: Any) -> Any:  # as TensorType
     first = next(i for i, dtype in enumerate(dtypes) if dtype.element_type() == ms.int32) + 1
-    return _one_or_all([ms.float32] * (len(dtypes) - first))
-
-
-def _one_or_all(values: Any) -> Any:
-    return values if len(values) > 1 else values[0]
+    return one_or_all([ms.float32] * (len(dtypes) - first))

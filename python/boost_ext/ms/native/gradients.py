@@ -8,11 +8,10 @@ from typing import Any
 
 import mindspore as ms
 from mindspore import Tensor, nn, ops
-from mindspore.common import initializer
 
 from boost_ext import _core
 
-from .cell import NativeCell, Tensors, contiguous, in_pynative_mode, number
+from .cell import NativeCell, Tensors, contiguous, in_pynative_mode, new_like, number, one_or_all, pure_primitive
 
 
 def _accumulate(scale: Tensor, steps: Tensor, count: Tensor, accumulators: Tensors, grads: Tensors) -> None:
@@ -64,8 +63,7 @@ class Centralized(nn.Cell):
 
     def __init__(self) -> None:
         super().__init__(auto_prefix=False)
-        path = f"{_core.__file__}:boost_ext_centralized"
-        self.primitive = ops.Custom(path, _one_or_all, _one_or_all, "aot")
+        self.primitive = pure_primitive("centralized", _as_inputs, _as_inputs)
 
     def construct(self, grads: Sequence[Tensor]) -> tuple[Tensor, ...]:
         out = self.primitive(*grads)
@@ -73,15 +71,14 @@ class Centralized(nn.Cell):
 
     def __call__(self, grads: Sequence[Tensor]) -> Any:
         if in_pynative_mode():
-            out = tuple(Tensor(shape=g.shape, dtype=g.dtype, init=initializer.Zero()).init_data() for g in grads)
+            out = new_like(grads)
             _core.centralize(contiguous(grads), out)
             return out
         return super().__call__(grads)
 
 
-def _one_or_all(*inputs: Any) -> Any:
-    """Shapes or dtypes of the outputs: those of the inputs. MindSpore has no tuple of one output."""
-    return inputs if len(inputs) > 1 else inputs[0]
+def _as_inputs(*inputs: Any) -> Any:
+    return one_or_all(inputs)
 
 
 def _adasum_pair(a: Tensors, b: Tensors, out: Tensors) -> None:
@@ -99,7 +96,7 @@ class Joined(nn.Cell):
 
     def __init__(self) -> None:
         super().__init__(auto_prefix=False)
-        self.primitive = ops.Custom(f"{_core.__file__}:boost_ext_joined", _joined_shape, _joined_dtype, "aot")
+        self.primitive = pure_primitive("joined", _joined_shape, _joined_dtype)
 
     def construct(self, tensors: Sequence[Tensor]) -> Tensor:
         return self.primitive(*tensors)
@@ -118,7 +115,7 @@ class Parted(nn.Cell):
 
     def __init__(self) -> None:
         super().__init__(auto_prefix=False)
-        self.primitive = ops.Custom(f"{_core.__file__}:boost_ext_parted", _as_third, _as_third, "aot")
+        self.primitive = pure_primitive("parted", _as_third, _as_third)
 
     def construct(self, factor: Tensor, vector: Tensor, like: Sequence[Tensor]) -> tuple[Tensor, ...]:
         out = self.primitive(factor, vector, *like)
@@ -126,7 +123,7 @@ class Parted(nn.Cell):
 
     def __call__(self, factor: Tensor, vector: Tensor, like: Sequence[Tensor]) -> Any:
         if in_pynative_mode():
-            out = tuple(Tensor(shape=g.shape, dtype=g.dtype, init=initializer.Zero()).init_data() for g in like)
+            out = new_like(like)
             _core.pca_back_project(vector.reshape(1, -1), (factor,), (out,))
             return out
         return super().__call__(factor, vector, like)
@@ -141,4 +138,4 @@ def _joined_dtype(*dtypes: Any) -> Any:
 
 
 def _as_third(*inputs: Any) -> Any:
-    return _one_or_all(*inputs[2:])
+    return one_or_all(inputs[2:])

@@ -24,18 +24,10 @@ __all__ = ["FusedOptimizer", "FusedStep", "state_like"]
 _HALVES = (ms.float16, ms.bfloat16)
 
 
-class FusedStep(native.NativeCell):
+class FusedStep(native.PackedCell):
     """``cell(layout, hyper, skip, ...)``: see csrc/doors/packed_step.h."""
 
-    symbol = "optimizer_step"
-
-    # No loop: the graph compiler unrolls it by recursion, 500 tensors deep.
-    def construct(self, *arrays: Any) -> Tensor:
-        return self.primitive(*arrays)
-
-    def by_pointer(self, *arrays: Any) -> bool:
-        native.packed_step(native.contiguous(arrays))
-        return True
+    symbol, packed = "optimizer_step", staticmethod(native.packed_step)
 
 
 class FusedOptimizer(CentralizingOptimizer):

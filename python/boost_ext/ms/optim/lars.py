@@ -11,7 +11,7 @@ from mindspore import Parameter, Tensor, nn, ops
 
 from boost_ext.ms import native
 from boost_ext.ms.optim.arguments import non_negative, require_bool
-from boost_ext.ms.optim.fused import FusedOptimizer, FusedStep
+from boost_ext.ms.optim.fused import FusedOptimizer
 from boost_ext.ms.optim.thor import Thor
 
 __all__ = ["LARS"]
@@ -21,14 +21,10 @@ def _neither_bias_nor_layer_norm(parameter: Parameter) -> bool:
     return "LayerNorm" not in parameter.name and "bias" not in parameter.name
 
 
-class LarsRatios(FusedStep):
+class LarsRatios(native.PackedCell):
     """``cell(layout, hyper, lars, apply, scale, ...)``: see csrc/doors/packed_step.h."""
 
-    symbol = "lars"
-
-    def by_pointer(self, *arrays: Any) -> bool:
-        native.packed_lars(native.contiguous(arrays))
-        return True
+    symbol, packed = "lars", staticmethod(native.packed_lars)
 
 
 class LARS(nn.Optimizer):

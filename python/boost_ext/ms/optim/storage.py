@@ -8,8 +8,8 @@ from typing import Any
 import mindspore as ms
 import numpy as np
 from mindspore import Parameter, ParameterTuple, Tensor, nn
-from mindspore.common import initializer
 
+from boost_ext.ms.state import filled
 from boost_ext.optimizer_state import STATE_BLOCK, dequantize_state, quantize_state
 
 __all__ = ["StateStorage", "convert_state", "state_like"]
@@ -26,10 +26,7 @@ def state_like(
     float32 for those that are small."""
 
     def initial(shape: tuple[int, ...]) -> Tensor:
-        if 0 in shape:  # which initializer() refuses
-            return Tensor(np.empty(shape, np.float32))
-        chosen = dtype if np.prod(shape) >= SMALL else ms.float32
-        return initializer.initializer(initializer.Constant(value), shape, chosen)
+        return filled(shape, value, dtype if np.prod(shape) >= SMALL else ms.float32)
 
     return ParameterTuple(Parameter(initial(tuple(p.shape)), name=f"{prefix}.{p.name}") for p in parameters)
 
