@@ -44,14 +44,14 @@ bench-levels: $(VENVS)/bench/installed
 lint: $(VENVS)/lint/installed $(VENVS)/test/installed
 	$(VENVS)/lint/bin/ruff check .
 	$(VENVS)/lint/bin/ruff format --check .
-	$(VENVS)/lint/bin/clang-format --dry-run --Werror $$(git ls-files '*.h' '*.cpp')
+	$(VENVS)/lint/bin/clang-format --dry-run --Werror $$(git ls-files '*.h' '*.cpp' '*.cu' '*.cuh')
 	$(VENVS)/test/bin/python -m mypy
 	$(VENVS)/test/bin/python -m mypy.stubtest boost_ext._core
 
 format: $(VENVS)/lint/installed
 	$(VENVS)/lint/bin/ruff check --fix .
 	$(VENVS)/lint/bin/ruff format .
-	$(VENVS)/lint/bin/clang-format -i $$(git ls-files '*.h' '*.cpp')
+	$(VENVS)/lint/bin/clang-format -i $$(git ls-files '*.h' '*.cpp' '*.cu' '*.cuh')
 
 clean:
 	rm -rf build dist $(VENVS)

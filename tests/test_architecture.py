@@ -16,7 +16,14 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 CSRC, PACKAGE, TESTS = ROOT / "csrc", ROOT / "python" / "boost_ext", ROOT / "tests"
 SOURCES = {".py", ".pyi", ".cpp", ".h", ".cu", ".cuh", ".asc"}
-STEMS = sorted(p.stem for p in (CSRC / "ops").glob("*.h") if p.stem not in {"tensor", "runtime", "pool"})
+FOUNDATIONS = {
+    "device",
+    "optimizer_rules",
+    "pool",
+    "runtime",
+    "tensor",
+}  # of csrc/ops: what ops are written in terms of
+STEMS = sorted(p.stem for p in (CSRC / "ops").glob("*.h") if p.stem not in FOUNDATIONS)
 WITHOUT_KERNEL = {
     *("adasum_part", "clip_by_global_norm", "group_loss_scale", "lars", "loss_scale_update", "timestamp")
 }  # scalars, or calls of another op
@@ -99,6 +106,17 @@ def test_ascend_kernels_are_device_code():
     assert includes(folder / "tile.h") == {"kernel_operator.h"}
     assert includes(folder / "tiling.h") <= {"cmath", "cstdint"}
     assert len(kernels) == len(list(folder.glob("*.asc")))
+
+
+def test_cuda_kernels_know_their_contract_only():
+    folder = ROOT / "kernels" / "cuda"
+    for path in sorted([*folder.glob("*.cu"), *folder.glob("*.cuh")]):
+        headers = {i for i in includes(path) if not i.startswith("ops/")}
+        bad = {i for i in headers if not i.endswith(".cuh") and i not in KERNEL_HEADERS and not i.startswith("cuda_")}
+        assert not bad, f"{name(path)} includes {bad}"
+        if path.suffix == ".cu":
+            assert path.stem in {*STEMS, "device"}, name(path)
+            assert f"ops/{path.stem}.h" in includes(path), name(path)
 
 
 def test_the_core_does_not_import_mindspore():

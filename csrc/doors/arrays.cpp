@@ -2,20 +2,21 @@
 
 #include <algorithm>
 #include <cstring>
-#include <set>
 #include <utility>
 
-#include "doors/dlpack.h"
+#include "doors/cuda_arrays.h"
+#include "doors/dtypes.h"
 
 namespace py = pybind11;
 
 namespace boost_ext {
 namespace {
 
-enum class Kind { numpy, mindspore, dlpack, cuda, unknown };
+enum class Kind { numpy, mindspore, ours, dlpack, cuda, unknown };
 
 Kind classify(py::handle type, py::handle object) {
   if (py::isinstance<py::array>(object)) return Kind::numpy;
+  if (py::isinstance<DeviceArray>(object)) return Kind::ours;
   for (py::handle base : type.attr("__mro__")) {
     const auto module = py::str(base.attr("__module__")).cast<std::string>();
     if (module.rfind("mindspore", 0) == 0 && py::hasattr(type, "data_ptr")) return Kind::mindspore;
@@ -39,77 +40,6 @@ Kind kind_of(py::handle object) {
     known->emplace_back(type, kind);
   }
   return kind;
-}
-
-// A dtype that no op takes: the op that gets it says what it wanted. The names live as long as the process; they are
-// few.
-void set_other(View& v, const std::string& label) {
-  static auto* const names = new std::set<std::string>();
-  v.dtype = DType::other;
-  v.other_dtype = names->insert(label).first->c_str();
-}
-
-void set_dtype(View& v, const char* op, const Name& arg, const py::array& array) {
-  const py::dtype dtype = array.dtype();
-  require(dtype.byteorder() != '>', op, ": ", arg, " must be in native byte order, got ",
-          py::str(dtype.attr("str")).cast<std::string>());
-  static const std::pair<int, DType> numbers[] = {{11, DType::f32}, {12, DType::f64}, {23, DType::f16},
-                                                  {5, DType::i32},  {0, DType::b8},   {2, DType::u8}};
-  for (const auto& [number, t] : numbers) {
-    if (dtype.num() == number) {
-      v.dtype = t;
-      return;
-    }
-  }
-  const auto label = py::str(dtype.attr("name")).cast<std::string>();
-  if (label == "bfloat16" && dtype.itemsize() == 2) {  // ml_dtypes, or MindSpore's own
-    v.dtype = DType::bf16;
-  } else {
-    set_other(v, label);
-  }
-}
-
-void set_dtype(View& v, py::object mindspore_dtype) {
-  static auto* known = new std::vector<std::pair<py::object, DType>>();  // MindSpore's dtypes are singletons
-  for (const auto& [object, t] : *known) {
-    if (object.ptr() == mindspore_dtype.ptr()) {
-      v.dtype = t;
-      return;
-    }
-  }
-  const auto label = py::str(mindspore_dtype).cast<std::string>();
-  static const std::pair<const char*, DType> names[] = {
-      {"Float32", DType::f32}, {"Float16", DType::f16}, {"BFloat16", DType::bf16}, {"Float64", DType::f64},
-      {"Int32", DType::i32},   {"Bool", DType::b8},     {"UInt8", DType::u8}};
-  for (const auto& [n, t] : names) {
-    if (label == n) {
-      known->emplace_back(std::move(mindspore_dtype), t);
-      v.dtype = t;
-      return;
-    }
-  }
-  set_other(v, label);
-}
-
-void set_dtype(View& v, dlpack::DataType got) {
-  struct Known {
-    std::uint8_t code, bits;
-    DType t;
-  };
-  for (const Known& k :
-       {Known{dlpack::kFloat, 32, DType::f32}, Known{dlpack::kFloat, 16, DType::f16},
-        Known{dlpack::kFloat, 64, DType::f64}, Known{dlpack::kBfloat, 16, DType::bf16},
-        Known{dlpack::kInt, 32, DType::i32}, Known{dlpack::kBool, 8, DType::b8}, Known{dlpack::kUInt, 8, DType::u8}}) {
-    if (got.lanes == 1 && got.code == k.code && got.bits == k.bits) {
-      v.dtype = k.t;
-      return;
-    }
-  }
-  const char* kind = got.code == dlpack::kInt     ? "int"
-                     : got.code == dlpack::kUInt  ? "uint"
-                     : got.code == dlpack::kFloat ? "float"
-                                                  : "DLPack type";
-  set_other(v, text(kind, int{got.bits}));
 }
 
 bool contiguous(const dlpack::Tensor& t) {
@@ -172,6 +102,61 @@ View Arrays::from_mindspore(const Name& arg, py::handle object) {
   return v;
 }
 
+// A producer from before DLPack 1.0 knows no max_version. On a device it makes its data ready for our stream.
+py::object Arrays::capsule_of(const Name& arg, py::handle object, bool on_device) {
+  py::dict keywords;
+  if (on_device) keywords["stream"] = number_of_stream(device_context_.stream);
+  try {
+    try {
+      return object.attr("__dlpack__")(py::arg("max_version") = py::make_tuple(1, 0), **keywords);
+    } catch (py::error_already_set& e) {
+      if (!e.matches(PyExc_TypeError)) throw;
+      return object.attr("__dlpack__")(**keywords);
+    }
+  } catch (py::error_already_set& e) {
+    throw std::invalid_argument(text(op_, ": ", arg, " cannot be read through DLPack: ", e.what()));
+  }
+}
+
+void Arrays::see_device(py::handle object, int device_id) {
+  if (on_device_) return;
+  on_device_ = true;
+  device_context_.device_id = device_id;
+  device_context_.stream = current_stream(object, device_id);
+}
+
+View Arrays::from_cuda(const Name& arg, py::handle object) {
+  View v;
+  v.device = Device::cuda;
+  if (cuda::build() == nullptr) return v;
+  v = from_cuda_array_interface(op_, arg, object);
+  see_device(object, v.device_id);
+  return v;
+}
+
+Context Arrays::context() const { return on_device_ ? device_context_ : cpu_context(); }
+
+Number Arrays::number(const char* arg, py::handle object) {
+  if (PyFloat_Check(object.ptr()) || PyLong_Check(object.ptr())) return {object.cast<double>(), {}};
+  const View v = one(arg, object);
+  require_dtype(op_, arg, v, DType::f32);
+  require_size(op_, arg, v, 1);
+  if (v.device != Device::cpu) return {0, v};
+  return {static_cast<double>(*static_cast<const float*>(v.data)), {}};
+}
+
+View Arrays::result(const char* arg, py::handle out, DType dtype, std::vector<std::int64_t> shape, py::object& keep) {
+  if (!out.is_none()) {
+    keep = py::reinterpret_borrow<py::object>(out);
+    return one(arg, out);
+  }
+  if (on_device_)
+    keep = py::cast(DeviceArray(op_, device_context_, dtype, std::move(shape)));
+  else
+    keep = py::array(py::dtype(name(dtype)), std::move(shape));
+  return one(arg, keep);
+}
+
 View Arrays::from_dlpack(const Name& arg, py::handle object) {
   View v;
   std::pair<std::int64_t, std::int64_t> where;
@@ -180,24 +165,20 @@ View Arrays::from_dlpack(const Name& arg, py::handle object) {
   } catch (const py::cast_error&) {
     throw TypeError(text(op_, ": ", arg, " must return two integers from __dlpack_device__, got something else"));
   }
-  if (where.first == dlpack::kCuda || where.first == dlpack::kCudaManaged) {
-    v.device = Device::cuda;  // for the op to dispatch; the data are not touched here
+  const bool on_device = where.first == dlpack::kCuda || where.first == dlpack::kCudaManaged;
+  if (on_device && cuda::build() == nullptr) {
+    v.device = Device::cuda;  // for the op to refuse; the data are not touched here
     v.size = 0;
     return v;
   }
-  require(where.first == dlpack::kCpu || where.first == dlpack::kCudaHost, op_, ": ", arg,
+  require(on_device || where.first == dlpack::kCpu || where.first == dlpack::kCudaHost, op_, ": ", arg,
           " must live on a CPU or CUDA device, got DLPack device type ", where.first);
-  py::object capsule;
-  try {
-    try {
-      capsule = object.attr("__dlpack__")(py::arg("max_version") = py::make_tuple(1, 0));
-    } catch (py::error_already_set& e) {
-      if (!e.matches(PyExc_TypeError)) throw;  // a producer from before DLPack 1.0 knows no max_version
-      capsule = object.attr("__dlpack__")();
-    }
-  } catch (py::error_already_set& e) {
-    throw std::invalid_argument(text(op_, ": ", arg, " cannot be read through DLPack: ", e.what()));
+  if (on_device) {
+    v.device = Device::cuda;
+    v.device_id = static_cast<int>(where.second);
+    see_device(object, v.device_id);
   }
+  py::object capsule = capsule_of(arg, object, on_device);
   const dlpack::Tensor* t = nullptr;
   if (PyCapsule_IsValid(capsule.ptr(), "dltensor_versioned") != 0) {
     auto* managed = static_cast<dlpack::ManagedVersioned*>(PyCapsule_GetPointer(capsule.ptr(), "dltensor_versioned"));
@@ -236,11 +217,14 @@ View Arrays::convert(const Name& arg, py::handle object) {
       return from_mindspore(arg, object);
     case Kind::dlpack:
       return from_dlpack(arg, object);
-    case Kind::cuda: {
-      View v;
-      v.device = Device::cuda;
-      return v;
+    case Kind::ours: {
+      const auto& array = object.cast<const DeviceArray&>();
+      see_device(object, array.context().device_id);
+      if (array.context().stream != device_context_.stream) cuda::order_after(device_context_.stream, array.context());
+      return array.view();
     }
+    case Kind::cuda:
+      return from_cuda(arg, object);
     case Kind::unknown:
       break;
   }

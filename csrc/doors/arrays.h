@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "doors/device_array.h"
 #include "ops/tensor.h"
 
 namespace boost_ext {
@@ -19,6 +20,15 @@ class Arrays {
   View one(const char* arg, pybind11::handle object) { return view(Name(arg), object); }
   Views list(const char* arg, pybind11::handle object);                // one array, or a list or tuple of them
   std::vector<Views> lists(const char* arg, pybind11::handle object);  // a list or tuple of such lists
+  // A number of Python's, or an array of one float32, which is read on the CPU, and left where it is on a device.
+  Number number(const char* arg, pybind11::handle object);
+  // `out`, or if it is None a new array where the others are; `keep` is what Python gets of it.
+  View result(const char* arg, pybind11::handle out, DType dtype, std::vector<std::int64_t> shape,
+              pybind11::object& keep);
+
+  // Where the arrays are, by the first of them on a device.
+  bool on_device() const { return on_device_; }
+  Context context() const;
 
  private:
   View view(const Name& arg, pybind11::handle object);
@@ -26,8 +36,13 @@ class Arrays {
   View from_numpy(const Name& arg, pybind11::array array);
   View from_mindspore(const Name& arg, pybind11::handle object);
   View from_dlpack(const Name& arg, pybind11::handle object);
+  View from_cuda(const Name& arg, pybind11::handle object);
+  pybind11::object capsule_of(const Name& arg, pybind11::handle object, bool on_device);
+  void see_device(pybind11::handle object, int device_id);
 
   const char* op_;
+  bool on_device_ = false;
+  Context device_context_;
   bool on_device_known_ = false;  // MindSpore's tensors are all on one device; to ask costs as much as the pointer
   Device mindspore_device_ = Device::cpu;
   std::vector<pybind11::object> alive_;  // the arrays, and DLPack capsules, whose destructor gives the tensor back

@@ -5,6 +5,7 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
+#include "doors/cuda_arrays.h"
 #include "ops/accumulate.h"
 #include "ops/adasum.h"
 #include "ops/bfgs_update.h"
@@ -28,8 +29,8 @@ namespace {
 Object py_pca_project(const Object& P, const Object& grads, const Object& out) {
   Arrays a("pca_project");
   const View p = a.one("P", P);
-  const Object result = out.is_none() ? py::array_t<float>(p.ndim == 2 ? p.rows : 1) : out;
-  const View o = a.one("out", result);
+  Object result;
+  const View o = a.result("out", out, DType::f32, {p.ndim == 2 ? p.rows : 1}, result);
   const Views g = a.list("grads", grads);
   without_gil([&] { pca_project(cpu_context(), p, g, o); });
   return result;
@@ -69,10 +70,20 @@ void py_adasum_pair(const Object& x, const Object& y, const Object& out) {
   without_gil([&] { adasum_pair(cpu_context(), a, b, o); });
 }
 
-py::object py_unscale_and_check(const Object& grads, double inv_scale, bool report) {
+// On a device, and with `out`: the flag, or with `report` a pair of it and the rows. Else what was found.
+py::object py_unscale_and_check(const Object& grads, const Object& inv_scale, bool report, const Object& out) {
   Arrays a("unscale_and_check");
   const Views g = a.list("grads", grads);
-  const auto found = without_gil([&] { return unscale_and_check(cpu_context(), g, inv_scale); });
+  const Number factor = a.number("inv_scale", inv_scale);
+  if (a.on_device() || !out.is_none()) {
+    Object flag = out, rows = py::none();
+    const View found = a.result("out", out, DType::f32, {1}, flag);
+    const View r =
+        report ? a.result("report", py::none(), DType::f64, {static_cast<std::int64_t>(g.size()), 4}, rows) : View{};
+    without_gil([&] { unscale_and_check(a.context(), g, factor, r, found); });
+    return report ? py::object(py::make_tuple(flag, rows)) : flag;
+  }
+  const auto found = without_gil([&] { return unscale_and_check(a.context(), g, factor.value); });
   if (!report) {
     bool any = false;
     for (const Finiteness& f : found) any = any || f.found();
@@ -111,10 +122,14 @@ bool py_check_and_clip(const Object& grads, double scale, double clip_norm, doub
   return without_gil([&] { return check_and_clip(cpu_context(), g, scale, {clip_norm, own_scale}, r, n, d); });
 }
 
-double py_global_norm(const Object& tensors) {
+Object py_global_norm(const Object& tensors, const Object& out) {
   Arrays a("global_norm");
   const Views t = a.list("tensors", tensors);
-  return without_gil([&] { return global_norm(cpu_context(), t); });
+  if (!a.on_device() && out.is_none()) return py::float_(without_gil([&] { return global_norm(a.context(), t); }));
+  Object result;
+  const View o = a.result("out", out, DType::f64, {1}, result);
+  without_gil([&] { global_norm(a.context(), t, o); });
+  return result;
 }
 
 void py_centralize(const Object& grads, const Object& out) {
@@ -128,7 +143,7 @@ void py_centralize(const Object& grads, const Object& out) {
 void py_accumulate(const Object& accumulators, const Object& grads, double factor, bool first) {
   Arrays args("accumulate");
   const Views a = args.list("accumulators", accumulators), g = args.list("grads", grads);
-  without_gil([&] { accumulate(cpu_context(), a, g, factor, first); });
+  without_gil([&] { accumulate(args.context(), a, g, factor, first); });
 }
 
 void py_timestamp(const Object& stamps, std::int64_t slot) {
@@ -192,7 +207,16 @@ py::dict build_info() {
   py::dict info;
   info["version"] = BOOST_EXT_VERSION;
   info["compiler"] = compiler();
-  info["backends"] = std::vector<std::string>{"cpu"};
+  const cuda::Build* gpu = cuda::build();
+  info["backends"] = gpu != nullptr ? std::vector<std::string>{"cpu", "cuda"} : std::vector<std::string>{"cpu"};
+  info["cuda"] = py::none();
+  if (gpu != nullptr) {
+    py::dict d;
+    d["runtime"] = gpu->runtime;
+    d["architectures"] = gpu->architectures;
+    d["emulated"] = gpu->emulated;
+    info["cuda"] = d;
+  }
   info["built_isas"] = built_isas();
   info["cpu_isas"] = cpu_features();
   info["isa"] = isa_name();
@@ -216,14 +240,15 @@ PYBIND11_MODULE(_core, m) {
   m.def("adasum_combine", &py_adasum_combine, py::arg("a"), py::arg("b"), py::arg("dots"), py::arg("out"));
   m.def("adasum_pair", &py_adasum_pair, py::arg("a"), py::arg("b"), py::arg("out"));
   define_adasum_part(m);
-  m.def("unscale_and_check", &py_unscale_and_check, py::arg("grads"), py::arg("inv_scale"), py::arg("report"));
+  m.def("unscale_and_check", &py_unscale_and_check, py::arg("grads"), py::arg("inv_scale"), py::arg("report"),
+        py::arg("out") = py::none());
   m.def("unscale_and_check_report", &py_unscale_and_check_report, py::arg("grads"), py::arg("inv_scale"),
         py::arg("report"));
   m.def("check_report", &py_check_report, py::arg("grads"), py::arg("inv_scale"), py::arg("report"));
   m.def("clip_by_global_norm", &py_clip_by_global_norm, py::arg("grads"), py::arg("clip_norm"), py::arg("scale"));
   m.def("check_and_clip", &py_check_and_clip, py::arg("grads"), py::arg("scale"), py::arg("clip_norm"),
         py::arg("own_scale"), py::arg("report"), py::arg("norm"), py::arg("divisor"));
-  m.def("global_norm", &py_global_norm, py::arg("tensors"));
+  m.def("global_norm", &py_global_norm, py::arg("tensors"), py::arg("out") = py::none());
   m.def("centralize", &py_centralize, py::arg("grads"), py::arg("out") = py::none());
   m.def("accumulate", &py_accumulate, py::arg("accumulators"), py::arg("grads"), py::arg("factor"), py::arg("first"));
   m.def("timestamp", &py_timestamp, py::arg("stamps"), py::arg("slot"));
@@ -240,6 +265,8 @@ PYBIND11_MODULE(_core, m) {
         py::arg("found"), py::arg("report"));
   m.def("group_loss_scale_update", &py_group_loss_scale_update, py::arg("scales"), py::arg("found"),
         py::arg("overflows"), py::arg("max_scale"));
+  define_device_array(m);
+  m.def("set_stream", &set_stream, py::arg("stream"));
   define_optimizers(m);
   define_curvature(m);
   m.def("build_info", &build_info);

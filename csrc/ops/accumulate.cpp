@@ -6,7 +6,7 @@ namespace boost_ext {
 
 void accumulate(const Context& context, const Views& accumulators, const Views& grads, double factor, bool first) {
   const char* op = "accumulate";
-  require_backend(op, {&accumulators, &grads});
+  const Device device = require_device(op, {&accumulators, &grads});
   const List sums{"accumulators", accumulators};
   const List g{"grads", grads};
   require_floats(op, g);
@@ -22,6 +22,7 @@ void accumulate(const Context& context, const Views& accumulators, const Views& 
   overlap.writes(sums);
   overlap.reads(g);
   overlap.check();
+  if (device == Device::cuda) return BOOST_EXT_CUDA(accumulate)(context, accumulators, grads, narrow, first);
   BOOST_EXT_CPU(accumulate)(context, accumulators, grads, narrow, first);
 }
 

@@ -19,4 +19,6 @@ void accumulate(const Context& context, const Views& accumulators, const Views& 
 
 BOOST_EXT_CPU_KERNEL(void, accumulate, const Context&, Tensors accumulators, Tensors grads, float factor, bool first)
 
+BOOST_EXT_CUDA_KERNEL(accumulate, const Context&, Tensors accumulators, Tensors grads, float factor, bool first)
+
 }  // namespace boost_ext

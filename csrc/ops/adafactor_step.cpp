@@ -84,7 +84,7 @@ float relative_rate(const AdaFactorSettings& s) {
 
 void adafactor_step(const Context& context, const AdaFactorSettings& settings, const AdaFactorTensors& a) {
   for (const Views* views : {&a.grads, &a.rows, &a.columns, &a.squares, &a.moments, &a.masters}) {
-    require_backend(kOp, {&a.weights, views});
+    require_cpu(kOp, {&a.weights, views});
   }
   require_floats(kOp, {"params", a.weights});
   require_floats(kOp, {"grads", a.grads});

@@ -31,7 +31,7 @@ void require_dots(const char* op, const char* arg, const Views& a, const View& d
 
 void adasum_dots(const Context& context, const Views& a, const Views& b, const View& out) {
   const char* op = "adasum_dots";
-  require_backend(op, {&a, &b}, {out});
+  require_cpu(op, {&a, &b}, {out});
   require_pair(op, a, b);
   require_dots(op, "out", a, out);
   require_writable(op, "out", out);
@@ -45,7 +45,7 @@ void adasum_dots(const Context& context, const Views& a, const Views& b, const V
 
 void adasum_combine(const Context& context, const Views& a, const Views& b, const View& dots, const Views& out) {
   const char* op = "adasum_combine";
-  require_backend(op, {&a, &b, &out}, {dots});
+  require_cpu(op, {&a, &b, &out}, {dots});
   require_pair(op, a, b);
   require_dots(op, "dots", a, dots);
   Overlap overlap(op);
@@ -57,7 +57,7 @@ void adasum_combine(const Context& context, const Views& a, const Views& b, cons
 
 void adasum_pair(const Context& context, const Views& a, const Views& b, const Views& out) {
   const char* op = "adasum_pair";
-  require_backend(op, {&a, &b, &out});
+  require_cpu(op, {&a, &b, &out});
   require_pair(op, a, b);
   Overlap overlap(op);
   require_out(op, a, b, out, overlap);

@@ -117,7 +117,7 @@ void require_vector(const char* op, const View& vector, const Views& tensors) {
 void adasum_part_dots(const Context& context, const View& a, const View& b, const Sizes& sizes, std::int64_t index,
                       const View& dots) {
   const char* op = "adasum_part_dots";
-  require_backend(op, {}, {a, b, dots});
+  require_cpu(op, {}, {a, b, dots});
   require_part(op, a, b, sizes, index);
   require_dtype(op, "dots", dots, DType::f32);
   require_size(op, "dots", dots, 3 * kWords * static_cast<std::int64_t>(sizes.size()));
@@ -139,7 +139,7 @@ void adasum_part_dots(const Context& context, const View& a, const View& b, cons
 void adasum_part_combine(const Context& context, const View& a, const View& b, const Sizes& sizes, std::int64_t index,
                          const View& dots, const View& out) {
   const char* op = "adasum_part_combine";
-  require_backend(op, {}, {a, b, dots, out});
+  require_cpu(op, {}, {a, b, dots, out});
   require_part(op, a, b, sizes, index);
   const std::int64_t row = 3 * kWords * static_cast<std::int64_t>(sizes.size());
   require_dtype(op, "dots", dots, DType::f32);
@@ -181,7 +181,7 @@ void adasum_part_pack(const Views& tensors, const View& vector) {
 
 void adasum_part_copy(const Views& tensors, const Views& out) {
   const char* op = "adasum_part_copy";
-  require_backend(op, {&tensors, &out}, {});
+  require_cpu(op, {&tensors, &out}, {});
   require_floats(op, {"tensors", tensors});
   require_same_count(op, {"out", out}, {"tensors", tensors});
   require_same_sizes(op, {"out", out}, {"tensors", tensors});
@@ -198,7 +198,7 @@ void adasum_part_copy(const Views& tensors, const Views& out) {
 
 void adasum_part_pack_difference(const Context& context, const Views& a, const Views& b, const View& vector) {
   const char* op = "adasum_part_pack_difference";
-  require_backend(op, {&a, &b}, {vector});
+  require_cpu(op, {&a, &b}, {vector});
   require_floats(op, {"a", a});
   require_same_count(op, {"b", b}, {"a", a});
   require_same_sizes(op, {"b", b}, {"a", a});
@@ -217,7 +217,7 @@ void adasum_part_pack_difference(const Context& context, const Views& a, const V
 void adasum_part_apply(const Context& context, const View& vector, const std::vector<std::int64_t>& parts,
                        const Views& old, const Views& weights) {
   const char* op = "adasum_part_apply";
-  require_backend(op, {&old, &weights}, {vector});
+  require_cpu(op, {&old, &weights}, {vector});
   require_floats(op, {"weights", weights});
   require_same_count(op, {"old", old}, {"weights", weights});
   require_same_sizes(op, {"old", old}, {"weights", weights});

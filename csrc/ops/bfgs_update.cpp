@@ -12,7 +12,7 @@ void require_square(const char* op, const char* arg, const View& B) {
 
 bool bfgs_update(const Context&, const View& B, const View& s, const View& y, double eps) {
   const char* op = "bfgs_update";
-  require_backend(op, {}, {B, s, y});
+  require_cpu(op, {}, {B, s, y});
   if (B.dtype != DType::f32 && B.dtype != DType::f64) {
     throw TypeError(text(op, ": B must be float32 or float64, got ", dtype_name(B)));
   }

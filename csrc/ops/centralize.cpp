@@ -4,7 +4,7 @@ namespace boost_ext {
 
 void centralize(const Context& context, const Views& grads) {
   const char* op = "centralize";
-  require_backend(op, {&grads});
+  require_cpu(op, {&grads});
   require_floats(op, {"grads", grads});
   require_writables(op, {"grads", grads});
   const std::vector<std::size_t> first = first_occurrence(grads);
@@ -29,7 +29,7 @@ void centralize(const Context& context, const Views& grads, const Views& out) {
   const char* op = "centralize";
   const List from{"grads", grads};
   const List to{"out", out};
-  require_backend(op, {&grads, &out});
+  require_cpu(op, {&grads, &out});
   require_floats(op, from);
   require_same_count(op, to, from);
   require_same_sizes(op, to, from);

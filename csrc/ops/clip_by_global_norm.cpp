@@ -28,7 +28,7 @@ void require_number(const char* op, const char* name, const View& v) {
 double clip_by_global_norm(const Context& context, const Views& grads, const ClipSettings& settings) {
   const char* op = "clip_by_global_norm";
   require_settings(op, settings);
-  require_backend(op, {&grads});
+  require_cpu(op, {&grads});
   const List list{"grads", grads};
   require_floats(op, list);
   require_writables(op, list);

@@ -6,7 +6,7 @@ namespace {
 constexpr const char* kOp = "covariance";
 
 void require_out(const View& x, const View& out) {
-  require_backend(kOp, {}, {x, out});
+  require_cpu(kOp, {}, {x, out});
   require_dtype(kOp, "out", out, DType::f64);
   require_writable(kOp, "out", out);
   Overlap overlap(kOp);

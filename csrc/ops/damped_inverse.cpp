@@ -30,7 +30,7 @@ void require_numbers(const char* arg, const std::vector<double>& values, std::si
 bool damped_inverse(const Context& context, const Views& matrices, const std::vector<double>& factor,
                     const std::vector<double>& damping, const Views& out) {
   const List from{"matrices", matrices}, to{"out", out};
-  require_backend(kOp, {&matrices, &out});
+  require_cpu(kOp, {&matrices, &out});
   require(!matrices.empty(), kOp, ": matrices must hold at least one array, got an empty list");
   require_same_count(kOp, to, from);
   require_same_sizes(kOp, to, from);

@@ -26,7 +26,7 @@ std::int64_t require_factors(const char* op, const char* arg, const View& v, std
 // The arguments that both forms of dim_reduce_apply share.
 Overlap require_apply(const char* op, const Views& momentum, const Views& grads, const Views& grad_proj,
                       const Views& dn, const DimReduceCoefficients& c, bool proj_is_twin) {
-  require_backend(op, {&grads, &momentum, &grad_proj, &dn});
+  require_cpu(op, {&grads, &momentum, &grad_proj, &dn});
   const List g{"grads", grads};
   require_floats(op, g);
   require_float32s(op, {"momentum", momentum}, g);
@@ -50,7 +50,7 @@ Overlap require_apply(const char* op, const Views& momentum, const Views& grads,
 double dim_reduce_direction(const Context&, const View& B, const View& s, const View& gk_last, bool started,
                             const View& gk, double inv_scale, const View& B_next, const View& dk, double eps) {
   const char* op = "dim_reduce_direction";
-  require_backend(op, {}, {B, s, gk_last, gk, B_next, dk});
+  require_cpu(op, {}, {B, s, gk_last, gk, B_next, dk});
   require_square(op, "B", B);
   require_square(op, "B_next", B_next);
   const std::int64_t k = B.rows;
@@ -85,7 +85,7 @@ double dim_reduce_direction(const Context&, const View& B, const View& s, const 
 void dim_reduce_trial(const Context& context, const Views& weights, const Views& saved, const Views& dn,
                       const View& step, bool save) {
   const char* op = "dim_reduce_trial";
-  require_backend(op, {&weights, &saved, &dn}, {step});
+  require_cpu(op, {&weights, &saved, &dn}, {step});
   const List w{"weights", weights};
   require_floats(op, w);
   require_same_sizes(op, {"saved", saved}, w);
@@ -111,7 +111,7 @@ void dim_reduce_apply(const Context& context, const Views& momentum, const Views
                       const Views& dn, const DimReduceCoefficients& c, const Views& out) {
   const char* op = "dim_reduce_apply";
   Overlap overlap = require_apply(op, momentum, grads, grad_proj, dn, c, true);
-  require_backend(op, {&grads, &out});
+  require_cpu(op, {&grads, &out});
   require_float32s(op, {"out", out}, {"grads", grads});
   require_writables(op, {"out", out});
   overlap.writes({"out", out}, true);
@@ -124,7 +124,7 @@ void dim_reduce_apply(const Context& context, const Views& momentum, const Views
                       const View& lr) {
   const char* op = "dim_reduce_apply";
   Overlap overlap = require_apply(op, momentum, grads, grad_proj, dn, c, false);
-  require_backend(op, {&grads, &weights, &saved}, {lr});
+  require_cpu(op, {&grads, &weights, &saved}, {lr});
   const List w{"out", weights};
   require_same_sizes(op, w, {"grads", grads});
   require_floats(op, w);

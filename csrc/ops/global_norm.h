@@ -12,8 +12,12 @@
 namespace boost_ext {
 
 double global_norm(const Context& context, const Views& tensors);
+void global_norm(const Context& context, const Views& tensors, const View& out);  // out: one float64
 
 // squares[i] = the sum of the squares of tensor i, in float64.
 BOOST_EXT_CPU_KERNEL(void, sums_of_squares, const Context&, Tensors tensors, double* squares)
+
+BOOST_EXT_CUDA_KERNEL(sums_of_squares, const Context&, Tensors tensors, double* squares)
+BOOST_EXT_CUDA_KERNEL(global_norm, const Context&, Tensors tensors, double* norm)
 
 }  // namespace boost_ext

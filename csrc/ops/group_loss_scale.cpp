@@ -31,7 +31,7 @@ void require_scales(const char* op, const Views& scales, const View& found) {
 bool group_unscale_and_check(const Context& context, const Views& grads, const View& groups, const Views& scales,
                              const View& found, const View& report) {
   const char* op = "group_unscale_and_check";
-  require_backend(op, {&grads, &scales}, {groups, found, report});
+  require_cpu(op, {&grads, &scales}, {groups, found, report});
   const auto tensors = static_cast<std::int64_t>(grads.size());
   const auto count = static_cast<std::int64_t>(scales.size());
   require_floats(op, {"grads", grads});
@@ -79,7 +79,7 @@ bool group_unscale_and_check(const Context& context, const Views& grads, const V
 
 void group_loss_scale_update(const Views& scales, const View& found, const View& overflows, double max_scale) {
   const char* op = "group_loss_scale_update";
-  require_backend(op, {&scales}, {found, overflows});
+  require_cpu(op, {&scales}, {found, overflows});
   require_scales(op, scales, found);
   require_writables(op, {"scales", scales});
   require_dtype(op, "overflows", overflows, DType::i32);

@@ -10,7 +10,7 @@ namespace boost_ext {
 void lars(const Context& context, const LarsSettings& settings, const Views& weights, const Views& grads,
           const View& ratios) {
   const char* op = "lars";
-  require_backend(op, {&weights, &grads}, {ratios});
+  require_cpu(op, {&weights, &grads}, {ratios});
   const List w{"weights", weights};
   const List g{"grads", grads};
   require_floats(op, w);

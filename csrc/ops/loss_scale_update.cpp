@@ -7,7 +7,7 @@ namespace boost_ext {
 
 void loss_scale_update(const View& scale, const View& counters, bool overflow, const LossScaleRule& rule) {
   const char* op = "loss_scale_update";
-  require_backend(op, {}, {scale, counters});
+  require_cpu(op, {}, {scale, counters});
   require_dtype(op, "scale", scale, DType::f32);
   require_size(op, "scale", scale, 1);
   require_writable(op, "scale", scale);

@@ -250,10 +250,10 @@ Rule find_rule(const std::string& name) {
 void optimizer_step(const Context& context, const StepSettings& settings, const Views& weights, const Views& masters,
                     const Views& grads, const std::vector<Views>& state, const std::vector<Views>& scales) {
   const char* op = facts(settings.rule).op;
-  require_backend(op, {&weights, &grads});
-  for (const Views& views : state) require_backend(op, {&weights, &views});
-  for (const Views& views : scales) require_backend(op, {&weights, &views});
-  if (!masters.empty()) require_backend(op, {&weights, &masters});
+  require_cpu(op, {&weights, &grads});
+  for (const Views& views : state) require_cpu(op, {&weights, &views});
+  for (const Views& views : scales) require_cpu(op, {&weights, &views});
+  if (!masters.empty()) require_cpu(op, {&weights, &masters});
   const List w{"params", weights};
   const List g{"grads", grads};
   require_floats(op, w);
@@ -269,7 +269,7 @@ void optimizer_step(const Context& context, const StepSettings& settings, const 
 void optimizer_step_rows(const Context& context, const StepSettings& settings, const View& weights, const View& master,
                          const View& indices, const View& values, const Views& state) {
   const char* op = facts(settings.rule).op;
-  require_backend(op, {&state}, {weights, indices, values, master});
+  require_cpu(op, {&state}, {weights, indices, values, master});
   require(settings.rule != Rule::lamb, op,
           ": indices must be left out, since norms go over the whole tensor, got rows");
   require_float(op, "params", weights);

@@ -15,7 +15,7 @@ void pca_back_project(const Context& context, const View& P, const Views& vector
   for (std::size_t j = 0; j < out.size(); ++j) {
     labels[j] = text("out[", j, "]");
     const List list{labels[j].c_str(), out[j]};
-    require_backend(op, {&out[j], &vectors}, {P});
+    require_cpu(op, {&out[j], &vectors}, {P});
     require_floats(op, list);
     require_writables(op, list);
     require_same_sizes(op, list, {"out[0]", out[0]});

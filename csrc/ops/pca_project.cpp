@@ -12,7 +12,7 @@ void require_projection(const char* op, const View& P, std::int64_t n) {
 
 void pca_project(const Context& context, const View& P, const Views& grads, const View& out) {
   const char* op = "pca_project";
-  require_backend(op, {&grads}, {P, out});
+  require_cpu(op, {&grads}, {P, out});
   require_floats(op, {"grads", grads});
   const std::int64_t n = total_size(grads);
   require_projection(op, P, n);

@@ -28,7 +28,7 @@ Factor factor(const Name& name, const View& v, std::int64_t count) {
 void precondition(const Context& context, double inv_scale, const Views& grads, const Views& left, const Views& right,
                   const Views& out) {
   const List from{"grads", grads}, to{"out", out};
-  require_backend(kOp, {&grads, &left, &right, &out});
+  require_cpu(kOp, {&grads, &left, &right, &out});
   require_floats(kOp, from);
   require_same_count(kOp, {"left", left}, from);
   require_same_count(kOp, {"right", right}, from);

@@ -23,6 +23,24 @@ std::string compiler();
 
 }  // namespace boost_ext
 
+// The CUDA kernels of an op: `name` enqueues on the context's stream and returns. Every one is declared by
+// BOOST_EXT_CUDA_KERNEL in its op's header; a build without CUDA has none, and no array gets as far as to need one.
+#if defined(BOOST_EXT_WITH_CUDA)
+#define BOOST_EXT_CUDA_KERNEL(name, ...) \
+  namespace cuda {                       \
+  void name(__VA_ARGS__);                \
+  }
+#define BOOST_EXT_CUDA(name) cuda::name
+#else
+namespace boost_ext {
+template <class... Arguments> [[noreturn]] void without_cuda(Arguments&&...) {
+  throw std::logic_error("boost_ext was built without CUDA kernels");
+}
+}  // namespace boost_ext
+#define BOOST_EXT_CUDA_KERNEL(name, ...)
+#define BOOST_EXT_CUDA(name) ::boost_ext::without_cuda
+#endif
+
 // The kernel `name` of the instruction set in use. Every kernel is declared by BOOST_EXT_CPU_KERNEL in its op's header.
 #if defined(__x86_64__) && !defined(BOOST_EXT_BASELINE_ONLY)
 #define BOOST_EXT_X86_ISAS

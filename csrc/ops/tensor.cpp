@@ -138,22 +138,44 @@ std::vector<std::size_t> first_occurrence(const Views& views) {
 namespace {
 const char* name(Device d) { return d == Device::cpu ? "CPU" : d == Device::cuda ? "CUDA" : "Ascend"; }
 
-void require_built(const char* op, const View& v, const View& first) {
-  require(v.device == first.device, op, ": all arguments must live on one device, got ", name(first.device), " and ",
-          name(v.device));
-  if (v.device != Device::cpu) {
-    throw std::runtime_error(text(op, ": got ", name(v.device), " arrays, but this build has no ", name(v.device),
-                                  " kernels (see boost_ext.build_info())"));
-  }
+std::string place(const View& v, bool with_id) {
+  return with_id ? text(name(v.device), " device ", v.device_id) : name(v.device);
+}
+
+bool built(Device d) {
+#if defined(BOOST_EXT_WITH_CUDA)
+  return d == Device::cpu || d == Device::cuda;
+#else
+  return d == Device::cpu;
+#endif
 }
 }  // namespace
 
-void require_backend(const char* op, std::initializer_list<const Views*> lists, std::initializer_list<View> views) {
+Device require_device(const char* op, std::initializer_list<const Views*> lists, std::initializer_list<View> views) {
   const View* first = nullptr;
+  const auto see = [&](const View& v) {
+    if (v.size == 0 && v.device == Device::cpu) return;
+    if (first == nullptr) first = &v;
+    const bool with_id = v.device == first->device;
+    require(with_id && v.device_id == first->device_id, op, ": all arguments must live on one device, got ",
+            place(*first, with_id), " and ", place(v, with_id));
+    if (!built(v.device)) {
+      throw std::runtime_error(text(op, ": got ", name(v.device), " arrays, but this build has no ", name(v.device),
+                                    " kernels (see boost_ext.build_info())"));
+    }
+  };
   for (const Views* list : lists) {
-    for (const View& v : *list) require_built(op, v, first ? *first : *(first = &v));
+    for (const View& v : *list) see(v);
   }
-  for (const View& v : views) require_built(op, v, first ? *first : *(first = &v));
+  for (const View& v : views) see(v);
+  return first == nullptr ? Device::cpu : first->device;
+}
+
+void require_cpu(const char* op, std::initializer_list<const Views*> lists, std::initializer_list<View> views) {
+  const Device device = require_device(op, lists, views);
+  if (device != Device::cpu) {
+    throw std::runtime_error(text(op, ": got ", name(device), " arrays, but this op has a CPU kernel only"));
+  }
 }
 
 std::int64_t total_size(const Views& views) {

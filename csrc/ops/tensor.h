@@ -31,6 +31,7 @@ struct View {
   int ndim = 1;
   DType dtype = DType::f32;
   Device device = Device::cpu;
+  int device_id = 0;
   bool writable = true;
   const char* other_dtype = nullptr;  // how DType::other is called, for the message of the op that refuses it
 
@@ -59,9 +60,17 @@ struct Tensors {
 };
 
 struct Context {
-  Device device = Device::cpu;
-  void* stream = nullptr;
+  int device_id = 0;
+  void* stream = nullptr;  // of a device: everything is enqueued there, and nothing waits for it
   int threads = 1;
+};
+
+// A number that the caller knows, or a float32 on the device of the arrays, which only kernels read.
+struct Number {
+  double value = 0;
+  View at{};
+
+  bool on_device() const { return at.device != Device::cpu; }
 };
 
 // The wrong kind of object or dtype; everything else that is wrong with an argument is std::invalid_argument.
@@ -146,8 +155,12 @@ class Overlap {
 // one tensor. Partial overlaps are for Overlap to refuse.
 std::vector<std::size_t> first_occurrence(const Views& views);
 
-// All arguments live on one device, and this build has a backend for it.
-void require_backend(const char* op, std::initializer_list<const Views*> lists, std::initializer_list<View> views = {});
+// All arguments live on one device, and this build has a backend for it: which one. Arrays without elements live
+// anywhere.
+Device require_device(const char* op, std::initializer_list<const Views*> lists,
+                      std::initializer_list<View> views = {});
+// The same for ops that only the CPU has.
+void require_cpu(const char* op, std::initializer_list<const Views*> lists, std::initializer_list<View> views = {});
 
 std::int64_t total_size(const Views& views);
 

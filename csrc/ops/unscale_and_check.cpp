@@ -7,42 +7,87 @@ constexpr double kLeastNormal = 1.1754943508222875e-38;  // of float32
 constexpr double kLeastSubnormal = 1.401298464324817e-45;
 constexpr double kTwo64 = 18446744073709551616.0;
 
-}  // namespace
-
-std::vector<Finiteness> unscale_and_check(const Context& context, const Views& grads, double inv_scale) {
+// The arguments that all forms share. Returns the tensors without those that are listed again, and says in `place`
+// which of them each one of the list is.
+Views require_grads(const Views& grads, double inv_scale, bool writes, std::vector<std::size_t>& place) {
   const char* op = "unscale_and_check";
-  require_backend(op, {&grads});
   const List list{"grads", grads};
   require_floats(op, list);
   require_finite(op, "inv_scale", inv_scale);
   require(inv_scale >= kLeastSubnormal && inv_scale <= 3.4028234663852886e38, op,
           ": inv_scale must be a positive float32, got ", inv_scale);
+  const std::vector<std::size_t> first = first_occurrence(grads);
+  Views distinct;
+  place.resize(grads.size());
+  Overlap overlap(op);
+  for (std::size_t i = 0; i < grads.size(); ++i) {
+    place[i] = first[i] == i ? distinct.size() : place[first[i]];
+    if (first[i] != i) continue;
+    distinct.push_back(grads[i]);
+    const Name name("grads", static_cast<std::int64_t>(i));
+    if (writes)
+      overlap.writes(name, grads[i]);
+    else
+      overlap.reads(name, grads[i]);
+  }
+  if (writes) require_writables(op, list);
+  overlap.check();
+  return distinct;
+}
+
+}  // namespace
+
+std::vector<Finiteness> unscale_and_check(const Context& context, const Views& grads, double inv_scale) {
+  require_cpu("unscale_and_check", {&grads});
+  std::vector<std::size_t> place;
+  const bool writes = static_cast<float>(inv_scale) != 1;
+  const Views distinct = require_grads(grads, inv_scale, writes, place);
   // A caller may run with subnormals flushed to zero, as MindSpore does: then in two passes with normal factors.
   const bool twice = inv_scale < kLeastNormal;
   const auto factor = static_cast<float>(twice ? inv_scale * kTwo64 : inv_scale);
-  const std::vector<std::size_t> first = first_occurrence(grads);
-  Views distinct;
-  std::vector<std::size_t> place(grads.size());
-  Overlap overlap(op);
-  for (std::size_t i = 0; i < grads.size(); ++i) {
-    if (first[i] != i) continue;
-    place[i] = distinct.size();
-    distinct.push_back(grads[i]);
-    const Name name("grads", static_cast<std::int64_t>(i));
-    if (factor == 1)
-      overlap.reads(name, grads[i]);
-    else
-      overlap.writes(name, grads[i]);
-  }
-  if (factor != 1) require_writables(op, list);
-  overlap.check();
   std::vector<Finiteness> found(distinct.size());
   if (twice) BOOST_EXT_CPU(unscale_and_check)(context, distinct, static_cast<float>(1 / kTwo64), found.data());
   BOOST_EXT_CPU(unscale_and_check)(context, distinct, factor, found.data());
   if (distinct.size() == grads.size()) return found;
   std::vector<Finiteness> result(grads.size());
-  for (std::size_t i = 0; i < grads.size(); ++i) result[i] = found[place[first[i]]];
+  for (std::size_t i = 0; i < grads.size(); ++i) result[i] = found[place[i]];
   return result;
+}
+
+void unscale_and_check(const Context& context, const Views& grads, const Number& inv_scale, const View& report,
+                       const View& found) {
+  const char* op = "unscale_and_check";
+  const bool reports = report.data != nullptr;
+  const Device device = require_device(op, {&grads}, {inv_scale.at, found, report});
+  const bool known = !inv_scale.on_device();
+  std::vector<std::size_t> place;
+  const Views distinct =
+      require_grads(grads, known ? inv_scale.value : 1, !known || static_cast<float>(inv_scale.value) != 1, place);
+  require_dtype(op, "out", found, DType::f32);
+  require_size(op, "out", found, 1);
+  require_writable(op, "out", found);
+  if (reports) require_report(op, report, grads.size());
+  Overlap overlap(op);
+  overlap.writes("out", found);
+  if (reports) overlap.writes("report", report);
+  overlap.reads({"grads", grads});
+  overlap.reads("inv_scale", inv_scale.at);
+  overlap.check();
+  auto* flag = static_cast<float*>(found.data);
+  auto* rows = static_cast<double*>(report.data);
+  if (device == Device::cuda) {
+    const bool tied = distinct.size() != grads.size();  // then only a second look writes a row for each place
+    BOOST_EXT_CUDA(unscale_and_check)(context, distinct, inv_scale, tied ? nullptr : rows, flag);
+    if (tied && reports) BOOST_EXT_CUDA(unscale_and_check)(context, grads, Number{1, {}}, rows, flag);
+    return;
+  }
+  *flag = 0;
+  for (const Finiteness& f : unscale_and_check(context, grads, inv_scale.value)) {
+    if (f.found()) *flag = 1;
+    if (!reports) continue;
+    write_row(rows, f);
+    rows += 4;
+  }
 }
 
 void require_report(const char* op, const View& report, std::size_t tensors) {
@@ -60,7 +105,7 @@ void write_row(double* row, const Finiteness& f) {
 
 bool unscale_and_check(const Context& context, const Views& grads, double inv_scale, const View& report) {
   const char* op = "unscale_and_check";
-  require_backend(op, {&grads}, {report});
+  require_cpu(op, {&grads}, {report});
   require_report(op, report, grads.size());
   Overlap overlap(op);
   overlap.writes("report", report);
@@ -87,7 +132,7 @@ bool check(const Context& context, const Views& grads, double inv_scale, const V
 bool check_and_square(const Context& context, const Views& grads, double inv_scale, const View& report,
                       std::vector<double>& squares) {
   const char* op = "unscale_and_check";
-  require_backend(op, {&grads}, {report});
+  require_cpu(op, {&grads}, {report});
   require_floats(op, {"grads", grads});
   require_finite(op, "inv_scale", inv_scale);
   require_report(op, report, grads.size());

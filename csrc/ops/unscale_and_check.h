@@ -36,11 +36,18 @@ bool check(const Context& context, const Views& grads, double inv_scale, const V
 // `check` that sums the squares of the elements of each tensor in the same read.
 bool check_and_square(const Context& context, const Views& grads, double inv_scale, const View& report,
                       std::vector<double>& squares);
+// The same with everything on a device: `found`, one float32, is 1 or 0; `report` may have no data, if nobody wants it.
+void unscale_and_check(const Context& context, const Views& grads, const Number& inv_scale, const View& report,
+                       const View& found);
 void require_report(const char* op, const View& report, std::size_t tensors);
 void write_row(double* row, const Finiteness& f);
 
 BOOST_EXT_CPU_KERNEL(void, unscale_and_check, const Context&, Tensors grads, float inv_scale, Finiteness* per_tensor)
 // Reads only, and gives the sum of the squares of each tensor too, in float64.
 BOOST_EXT_CPU_KERNEL(void, check_and_square, const Context&, Tensors grads, Finiteness* per_tensor, double* squares)
+
+// report, if there is one: the four numbers of tensor i in row i.
+BOOST_EXT_CUDA_KERNEL(unscale_and_check, const Context&, Tensors grads, const Number& inv_scale, double* report,
+                      float* found)
 
 }  // namespace boost_ext

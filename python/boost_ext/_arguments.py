@@ -11,10 +11,23 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Array", "Arrays", "Numbers", "empty_like", "factors", "flags", "integer", "number", "numbers", "switch"]
+__all__ = [
+    "Array",
+    "Arrays",
+    "Numbers",
+    "empty_like",
+    "factors",
+    "flags",
+    "integer",
+    "is_array",
+    "number",
+    "numbers",
+    "scalar",
+    "switch",
+]
 
 Array = Any
-"""A NumPy array, a MindSpore tensor, or an object with ``__dlpack__``."""
+"""A NumPy array, a MindSpore tensor, or an object with ``__dlpack__`` or ``__cuda_array_interface__``."""
 
 Arrays = Array | Sequence[Array]
 """One array, or a list or tuple of them."""
@@ -40,6 +53,17 @@ def number(op: str, arg: str, value: Any) -> float:
         return float(value)
     except OverflowError:  # an integer beyond float64
         return math.inf
+
+
+def scalar(op: str, arg: str, value: Any) -> Any:
+    """A Python float; or an array, of whose one float32 the native op takes care, also where it lies on a device."""
+    if is_array(value) and not isinstance(value, np.generic):
+        return value
+    return number(op, arg, value)
+
+
+def is_array(value: Any) -> bool:
+    return hasattr(value, "__dlpack__") or hasattr(value, "__cuda_array_interface__")
 
 
 def integer(op: str, arg: str, value: Any) -> int:

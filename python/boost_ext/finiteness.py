@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
-from boost_ext import _core
-from boost_ext._arguments import Arrays, number
+import numpy as np
 
-__all__ = ["FiniteReport", "TensorReport", "unscale_and_check"]
+from boost_ext import _core
+from boost_ext._arguments import Array, Arrays, scalar
+
+__all__ = ["DeviceReport", "FiniteReport", "TensorReport", "unscale_and_check"]
 
 
 @dataclass(frozen=True)
@@ -44,7 +47,36 @@ class FiniteReport:
         return "; ".join(bad) if bad else f"all {len(self.tensors)} tensors are finite"
 
 
-def unscale_and_check(grads: Arrays, inv_scale: float, report: bool = False) -> bool | FiniteReport:
+@dataclass(frozen=True)
+class DeviceReport:
+    """What :func:`boost_ext.ops.unscale_and_check` saw in tensors on a device, where it still lies."""
+
+    found: Array
+    """float32 (1,): 1 if some element was inf or nan, else 0."""
+    rows: Array
+    """float64 (tensors, 4): number of inf, of nan, first index of either or -1, largest finite magnitude."""
+
+    def fetch(self) -> FiniteReport:
+        """The report on the host. Waits for the stream."""
+        rows = self.rows if isinstance(self.rows, np.ndarray) else self.rows.numpy()
+        return _report((int(inf), int(nan), int(first), float(largest)) for inf, nan, first, largest in rows)
+
+    def __bool__(self) -> bool:
+        return bool(self.found)
+
+    def __str__(self) -> str:
+        return str(self.fetch())
+
+
+def _report(rows: Iterable[tuple[int, int, int, float]]) -> FiniteReport:
+    return FiniteReport(
+        tuple(TensorReport(inf, nan, first if first >= 0 else None, max_abs) for inf, nan, first, max_abs in rows)
+    )
+
+
+def unscale_and_check(
+    grads: Arrays, inv_scale: float | Array, report: bool = False, *, out: Array | None = None
+) -> bool | FiniteReport | Array | DeviceReport:
     """Multiply all gradients by ``inv_scale`` in place and see whether any element is inf or nan, in one pass.
 
     With ``inv_scale=1`` nothing is written and read-only arrays are accepted. A tensor that is listed twice (tied
@@ -52,16 +84,18 @@ def unscale_and_check(grads: Arrays, inv_scale: float, report: bool = False) -> 
 
     Args:
         grads: tensors.
-        inv_scale: the reciprocal of the loss scale; finite and > 0.
+        inv_scale: the reciprocal of the loss scale; finite and > 0. An array of one float32 is as good as a number; on a
+            device nobody reads it, so it is not checked there.
         report: also count, for each tensor, inf and nan, and find the first of them and the largest finite magnitude.
             It is the same pass.
+        out: one float32, written: 1 if something was found, else 0. Default: none.
 
     Returns:
-        Whether something was found, or a :class:`FiniteReport` that is true when something was found.
+        Whether something was found, or a :class:`FiniteReport` that is true when something was found. With `out`, and of
+        arrays on a device, which nobody waits for: `out`, or a new array like it, or with `report` a
+        :class:`DeviceReport`.
     """
-    found = _core.unscale_and_check(grads, number("unscale_and_check", "inv_scale", inv_scale), bool(report))
-    if isinstance(found, bool):
-        return found
-    return FiniteReport(
-        tuple(TensorReport(inf, nan, first if first >= 0 else None, max_abs) for inf, nan, first, max_abs in found)
-    )
+    found = _core.unscale_and_check(grads, scalar("unscale_and_check", "inv_scale", inv_scale), bool(report), out)
+    if isinstance(found, list):
+        return _report(found)
+    return DeviceReport(*found) if isinstance(found, tuple) else found

@@ -1,0 +1,115 @@
+#include "doors/cuda_arrays.h"
+
+#include <cstring>
+#include <optional>
+#include <string>
+
+#include "doors/dtypes.h"
+#include "ops/device.h"
+
+namespace py = pybind11;
+
+namespace boost_ext {
+namespace {
+
+thread_local std::optional<std::uintptr_t> chosen;
+
+DType dtype_of(const std::string& typestr) {
+  struct Known {
+    const char* code;
+    DType dtype;
+  };
+  for (const Known& k : {Known{"f4", DType::f32}, Known{"f2", DType::f16}, Known{"f8", DType::f64},
+                         Known{"i4", DType::i32}, Known{"b1", DType::b8}, Known{"u1", DType::u8}}) {
+    if (typestr.size() == 3 && typestr.compare(1, 2, k.code) == 0) return k.dtype;
+  }
+  return DType::other;
+}
+
+void* stream_numbered(std::uintptr_t number) {
+  return number == 1 ? nullptr
+                     : reinterpret_cast<void*>(number);  // 1 is the legacy default stream; 2, per thread, is 2
+}
+
+bool starts(const std::string& module, const char* package) {
+  const std::size_t n = std::strlen(package);
+  return module.compare(0, n, package) == 0 && (module.size() == n || module[n] == '.');
+}
+
+}  // namespace
+
+View from_cuda_array_interface(const char* op, const Name& arg, py::handle object) {
+  View v;
+  v.device = Device::cuda;
+  const auto refuse = [&](const char* what) {
+    throw TypeError(text(op, ": ", arg, " must have a valid __cuda_array_interface__, got ", what));
+  };
+  const py::object got = object.attr("__cuda_array_interface__");
+  if (!py::isinstance<py::dict>(got)) refuse("something else than a dict");
+  const py::dict interface = got;
+  for (const char* key : {"shape", "typestr", "data", "version"}) {
+    if (!interface.contains(key)) refuse(text("none without ", key).c_str());
+  }
+  if (interface.contains("mask")) require(interface["mask"].is_none(), op, ": ", arg, " must have no mask, got one");
+  const auto typestr = interface["typestr"].cast<std::string>();
+  require(typestr.empty() || typestr[0] != '>', op, ": ", arg, " must be in native byte order, got ", typestr);
+  v.dtype = dtype_of(typestr);
+  if (v.dtype == DType::other) set_other(v, typestr);
+  const auto data = interface["data"].cast<std::pair<std::uintptr_t, bool>>();
+  v.data = reinterpret_cast<void*>(data.first);
+  v.writable = !data.second;
+  const auto shape = interface["shape"].cast<py::tuple>();
+  const auto extent = [](const py::tuple& of, std::size_t d) { return of[d].cast<std::int64_t>(); };
+  v.set_shape(static_cast<int>(shape.size()), [&](int d) { return extent(shape, static_cast<std::size_t>(d)); });
+  if (interface.contains("strides") && !interface["strides"].is_none() && v.size > 0) {
+    const auto strides = interface["strides"].cast<py::tuple>();
+    std::int64_t expected = item_size(v.dtype);
+    for (std::size_t d = shape.size(); d-- > 0;) {
+      require(extent(shape, d) == 1 || extent(strides, d) == expected, op, ": ", arg,
+              " must be C-contiguous, got a strided array");
+      expected *= extent(shape, d);
+    }
+  }
+  if (v.dtype != DType::other) {
+    require(data.first % static_cast<std::uintptr_t>(item_size(v.dtype)) == 0, op, ": ", arg,
+            " must be aligned to its element size, got an unaligned array");
+  }
+  if (v.size > 0) v.device_id = cuda::device_of(v.data);
+  return v;
+}
+
+void* current_stream(py::handle object, int device_id) {
+  if (chosen) return stream_numbered(*chosen);
+  const auto module = py::str(py::type::handle_of(object).attr("__module__")).cast<std::string>();
+  if (starts(module, "torch")) {
+    const py::object stream = py::module_::import("torch").attr("cuda").attr("current_stream")(device_id);
+    return reinterpret_cast<void*>(stream.attr("cuda_stream").cast<std::uintptr_t>());
+  }
+  if (starts(module, "cupy")) {
+    const py::object stream = py::module_::import("cupy").attr("cuda").attr("get_current_stream")(device_id);
+    return reinterpret_cast<void*>(stream.attr("ptr").cast<std::uintptr_t>());
+  }
+  if (py::hasattr(object, "__cuda_array_interface__")) {
+    const py::object interface = object.attr("__cuda_array_interface__");
+    if (py::isinstance<py::dict>(interface) && py::dict(interface).contains("stream")) {
+      const py::object stream = interface["stream"];
+      if (!stream.is_none()) return stream_numbered(stream.cast<std::uintptr_t>());
+    }
+  }
+  return nullptr;
+}
+
+py::object set_stream(const py::object& stream) {
+  const py::object before = chosen ? py::object(py::int_(*chosen)) : py::object(py::none());
+  if (stream.is_none())
+    chosen.reset();
+  else
+    chosen = stream.cast<std::uintptr_t>();
+  return before;
+}
+
+std::int64_t number_of_stream(const void* stream) {
+  return stream == nullptr ? 1 : static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(stream));
+}
+
+}  // namespace boost_ext

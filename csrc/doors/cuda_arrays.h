@@ -1,0 +1,23 @@
+// Arrays on CUDA devices: what __cuda_array_interface__ says of them, and on which stream their framework works.
+#pragma once
+
+#include <pybind11/pybind11.h>
+
+#include "ops/tensor.h"
+
+namespace boost_ext {
+
+// https://numba.readthedocs.io/en/stable/cuda/cuda_array_interface.html, versions 2 and 3.
+View from_cuda_array_interface(const char* op, const Name& arg, pybind11::handle object);
+
+// The stream that the caller works on: that of boost_ext.cuda.stream(), where one is set; the current one of the
+// array's framework (PyTorch, CuPy); the one that the array names; else the legacy default stream.
+void* current_stream(pybind11::handle object, int device_id);
+
+// For boost_ext.cuda.stream(): of this thread, None for none. Returns the one before.
+pybind11::object set_stream(const pybind11::object& stream);
+
+// As DLPack and the interface above number it.
+std::int64_t number_of_stream(const void* stream);
+
+}  // namespace boost_ext

@@ -1,0 +1,17 @@
+#include "ops/device.h"
+
+#if !defined(BOOST_EXT_WITH_CUDA)
+
+namespace boost_ext::cuda {
+
+const Build* build() { return nullptr; }
+void* allocate(const Context&, std::int64_t) { without_cuda(); }
+void release(const Context&, void*) noexcept {}
+void download(const Context&, void*, const void*, std::int64_t) { without_cuda(); }
+bool is_capturing(const Context&) { without_cuda(); }
+void order_after(void*, const Context&) { without_cuda(); }
+int device_of(const void*) { without_cuda(); }
+
+}  // namespace boost_ext::cuda
+
+#endif

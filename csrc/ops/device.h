@@ -1,0 +1,25 @@
+// Memory and streams of CUDA devices, for the doors. A build without CUDA has none of them.
+#pragma once
+
+#include "ops/runtime.h"
+
+namespace boost_ext::cuda {
+
+struct Build {
+  std::string runtime;  // version of the CUDA runtime, as in "13.0"
+  std::vector<std::string> architectures;
+  bool emulated = false;  // the kernels run on the host: for tests
+};
+const Build* build();  // nothing without CUDA
+
+// Memory of the context's device, in the order of its stream. std::runtime_error for what CUDA says.
+void* allocate(const Context& context, std::int64_t bytes);
+void release(const Context& context, void* memory) noexcept;
+// Waits for the stream: only what a caller asks to see takes this way.
+void download(const Context& context, void* host, const void* memory, std::int64_t bytes);
+bool is_capturing(const Context& context);
+// What is enqueued on `waiting` from now on happens after what is on the context's stream by now.
+void order_after(void* waiting, const Context& context);
+int device_of(const void* memory);
+
+}  // namespace boost_ext::cuda

@@ -1,0 +1,178 @@
+// What every CUDA kernel is written with: launches, memory of a stream, elements of any storage type as float32, and
+// sums over a block in a fixed order. The same files are compiled by nvcc, and for tests by a C++ compiler on the
+// emulator.
+#pragma once
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <cuda_runtime.h>
+
+#include "ops/runtime.h"
+
+#define BOOST_EXT_DEVICE __device__ __forceinline__
+
+namespace boost_ext::cuda {
+
+constexpr int kThreads = 256;
+constexpr int kWarp = 32;
+constexpr int kPack = 8;  // elements that a thread reads at a time: 16 bytes of halves, twice 16 of float32
+constexpr unsigned kWholeWarp = 0xffffffffu;
+
+[[noreturn]] void fail(cudaError_t error, const char* what);
+inline void check(cudaError_t error, const char* what) {
+  if (error != cudaSuccess) fail(error, what);
+}
+inline cudaStream_t stream_of(const Context& context) { return static_cast<cudaStream_t>(context.stream); }
+
+// Makes the context's device the current one, and the one before it again.
+class OnDevice {
+ public:
+  explicit OnDevice(const Context& context);
+  ~OnDevice();
+  OnDevice(const OnDevice&) = delete;
+  OnDevice& operator=(const OnDevice&) = delete;
+
+ private:
+  int before_ = -1;
+};
+
+// Enqueues a kernel; no blocks, no launch. Arguments of up to 32 KB travel by value, so that a captured graph owns
+// them.
+template <class... Parameters, class... Arguments>
+void launch(const Context& context, void (*kernel)(Parameters...), std::int64_t blocks, int threads,
+            const Arguments&... arguments) {
+  if (blocks == 0) return;
+#if defined(BOOST_EXT_CUDA_EMULATOR)
+  emulator::launch(dim3(static_cast<unsigned>(blocks)), dim3(static_cast<unsigned>(threads)), stream_of(context),
+                   kernel, arguments...);
+#else
+  kernel<<<static_cast<unsigned>(blocks), static_cast<unsigned>(threads), 0, stream_of(context)> > >(arguments...);
+#endif
+  check(cudaGetLastError(), "launch");
+}
+
+// Memory for the time of some launches, in the order of the stream.
+template <class T> class Workspace {
+ public:
+  Workspace(const Context& context, std::int64_t count)
+      : context_(context),
+        data_(count > 0 ? static_cast<T*>(allocate_bytes(context, count * static_cast<std::int64_t>(sizeof(T))))
+                        : nullptr) {}
+  ~Workspace() { free_bytes(context_, data_); }
+  Workspace(const Workspace&) = delete;
+  Workspace& operator=(const Workspace&) = delete;
+  T* get() const { return data_; }
+
+ private:
+  static void* allocate_bytes(const Context& context, std::int64_t bytes) {
+    void* memory = nullptr;
+    check(cudaMallocAsync(&memory, static_cast<std::size_t>(bytes), stream_of(context)), "memory");
+    return memory;
+  }
+  static void free_bytes(const Context& context, void* memory) {
+    if (memory != nullptr) cudaFreeAsync(memory, stream_of(context));
+  }
+  Context context_;
+  T* data_;
+};
+
+// A Number as a kernel sees it.
+struct Scalar {
+  float value;
+  const float* device;
+  explicit Scalar(const Number& n)
+      : value(static_cast<float>(n.value)), device(n.on_device() ? static_cast<const float*>(n.at.data) : nullptr) {}
+  BOOST_EXT_DEVICE float get() const { return device != nullptr ? *device : value; }
+};
+
+// Elements by index, whatever they are stored as.
+BOOST_EXT_DEVICE float load(const void* p, DType t, std::int64_t i) {
+  if (t == DType::f16) return __half2float(static_cast<const __half*>(p)[i]);
+  if (t == DType::bf16) return __bfloat162float(static_cast<const __nv_bfloat16*>(p)[i]);
+  return static_cast<const float*>(p)[i];
+}
+BOOST_EXT_DEVICE void store(void* p, DType t, std::int64_t i, float x) {
+  if (t == DType::f16)
+    static_cast<__half*>(p)[i] = __float2half_rn(x);
+  else if (t == DType::bf16)
+    static_cast<__nv_bfloat16*>(p)[i] = __float2bfloat16_rn(x);
+  else
+    static_cast<float*>(p)[i] = x;
+}
+// What a store and a load would make of it.
+BOOST_EXT_DEVICE float rounded(DType t, float x) {
+  if (t == DType::f16) return __half2float(__float2half_rn(x));
+  if (t == DType::bf16) return __bfloat162float(__float2bfloat16_rn(x));
+  return x;
+}
+
+struct Pack {
+  float v[kPack];
+};
+
+// n <= kPack elements from i on, zeros behind them. `aligned`: p is so to 16 bytes, and i is a multiple of kPack.
+BOOST_EXT_DEVICE Pack load_pack(const void* p, DType t, std::int64_t i, int n, bool aligned) {
+  Pack x;
+  if (!aligned || n < kPack) {
+#pragma unroll
+    for (int j = 0; j < kPack; ++j) x.v[j] = j < n ? load(p, t, i + j) : 0.0F;
+    return x;
+  }
+  if (t == DType::f32) {
+    const float4* from = reinterpret_cast<const float4*>(static_cast<const float*>(p) + i);
+    const float4 low = from[0], high = from[1];
+    x.v[0] = low.x, x.v[1] = low.y, x.v[2] = low.z, x.v[3] = low.w;
+    x.v[4] = high.x, x.v[5] = high.y, x.v[6] = high.z, x.v[7] = high.w;
+    return x;
+  }
+  const uint4 bits = *reinterpret_cast<const uint4*>(static_cast<const unsigned short*>(p) + i);
+  const unsigned pair[4] = {bits.x, bits.y, bits.z, bits.w};
+#pragma unroll
+  for (int j = 0; j < kPack; ++j) {
+    const auto half = static_cast<unsigned short>(j % 2 ? pair[j / 2] >> 16 : pair[j / 2] & 0xffffu);
+    x.v[j] = t == DType::f16 ? __half2float(__ushort_as_half(half)) : __uint_as_float(unsigned{half} << 16);
+  }
+  return x;
+}
+
+BOOST_EXT_DEVICE unsigned half_bits(DType t, float x) {
+  return t == DType::f16 ? __half_as_ushort(__float2half_rn(x)) : __bfloat16_as_ushort(__float2bfloat16_rn(x));
+}
+
+BOOST_EXT_DEVICE void store_pack(void* p, DType t, std::int64_t i, int n, bool aligned, const Pack& x) {
+  if (!aligned || n < kPack) {
+#pragma unroll
+    for (int j = 0; j < kPack; ++j) {
+      if (j < n) store(p, t, i + j, x.v[j]);
+    }
+    return;
+  }
+  if (t == DType::f32) {
+    float4* to = reinterpret_cast<float4*>(static_cast<float*>(p) + i);
+    to[0] = make_float4(x.v[0], x.v[1], x.v[2], x.v[3]);
+    to[1] = make_float4(x.v[4], x.v[5], x.v[6], x.v[7]);
+    return;
+  }
+  unsigned pair[4];
+#pragma unroll
+  for (int j = 0; j < 4; ++j) pair[j] = half_bits(t, x.v[2 * j]) | half_bits(t, x.v[2 * j + 1]) << 16;
+  *reinterpret_cast<uint4*>(static_cast<unsigned short*>(p) + i) = make_uint4(pair[0], pair[1], pair[2], pair[3]);
+}
+
+// combine() over the values of all threads of a block, always in the same order; the result is thread 0's. T travels
+// through shared memory; blocks have kThreads threads.
+template <class T, class Combine> BOOST_EXT_DEVICE T reduce_block(T mine, Combine combine) {
+  __shared__ T all[kThreads];
+  __syncthreads();  // somebody may still read the last result
+  all[threadIdx.x] = mine;
+  for (unsigned half = kThreads / 2; half > 0; half /= 2) {
+    __syncthreads();
+    if (threadIdx.x < half) all[threadIdx.x] = combine(all[threadIdx.x], all[threadIdx.x + half]);
+  }
+  return all[threadIdx.x];
+}
+BOOST_EXT_DEVICE double sum_block(double mine) {
+  return reduce_block(mine, [](double a, double b) { return a + b; });
+}
+
+}  // namespace boost_ext::cuda

@@ -1,0 +1,45 @@
+// See ops/global_norm.h.
+#include "multi_tensor.cuh"
+#include "ops/global_norm.h"
+
+namespace boost_ext::cuda {
+namespace {
+
+__global__ void square_blocks(const __grid_constant__ Table<1> table, double* partial) {
+  const Chunk chunk = chunk_of(table, blockIdx.x);
+  double sum = 0;
+  each_pack(chunk, [&](std::int64_t i, int n) {
+    const Pack x = load_pack(table.data[0][chunk.t], table.type(0, chunk.t), i, n, chunk.aligned);
+#pragma unroll
+    for (int j = 0; j < kPack; ++j) sum += static_cast<double>(x.v[j]) * static_cast<double>(x.v[j]);
+  });
+  sum = sum_block(sum);
+  if (threadIdx.x == 0) partial[table.block + blockIdx.x] = sum;
+}
+
+__global__ void root_of_sum(const double* squares, std::int64_t count, double* norm) {
+  double sum = 0;
+  for (std::int64_t i = threadIdx.x; i < count; i += kThreads) sum += squares[i];
+  sum = sum_block(sum);
+  if (threadIdx.x == 0) *norm = sqrt(sum);
+}
+
+}  // namespace
+
+void sums_of_squares(const Context& context, Tensors tensors, double* squares) {
+  const OnDevice device(context);
+  const Workspace<double> partial(context, blocks_of(tensors));
+  each_launch<1>({tensors}, [&](const Table<1>& table) {
+    launch(context, square_blocks, table.blocks(), kThreads, table, partial.get());
+    launch(context, add_blocks<1>, table.count, kThreads, table, partial.get(), squares);
+  });
+}
+
+void global_norm(const Context& context, Tensors tensors, double* norm) {
+  const OnDevice device(context);
+  const Workspace<double> squares(context, tensors.count);
+  sums_of_squares(context, tensors, squares.get());
+  launch(context, root_of_sum, 1, kThreads, squares.get(), tensors.count, norm);
+}
+
+}  // namespace boost_ext::cuda

@@ -1,0 +1,124 @@
+// Lists of hundreds of tensors in one launch. The table of where they lie is an argument of the kernel, by value:
+// nothing is copied to the device before, and a captured graph owns it.
+#pragma once
+
+#include "common.cuh"
+
+namespace boost_ext::cuda {
+
+constexpr int kChunk = 4096;  // elements of a block: two packs a thread
+constexpr int kParameterBytes =
+    32000;  // of the 32764 that a launch may have, from CUDA 12.1 and compute capability 7.0
+constexpr std::int64_t kMostBlocks = 2147483647;
+
+// Some tensors of kLists lists of tensors, which share their sizes. Block b of the launch works on a chunk of tensor t
+// where first[t] <= b < first[t + 1].
+template <int kLists> struct Table {
+  static constexpr int kBytes = kLists * 9 + 14;
+  static constexpr int kCapacity = (kParameterBytes - 512) / kBytes / 8 * 8;
+  std::int64_t block;   // of the whole call: how many blocks there were before
+  std::int32_t tensor;  // of the whole call: index of tensor 0
+  std::int32_t count;
+  std::int64_t size[kCapacity];
+  void* data[kLists][kCapacity];
+  std::int32_t first[kCapacity + 2];
+  std::uint8_t dtype[kLists][kCapacity];
+  std::uint8_t aligned[kCapacity];  // all of its lists, to 16 bytes
+  std::uint8_t group[kCapacity];    // whatever the op tells apart
+
+  __host__ __device__ std::int32_t blocks() const { return first[count]; }
+  __host__ __device__ DType type(int list, int t) const { return static_cast<DType>(dtype[list][t]); }
+};
+
+// What a block works on: `count` elements of tensor t, from `begin` on.
+struct Chunk {
+  int t;
+  std::int64_t begin;
+  int count;
+  bool aligned;
+};
+
+template <int kLists> BOOST_EXT_DEVICE Chunk chunk_of(const Table<kLists>& table, std::int64_t block) {
+  int low = 0, high = table.count;  // first[low] <= block < first[high]
+  while (high - low > 1) {
+    const int middle = (low + high) / 2;
+    if (table.first[middle] <= block)
+      low = middle;
+    else
+      high = middle;
+  }
+  const std::int64_t begin = (block - table.first[low]) * kChunk;
+  const std::int64_t rest = table.size[low] - begin;
+  return {low, begin, static_cast<int>(rest < kChunk ? rest : kChunk), table.aligned[low] != 0};
+}
+
+// body(i, n) for the packs of this thread: n <= kPack elements from i on.
+template <class Body> BOOST_EXT_DEVICE void each_pack(const Chunk& chunk, Body body) {
+#pragma unroll
+  for (int round = 0; round < kChunk / (kThreads * kPack); ++round) {
+    const int at = (round * kThreads + static_cast<int>(threadIdx.x)) * kPack;
+    const int rest = chunk.count - at;
+    if (rest > 0) body(chunk.begin + at, rest < kPack ? rest : kPack);
+  }
+}
+
+inline std::int64_t blocks_of(std::int64_t size) { return (size + kChunk - 1) / kChunk; }
+inline std::int64_t blocks_of(Tensors tensors) {
+  std::int64_t blocks = 0;
+  for (std::int64_t t = 0; t < tensors.count; ++t) blocks += blocks_of(tensors[t].size);
+  return blocks;
+}
+
+struct NoGroups {
+  int operator()(std::int64_t) const { return 0; }
+};
+
+// launch_one(table) for all tensors of the lists, as many at a time as an argument holds. A view without data has none
+// in its list. group(tensor) is put into the table.
+template <int kLists, class LaunchOne, class Group = NoGroups>
+void each_launch(const Tensors (&lists)[kLists], LaunchOne launch_one, Group group = {}) {
+  using Part = Table<kLists>;
+  static_assert(sizeof(Part) <= kParameterBytes);
+  const std::int64_t count = lists[0].count;
+  Part table;
+  table.block = 0;
+  for (std::int64_t next = 0; next < count;) {
+    table.tensor = static_cast<std::int32_t>(next);
+    table.count = 0;
+    table.first[0] = 0;
+    while (next < count && table.count < Part::kCapacity) {
+      const int t = table.count;
+      const std::int64_t size = lists[0][next].size;
+      if (table.first[t] + blocks_of(size) > kMostBlocks) break;
+      std::uintptr_t addresses = 0;
+      for (int list = 0; list < kLists; ++list) {
+        const View& v = lists[list][next];
+        table.data[list][t] = v.data;
+        table.dtype[list][t] = static_cast<std::uint8_t>(v.dtype);
+        addresses |= reinterpret_cast<std::uintptr_t>(v.data);
+      }
+      table.size[t] = size;
+      table.aligned[t] = addresses % 16 == 0;
+      table.group[t] = static_cast<std::uint8_t>(group(next));
+      table.first[t + 1] = static_cast<std::int32_t>(table.first[t] + blocks_of(size));
+      ++table.count;
+      ++next;
+    }
+    launch_one(static_cast<const Part&>(table));
+    table.block += table.blocks();
+  }
+}
+
+// out[t] = the sum of what the blocks of tensor t left in `partial`, in their order: one block a tensor.
+template <int kLists>
+__global__ void add_blocks(const __grid_constant__ Table<kLists> table, const double* partial, double* out) {
+  const int t = static_cast<int>(blockIdx.x);
+  double sum = 0;
+  for (std::int64_t b = table.first[t] + threadIdx.x; b < table.first[t + 1]; b += kThreads) {
+    sum += partial[table.block + b];
+  }
+  sum = sum_block(sum);
+  if (threadIdx.x == 0) out[table.tensor + t] = sum;
+}
+
+}  // namespace boost_ext::cuda
