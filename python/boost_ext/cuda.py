@@ -1,8 +1,8 @@
 """CUDA arrays: the stream that ops work on, and what they return.
 
 The ops of :mod:`boost_ext.ops` take CUDA arrays of PyTorch, CuPy, JAX and whatever else speaks DLPack or
-``__cuda_array_interface__``, in a build with CUDA kernels (``boost_ext.build_info()["cuda"]``). They only enqueue: on the
-current stream of PyTorch or CuPy, on the stream that the array names, or else on the legacy default stream.
+``__cuda_array_interface__``, in a build with CUDA kernels (``boost_ext.build_info()["cuda"]``). They only enqueue: on
+the current stream of PyTorch or CuPy, on the stream that the array names, or else on the legacy default stream.
 """
 
 from __future__ import annotations

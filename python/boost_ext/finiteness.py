@@ -84,15 +84,15 @@ def unscale_and_check(
 
     Args:
         grads: tensors.
-        inv_scale: the reciprocal of the loss scale; finite and > 0. An array of one float32 is as good as a number; on a
-            device nobody reads it, so it is not checked there.
+        inv_scale: the reciprocal of the loss scale; finite and > 0. An array of one float32 is as good as a number; on
+            a device nobody reads it, so it is not checked there.
         report: also count, for each tensor, inf and nan, and find the first of them and the largest finite magnitude.
             It is the same pass.
         out: one float32, written: 1 if something was found, else 0. Default: none.
 
     Returns:
-        Whether something was found, or a :class:`FiniteReport` that is true when something was found. With `out`, and of
-        arrays on a device, which nobody waits for: `out`, or a new array like it, or with `report` a
+        Whether something was found, or a :class:`FiniteReport` that is true when something was found. With `out`, and
+        of arrays on a device, which nobody waits for: `out`, or a new array like it, or with `report` a
         :class:`DeviceReport`.
     """
     found = _core.unscale_and_check(grads, scalar("unscale_and_check", "inv_scale", inv_scale), bool(report), out)

@@ -161,8 +161,8 @@ def adasum_pair(a: Arrays, b: Arrays, out: Arrays | None = None) -> Arrays:
 def global_norm(tensors: Arrays, *, out: Array | None = None) -> float | Array:
     """The Euclidean norm of all elements of all tensors: ``sqrt(sum(x**2))``, summed in float64.
 
-    It is inf or nan exactly when some element is. With `out`, one float64, it is written there and `out` is returned; of
-    tensors on a device it is a new array like that without.
+    It is inf or nan exactly when some element is. With `out`, one float64, it is written there and `out` is returned;
+    of tensors on a device it is a new array like that without.
     """
     return _core.global_norm(tensors, out)
 
