@@ -12,6 +12,12 @@ std::vector<std::string> split(const std::string& list) {
   return items;
 }
 
+#if defined(BOOST_EXT_CUDA_EMULATOR)
+constexpr bool kEmulated = true;
+#else
+constexpr bool kEmulated = false;
+#endif
+
 }  // namespace
 
 void fail(cudaError_t error, const char* what) {
@@ -31,13 +37,8 @@ OnDevice::~OnDevice() {
 }
 
 const Build* build() {
-#if defined(BOOST_EXT_CUDA_EMULATOR)
-  constexpr bool emulated = true;
-#else
-  constexpr bool emulated = false;
-#endif
   static const Build build{text(CUDART_VERSION / 1000, '.', CUDART_VERSION % 1000 / 10),
-                           split(BOOST_EXT_CUDA_ARCHITECTURES), emulated};
+                           split(BOOST_EXT_CUDA_ARCHITECTURES), kEmulated};
   return &build;
 }
 
@@ -89,6 +90,10 @@ void order_after(void* waiting, const Context& context) {
 int device_of(const void* memory) {
   cudaPointerAttributes attributes{};
   check(cudaPointerGetAttributes(&attributes, memory), "address");
+  if (attributes.type == cudaMemoryTypeUnregistered) {
+    if (kEmulated) return 0;  // any memory of the host is as good as a device's
+    throw std::runtime_error("CUDA: address: the memory of a CUDA array is not known to CUDA");
+  }
   return attributes.device;
 }
 
