@@ -1,9 +1,9 @@
 #include "ops/optimizer_step.h"
 
 #include "cpu/chunks.h"
-#include "cpu/optimizer_rules.h"
 #include "cpu/optimizer_state.h"
 #include "cpu/parallel.h"
+#include "ops/optimizer_rules.h"
 
 namespace boost_ext::cpu::BOOST_EXT_ISA {
 namespace {
@@ -160,7 +160,7 @@ void each_element(const Context& context, const OptimizerStep& s, RowMeans& mean
 constexpr auto kNothing = [](auto&&...) {};
 
 template <class R> void apply(const Context& context, const OptimizerStep& s) {
-  const R rule(s);
+  const R rule(s.settings);
   RowMeans means(context, s);
   each_element<true, true>(
       context, s, means, 2 + R::kStates,
@@ -177,7 +177,7 @@ template <class R> void apply(const Context& context, const OptimizerStep& s) {
 // Moments and norms in one sweep, weights in a second one: nobody knows a norm before the last element. Both see the
 // moments as they are stored.
 void apply_lamb(const Context& context, const OptimizerStep& s) {
-  const Lamb rule(s);
+  const Lamb rule(s.settings);
   RowMeans means(context, s);
   Blocks blocks(s.weights, kBlock, means.by_row());
   Scratch<double> w_squares(blocks.count()), r_squares(blocks.count());

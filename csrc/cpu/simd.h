@@ -14,6 +14,7 @@
 #include "ops/tensor.h"
 
 #define BOOST_EXT_INLINE inline __attribute__((always_inline))
+#define BOOST_EXT_BACKEND boost_ext::cpu::BOOST_EXT_ISA  // for what ops/ has for all backends
 #define BOOST_EXT_INLINE_LAMBDA __attribute__((always_inline))
 
 namespace boost_ext::cpu::BOOST_EXT_ISA {
@@ -121,6 +122,14 @@ BOOST_EXT_INLINE Vf square_root(Vf a) {
 }
 BOOST_EXT_INLINE F sqrt(F a) {
   BOOST_EXT_EACH(i) a.v[i] = square_root(a.v[i]);
+  return a;
+}
+BOOST_EXT_INLINE double square_root(double a) { return __builtin_sqrt(a); }
+BOOST_EXT_INLINE F raise(F a, float exponent) {
+  float lane[kLanes];
+  std::memcpy(lane, &a, sizeof lane);
+  for (float& value : lane) value = __builtin_powf(value, exponent);
+  std::memcpy(&a, lane, sizeof lane);
   return a;
 }
 BOOST_EXT_INLINE D operator+(D a, D b) {

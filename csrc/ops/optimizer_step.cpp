@@ -223,8 +223,9 @@ void run(const Context& context, const StepSettings& settings, const Views& weig
                      spread.lr.data(),
                      spread.centralize.data(),
                      spread.first.data(),
-                     settings.hyper.data(),
-                     settings.step};
+                     {}};
+  std::copy(settings.hyper.begin(), settings.hyper.end(), step.settings.hyper);  // as many as require_hyper has allowed
+  step.settings.step = settings.step;
   BOOST_EXT_CPU(optimizer_step)(context, settings.rule, step);
 }
 

@@ -116,6 +116,12 @@ void optimizer_step(const Context& context, const StepSettings& settings, const 
 void optimizer_step_rows(const Context& context, const StepSettings& settings, const View& weights, const View& master,
                          const View& indices, const View& values, const Views& state);
 
+// What ops/optimizer_rules.h makes a rule from. A value, so that it may be handed to a device as it is.
+struct RuleSettings {
+  double hyper[kMaxHyper] = {};
+  std::int64_t step = 1;
+};
+
 // What a kernel sees: everything a list of one value a tensor.
 struct OptimizerStep {
   Tensors weights;  // float32: weights, or masters
@@ -131,8 +137,7 @@ struct OptimizerStep {
   const float* lr;
   const unsigned char* centralize;
   const unsigned char* first;
-  const double* hyper;
-  std::int64_t step;
+  RuleSettings settings;
 };
 
 BOOST_EXT_CPU_KERNEL(void, optimizer_step, const Context&, Rule, const OptimizerStep&)

@@ -1,10 +1,29 @@
-// The update expressions of ops/optimizer_step.h, one struct a rule. A rule is made from the hyperparameters and t; its
-// operator() gets sixteen weights, the ready gradients and the states, changes the states and returns the weights.
+// The update expressions of ops/optimizer_step.h, one struct a rule, once for all backends. A rule is made from its
+// RuleSettings; its operator() gets a lane of weights, the ready gradients and the states, changes the states and
+// returns the weights.
+//
+// Each backend compiles this file into a namespace of its own, and has defined before
+//
+//   BOOST_EXT_BACKEND           that namespace
+//   BOOST_EXT_INLINE            what its functions are declared with: on a device they are called there
+//   F                           some float32 numbers: + - * / of two F, and float * F, each rounded once
+//   F all(float)                the same number in each
+//   F sqrt(F), abs(F), copy_sign(F magnitude, F sign)
+//   F max(F a, F b)             where_less(b, a, a, b): a nan of b stays one
+//   F where_less(x, y, a, b)    a where x < y, otherwise b; where_equal for ==
+//   F raise(F, float exponent)  powf
+//   double square_root(double)
+//
+// F may be float itself: then nothing but the namespace finds these functions. No standard library in here.
 #pragma once
 
-#include "cpu/simd.h"
+#include "ops/optimizer_step.h"
 
-namespace boost_ext::cpu::BOOST_EXT_ISA {
+#if !defined(BOOST_EXT_BACKEND) || !defined(BOOST_EXT_INLINE)
+#error "a backend defines its lanes before it includes the rules"
+#endif
+
+namespace BOOST_EXT_BACKEND {
 
 // What a rule may ask of the tensor it works on.
 struct OfTensor {
@@ -13,7 +32,7 @@ struct OfTensor {
   bool first;
 };
 
-inline double power(double base, std::int64_t exponent) {
+BOOST_EXT_INLINE double power(double base, std::int64_t exponent) {
   double result = 1;
   for (; exponent > 0; exponent >>= 1, base *= base) {
     if (exponent & 1) result *= base;
@@ -25,13 +44,13 @@ inline double power(double base, std::int64_t exponent) {
 struct Decay {
   float keep;
   float add;
-  explicit Decay(double b) : keep(static_cast<float>(b)), add(static_cast<float>(1 - b)) {}
+  BOOST_EXT_INLINE explicit Decay(double b) : keep(static_cast<float>(b)), add(static_cast<float>(1 - b)) {}
   BOOST_EXT_INLINE F operator()(F average, F x) const { return keep * average + add * x; }
 };
 
 struct PlainSgd {
   static constexpr int kStates = 0;
-  explicit PlainSgd(const OptimizerStep&) {}
+  BOOST_EXT_INLINE explicit PlainSgd(const RuleSettings&) {}
   BOOST_EXT_INLINE F operator()(const OfTensor& t, F w, F u, F*) const { return w - t.lr * u; }
 };
 
@@ -39,7 +58,7 @@ struct Sgd {
   static constexpr int kStates = 1;
   float momentum, undamped;
   bool nesterov;
-  explicit Sgd(const OptimizerStep& s)
+  BOOST_EXT_INLINE explicit Sgd(const RuleSettings& s)
       : momentum(static_cast<float>(s.hyper[0])),
         undamped(static_cast<float>(1 - s.hyper[1])),
         nesterov(s.hyper[2] != 0) {}
@@ -53,7 +72,8 @@ struct Momentum {
   static constexpr int kStates = 1;
   float momentum;
   bool nesterov;
-  explicit Momentum(const OptimizerStep& s) : momentum(static_cast<float>(s.hyper[0])), nesterov(s.hyper[1] != 0) {}
+  BOOST_EXT_INLINE explicit Momentum(const RuleSettings& s)
+      : momentum(static_cast<float>(s.hyper[0])), nesterov(s.hyper[1] != 0) {}
   BOOST_EXT_INLINE F operator()(const OfTensor& t, F w, F u, F* a) const {
     a[0] = momentum * a[0] + u;
     return w - t.lr * (nesterov ? u + momentum * a[0] : a[0]);
@@ -66,12 +86,12 @@ struct Adam {
   float eps;
   bool nesterov;
   double correction;
-  explicit Adam(const OptimizerStep& s)
+  BOOST_EXT_INLINE explicit Adam(const RuleSettings& s)
       : first(s.hyper[0]),
         second(s.hyper[1]),
         eps(static_cast<float>(s.hyper[2])),
         nesterov(s.hyper[3] != 0),
-        correction(__builtin_sqrt(1 - power(s.hyper[1], s.step)) / (1 - power(s.hyper[0], s.step))) {}
+        correction(square_root(1 - power(s.hyper[1], s.step)) / (1 - power(s.hyper[0], s.step))) {}
   BOOST_EXT_INLINE F moments(F u, F* mv) const {
     mv[0] = first(mv[0], u);
     mv[1] = second(mv[1], u * u);
@@ -98,7 +118,7 @@ struct AdamWeightDecay {
   static constexpr int kStates = 2;
   Decay first, second;
   float eps;
-  explicit AdamWeightDecay(const OptimizerStep& s)
+  BOOST_EXT_INLINE explicit AdamWeightDecay(const RuleSettings& s)
       : first(s.hyper[0]), second(s.hyper[1]), eps(static_cast<float>(s.hyper[2])) {}
   BOOST_EXT_INLINE F operator()(const OfTensor& t, F w, F u, F* mv) const {
     mv[0] = first(mv[0], u);
@@ -112,7 +132,7 @@ struct Lamb {
   Decay first, second;
   float eps;
   float first_correction, second_correction;
-  explicit Lamb(const OptimizerStep& s)
+  BOOST_EXT_INLINE explicit Lamb(const RuleSettings& s)
       : first(s.hyper[0]),
         second(s.hyper[1]),
         eps(static_cast<float>(s.hyper[2])),
@@ -133,7 +153,7 @@ BOOST_EXT_INLINE F over_root(F u, F h) { return where_equal(h, all(0), all(0), u
 struct Adagrad {
   static constexpr int kStates = 1;
   bool update_slots;
-  explicit Adagrad(const OptimizerStep& s) : update_slots(s.hyper[0] != 0) {}
+  BOOST_EXT_INLINE explicit Adagrad(const RuleSettings& s) : update_slots(s.hyper[0] != 0) {}
   BOOST_EXT_INLINE F operator()(const OfTensor& t, F w, F u, F* h) const {
     if (update_slots) h[0] = h[0] + u * u;
     return w - t.lr * over_root(u, h[0]);
@@ -143,7 +163,7 @@ struct Adagrad {
 struct ProximalAdagrad {
   static constexpr int kStates = 1;
   float l1, l2;
-  explicit ProximalAdagrad(const OptimizerStep& s)
+  BOOST_EXT_INLINE explicit ProximalAdagrad(const RuleSettings& s)
       : l1(static_cast<float>(s.hyper[0])), l2(static_cast<float>(s.hyper[1])) {}
   BOOST_EXT_INLINE F operator()(const OfTensor& t, F w, F u, F* h) const {
     h[0] = h[0] + u * u;
@@ -157,7 +177,7 @@ struct RmsProp {
   static constexpr int kStates = 2;
   Decay average;
   float momentum, eps;
-  explicit RmsProp(const OptimizerStep& s)
+  BOOST_EXT_INLINE explicit RmsProp(const RuleSettings& s)
       : average(s.hyper[0]), momentum(static_cast<float>(s.hyper[1])), eps(static_cast<float>(s.hyper[2])) {}
   BOOST_EXT_INLINE F operator()(const OfTensor& t, F w, F u, F* sa) const {
     sa[0] = average(sa[0], u * u);
@@ -182,27 +202,20 @@ struct CenteredRmsProp : RmsProp {
 struct Ftrl {
   static constexpr int kStates = 2;
   float l1, l2, exponent;
-  explicit Ftrl(const OptimizerStep& s)
+  BOOST_EXT_INLINE explicit Ftrl(const RuleSettings& s)
       : l1(static_cast<float>(s.hyper[0])),
         l2(static_cast<float>(s.hyper[1])),
         exponent(static_cast<float>(-s.hyper[2])) {}
-  BOOST_EXT_INLINE F raise(F x) const {
-    if (exponent == 0.5F) return sqrt(x);
-    float lane[kLanes];
-    std::memcpy(lane, &x, sizeof lane);
-    for (float& value : lane) value = __builtin_powf(value, exponent);
-    std::memcpy(&x, lane, sizeof lane);
-    return x;
-  }
+  BOOST_EXT_INLINE F root_of(F x) const { return exponent == 0.5F ? sqrt(x) : raise(x, exponent); }
   BOOST_EXT_INLINE F operator()(const OfTensor& t, F w, F u, F* hz) const {
     const F next = hz[0] + u * u;
-    const F root = raise(next);
+    const F root = root_of(next);
     if (t.lr == 0) {  // the limit of small rates: the weight stays
       hz[0] = next;
       hz[1] = hz[1] + u;
       return w;
     }
-    hz[1] = hz[1] + u - (root - raise(hz[0])) / all(t.lr) * w;
+    hz[1] = hz[1] + u - (root - root_of(hz[0])) / all(t.lr) * w;
     hz[0] = next;
     const F shrunk = copy_sign(all(l1), hz[1]) - hz[1];
     const F next_w = where_less(all(l1), abs(hz[1]), shrunk / (root / all(t.lr) + all(2 * l2)), all(0));
@@ -210,4 +223,4 @@ struct Ftrl {
   }
 };
 
-}  // namespace boost_ext::cpu::BOOST_EXT_ISA
+}  // namespace BOOST_EXT_BACKEND
