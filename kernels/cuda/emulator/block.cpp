@@ -1,0 +1,341 @@
+#include "block.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <exception>
+#include <numeric>
+#include <sstream>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "fiber.h"
+
+namespace boost_ext::cuda::emulator {
+
+namespace {
+
+constexpr unsigned kWarp = 32;
+
+// splitmix64 (Steele, Lea, Flood 2014).
+struct Random {
+  std::uint64_t state;
+  std::uint64_t next() {
+    std::uint64_t z = state += 0x9e3779b97f4a7c15;
+    z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9;
+    z = (z ^ z >> 27) * 0x94d049bb133111eb;
+    return z ^ z >> 31;
+  }
+  std::size_t below(std::size_t n) { return static_cast<std::size_t>((next() >> 32) * n >> 32); }
+};
+
+std::atomic<std::uint64_t> seed_{1};
+std::atomic<std::uint64_t> launches_{0};
+
+struct Thread {
+  enum State : std::uint8_t { ready, at_barrier, in_warp, done };
+  Fiber fiber;
+  uint3 index{};
+  unsigned number = 0;
+  State state = ready;
+  const char* function = nullptr;  // where it waits
+  Where where{};
+  bool predicate = false;
+  WarpCall call{};
+  std::uint64_t result = 0;
+};
+
+class Launch;
+thread_local Launch* launch_ = nullptr;
+
+std::string text(const uint3& v) {
+  return "(" + std::to_string(v.x) + ", " + std::to_string(v.y) + ", " + std::to_string(v.z) + ")";
+}
+
+std::string text(const char* function, Where where) {
+  const char* slash = std::strrchr(where.file, '/');
+  return std::string(function) + " at " + (slash != nullptr ? slash + 1 : where.file) + ":" +
+         std::to_string(where.line);
+}
+
+std::string text(const Thread& t) {
+  if (t.state == Thread::done) return "thread " + text(t.index) + " has ended";
+  return "thread " + text(t.index) + " waits in " + text(t.function, t.where);
+}
+
+std::uint64_t take(const Thread* lanes, unsigned count, const WarpCall& call, unsigned lane) {
+  const unsigned first = lane & ~(call.width - 1), last = first + call.width - 1;
+  const unsigned by = call.argument & (kWarp - 1);  // shfl.sync looks at five bits
+  unsigned from = lane;
+  if (call.op == WarpOp::index) from = first | (by & (call.width - 1));
+  if (call.op == WarpOp::exclusive_or) from = lane ^ by;
+  if (call.op == WarpOp::down) from = lane + by;
+  if (call.op == WarpOp::up && lane >= by + first) from = lane - by;
+  // Only the end of a segment of `width` lanes is kept: exclusive or may look into the segments before.
+  if (call.op != WarpOp::index && from > last) from = lane;
+  if (from >= count || (call.mask >> from & 1) == 0) return ~std::uint64_t{0};
+  return lanes[from].call.value;
+}
+
+class Launch {
+ public:
+  Launch(dim3 grid, dim3 block, void (*kernel)(void*), void* data)
+      : number_(launches_++),
+        seed_of_launch_(seed_),
+        random_{seed_of_launch_ * 0x2545f4914f6cdd1d + number_},
+        threads_(std::size_t{block.x} * block.y * block.z),
+        kernel_(kernel),
+        data_(data) {
+    ready_.reserve(threads_.size());
+    for (unsigned t = 0; t < threads_.size(); ++t) {
+      threads_[t].number = t;
+      threads_[t].index = {t % block.x, t / block.x % block.y, t / block.x / block.y};
+    }
+    gridDim = grid;
+    blockDim = block;
+    launch_ = this;
+  }
+  Launch(const Launch&) = delete;
+  Launch& operator=(const Launch&) = delete;
+  ~Launch() { launch_ = nullptr; }
+
+  void run_block() {
+    ready_.clear();
+    ended_ = arrived_ = 0;
+    runs_ahead_ = random_.next() % 2 == 0;
+    for (Thread& t : threads_) {
+      t.fiber.prepare(t.number, [] { launch_->body(); });
+      make_ready(t);
+    }
+    while (ended_ < threads_.size()) {
+      if (ready_.empty()) fail_stalled();
+      resume(choose());
+      if (arrived_ == threads_.size()) release_barrier();
+    }
+  }
+
+  unsigned barrier(const char* function, bool predicate, Where where) {
+    Thread& me = *current_;
+    me.predicate = predicate;
+    ++arrived_;
+    wait(me, Thread::at_barrier, function, where);
+    return static_cast<unsigned>(me.result);
+  }
+
+  std::uint64_t warp(const char* function, const WarpCall& call, Where where) {
+    Thread& me = *current_;
+    const unsigned lane = me.number % kWarp;
+    me.function = function;
+    me.where = where;
+    if ((call.mask >> lane & 1) == 0) fail(text(function, where), ": lane ", lane, " is not in its own mask");
+    if (call.width == 0 || call.width > kWarp || (call.width & (call.width - 1)) != 0) {
+      fail(text(function, where), ": a width of ", call.width);
+    }
+    if (lanes_of(me) < kWarp && call.mask >> lanes_of(me) != 0) {
+      fail(text(function, where), ": the mask names lanes that the last warp of ", threads_.size(),
+           " threads does not have");
+    }
+    me.call = call;
+    me.state = Thread::in_warp;
+    if (complete(me)) {
+      finish(me);
+      me.state = Thread::ready;
+    } else {
+      Fiber::suspend();
+    }
+    return me.result;
+  }
+
+  Random& random() { return random_; }
+
+ private:
+  template <class... Parts> [[noreturn]] void fail(const Parts&... parts) const {
+    std::ostringstream s;
+    (s << ... << parts);
+    s << ", in block " << text(blockIdx) << " (seed " << seed_of_launch_ << ", launch " << number_ << ")";
+    throw std::logic_error(s.str());
+  }
+
+  void body() {
+    try {
+      kernel_(data_);
+    } catch (...) { error_ = std::current_exception(); }
+    current_->state = Thread::done;
+    ++ended_;
+  }
+
+  void make_ready(Thread& t) {
+    t.state = Thread::ready;
+    ready_.push_back(t.number);
+  }
+
+  // Any one; in some blocks, one of those that became ready last, so that warps run far ahead of one another.
+  Thread& choose() {
+    const std::size_t n = ready_.size(), last = runs_ahead_ ? std::min<std::size_t>(n, kWarp) : n;
+    const std::size_t i = n - last + random_.below(last);
+    Thread& chosen = threads_[ready_[i]];
+    ready_[i] = ready_.back();
+    ready_.pop_back();
+    return chosen;
+  }
+
+  void resume(Thread& t) {
+    current_ = &t;
+    threadIdx = t.index;
+    t.fiber.resume();
+    if (error_) std::rethrow_exception(error_);
+  }
+
+  void wait(Thread& me, Thread::State state, const char* function, Where where) {
+    me.state = state;
+    me.function = function;
+    me.where = where;
+    Fiber::suspend();
+  }
+
+  void release_barrier() {
+    const Thread& first = threads_[0];
+    unsigned count = 0;
+    for (const Thread& t : threads_) {
+      count += t.predicate ? 1 : 0;
+      if (t.where.line != first.where.line || std::strcmp(t.where.file, first.where.file) != 0) {
+        fail("the barrier is not the same one for all threads: ", text(first), ", ", text(t));
+      }
+    }
+    arrived_ = 0;
+    for (Thread& t : threads_) {
+      t.result = count;
+      make_ready(t);
+    }
+  }
+
+  unsigned first_of(const Thread& t) const { return t.number / kWarp * kWarp; }
+  unsigned lanes_of(const Thread& t) const {
+    return std::min(kWarp, static_cast<unsigned>(threads_.size()) - first_of(t));
+  }
+
+  static bool same_call(const Thread& a, const Thread& b) {
+    return a.state == Thread::in_warp && a.call.op == b.call.op && a.call.mask == b.call.mask &&
+           a.call.width == b.call.width;
+  }
+
+  bool complete(const Thread& me) const {
+    const Thread* lanes = &threads_[first_of(me)];
+    for (unsigned l = 0; l < lanes_of(me); ++l) {
+      if ((me.call.mask >> l & 1) != 0 && !same_call(lanes[l], me)) return false;
+    }
+    return true;
+  }
+
+  void finish(Thread& me) {
+    Thread* lanes = &threads_[first_of(me)];
+    const unsigned count = lanes_of(me);
+    const WarpCall call = me.call;
+    const bool shuffle = call.op >= WarpOp::index && call.op <= WarpOp::up;
+    const std::uint64_t all = shuffle || call.op == WarpOp::sync ? 0 : together(lanes, count, call);
+    for (unsigned l = 0; l < count; ++l) {
+      if ((call.mask >> l & 1) == 0) continue;
+      lanes[l].result = shuffle ? take(lanes, count, lanes[l].call, l) : all;
+      if (&lanes[l] != &me) make_ready(lanes[l]);
+    }
+  }
+
+  static std::uint64_t together(const Thread* lanes, unsigned count, const WarpCall& call) {
+    std::uint64_t ballot = 0, sum = 0, least = ~std::uint64_t{0}, most = 0, common = ~std::uint64_t{0}, some = 0;
+    for (unsigned l = 0; l < count; ++l) {
+      if ((call.mask >> l & 1) == 0) continue;
+      const std::uint64_t v = lanes[l].call.value;
+      ballot |= std::uint64_t{v != 0} << l;
+      sum += v;
+      least = std::min(least, v);
+      most = std::max(most, v);
+      common &= v;
+      some |= v;
+    }
+    switch (call.op) {
+      case WarpOp::any:
+        return ballot != 0 ? 1 : 0;
+      case WarpOp::all:
+        return ballot == call.mask ? 1 : 0;
+      case WarpOp::add:
+        return sum;
+      case WarpOp::min:
+        return least;
+      case WarpOp::max:
+        return most;
+      case WarpOp::bit_and:
+        return common;
+      case WarpOp::bit_or:
+        return some;
+      default:
+        return ballot;
+    }
+  }
+
+  [[noreturn]] void fail_stalled() const {
+    for (const Thread& t : threads_) {
+      if (t.state != Thread::in_warp) continue;
+      const Thread* lanes = &threads_[first_of(t)];
+      for (unsigned l = 0; l < lanes_of(t); ++l) {
+        if ((t.call.mask >> l & 1) != 0 && !same_call(lanes[l], t)) {
+          fail(text(t.function, t.where), ": not all lanes of its mask arrive: ", text(t), ", ", text(lanes[l]));
+        }
+      }
+    }
+    const Thread* waits = nullptr;
+    const Thread* ended = nullptr;
+    for (const Thread& t : threads_) (t.state == Thread::done ? ended : waits) = &t;
+    fail(text(waits->function, waits->where), ": not all threads arrive: ", text(*waits), ", ", text(*ended));
+  }
+
+  std::uint64_t number_, seed_of_launch_;
+  Random random_;
+  std::vector<Thread> threads_;
+  std::vector<unsigned> ready_;
+  void (*kernel_)(void*);
+  void* data_;
+  Thread* current_ = nullptr;
+  std::size_t ended_ = 0, arrived_ = 0;
+  bool runs_ahead_ = false;
+  std::exception_ptr error_;
+};
+
+Launch& launch_of(const char* function) {
+  if (launch_ == nullptr) throw std::logic_error(std::string(function) + ": called outside of a kernel");
+  return *launch_;
+}
+
+}  // namespace
+
+unsigned barrier(const char* function, bool predicate, Where where) {
+  return launch_of(function).barrier(function, predicate, where);
+}
+
+std::uint64_t warp(const char* function, const WarpCall& call, Where where) {
+  return launch_of(function).warp(function, call, where);
+}
+
+bool inside_a_kernel() { return launch_ != nullptr; }
+
+void set_seed(std::uint64_t seed) {
+  seed_ = seed;
+  launches_ = 0;
+}
+
+void run(dim3 grid, dim3 block, void (*kernel)(void*), void* data) {
+  if (inside_a_kernel()) throw std::logic_error("a kernel launches a kernel");
+  const double blocks = static_cast<double>(grid.x) * grid.y * grid.z;
+  if (blocks > 0x1p26) throw std::logic_error("the emulator is too slow for more than 2^26 blocks");
+  std::vector<unsigned> order(static_cast<std::size_t>(blocks));
+  std::iota(order.begin(), order.end(), 0U);
+  Launch launch(grid, block, kernel, data);
+  for (std::size_t i = order.size(); i > 0; --i) {
+    std::swap(order[i - 1], order[launch.random().below(i)]);
+    const unsigned b = order[i - 1];
+    blockIdx = {b % grid.x, b / grid.x % grid.y, b / grid.x / grid.y};
+    launch.run_block();
+  }
+}
+
+}  // namespace boost_ext::cuda::emulator

@@ -1,0 +1,3 @@
+namespace native {
+void test_cuda_threads() {}
+}  // namespace native
