@@ -106,8 +106,8 @@ class Launch {
     runs_ahead_ = random_.next() % 2 == 0;
     for (Thread& t : threads_) {
       t.fiber.prepare(t.number, [] { launch_->body(); });
-      make_ready(t);
     }
+    make_all_ready();
     while (ended_ < threads_.size()) {
       if (ready_.empty()) fail_stalled();
       resume(choose());
@@ -170,9 +170,15 @@ class Launch {
     ready_.push_back(t.number);
   }
 
+  // Beginning with any warp, since the last ones may be chosen first.
+  void make_all_ready() {
+    const std::size_t n = threads_.size(), start = random_.below((n + kWarp - 1) / kWarp) * kWarp;
+    for (std::size_t i = 0; i < n; ++i) make_ready(threads_[(start + i) % n]);
+  }
+
   // Any one; in some blocks, one of those that became ready last, so that warps run far ahead of one another.
   Thread& choose() {
-    const std::size_t n = ready_.size(), last = runs_ahead_ ? std::min<std::size_t>(n, kWarp) : n;
+    const std::size_t n = ready_.size(), last = runs_ahead_ ? std::min<std::size_t>(n, 4) : n;
     const std::size_t i = n - last + random_.below(last);
     Thread& chosen = threads_[ready_[i]];
     ready_[i] = ready_.back();
@@ -204,10 +210,8 @@ class Launch {
       }
     }
     arrived_ = 0;
-    for (Thread& t : threads_) {
-      t.result = count;
-      make_ready(t);
-    }
+    for (Thread& t : threads_) t.result = count;
+    make_all_ready();
   }
 
   unsigned first_of(const Thread& t) const { return t.number / kWarp * kWarp; }
