@@ -24,7 +24,12 @@ namespace boost_ext::cuda::emulator {
 
 namespace {
 
-constexpr std::size_t kStackBytes = 64 * 1024;
+// Parameters of a kernel are up to 32 KiB of it. Only pages that are used exist.
+#ifdef BOOST_EXT_ASAN
+constexpr std::size_t kStackBytes = 512 * 1024;
+#else
+constexpr std::size_t kStackBytes = 128 * 1024;
+#endif
 
 thread_local Fiber* running = nullptr;
 
