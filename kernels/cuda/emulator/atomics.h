@@ -2,6 +2,8 @@
 // real atomics. Sums of floating-point numbers come in the random order of the threads.
 #pragma once
 
+#include "block.h"
+
 namespace boost_ext::cuda::emulator {
 
 template <class T, class F> T modify(T* address, F change) {
@@ -39,6 +41,6 @@ BOOST_EXT_EMULATED_ATOMIC(float, atomicExch, (static_cast<void>(old), value))
 #undef BOOST_EXT_EMULATED_ATOMICS
 #undef BOOST_EXT_EMULATED_ATOMIC
 
-inline void __threadfence_block() { __atomic_thread_fence(__ATOMIC_ACQ_REL); }
-inline void __threadfence() { __atomic_thread_fence(__ATOMIC_ACQ_REL); }
-inline void __threadfence_system() { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
+inline void __threadfence_block() { boost_ext::cuda::emulator::fence(); }
+inline void __threadfence() { boost_ext::cuda::emulator::fence(); }
+inline void __threadfence_system() { boost_ext::cuda::emulator::fence(); }

@@ -10,13 +10,13 @@
 #include <string>
 #include <vector>
 
+#include "collective.h"
 #include "fiber.h"
+#include "watch.h"
 
 namespace boost_ext::cuda::emulator {
 
 namespace {
-
-constexpr unsigned kWarp = 32;
 
 // splitmix64 (Steele, Lea, Flood 2014).
 struct Random {
@@ -44,6 +44,7 @@ struct Thread {
   bool predicate = false;
   WarpCall call{};
   std::uint64_t result = 0;
+  std::uint32_t warp_since = 0;  // as in Clock
 };
 
 class Launch;
@@ -64,20 +65,6 @@ std::string text(const Thread& t) {
   return "thread " + text(t.index) + " waits in " + text(t.function, t.where);
 }
 
-std::uint64_t take(const Thread* lanes, unsigned count, const WarpCall& call, unsigned lane) {
-  const unsigned first = lane & ~(call.width - 1), last = first + call.width - 1;
-  const unsigned by = call.argument & (kWarp - 1);  // shfl.sync looks at five bits
-  unsigned from = lane;
-  if (call.op == WarpOp::index) from = first | (by & (call.width - 1));
-  if (call.op == WarpOp::exclusive_or) from = lane ^ by;
-  if (call.op == WarpOp::down) from = lane + by;
-  if (call.op == WarpOp::up && lane >= by + first) from = lane - by;
-  // Only the end of a segment of `width` lanes is kept: exclusive or may look into the segments before.
-  if (call.op != WarpOp::index && from > last) from = lane;
-  if (from >= count || (call.mask >> from & 1) == 0) return ~std::uint64_t{0};
-  return lanes[from].call.value;
-}
-
 class Launch {
  public:
   Launch(dim3 grid, dim3 block, void (*kernel)(void*), void* data)
@@ -85,6 +72,7 @@ class Launch {
         seed_of_launch_(seed_),
         random_{seed_of_launch_ * 0x2545f4914f6cdd1d + number_},
         threads_(std::size_t{block.x} * block.y * block.z),
+        warp_times_(threads_.size() / kWarp + 1),
         kernel_(kernel),
         data_(data) {
     ready_.reserve(threads_.size());
@@ -103,6 +91,7 @@ class Launch {
   void run_block() {
     ready_.clear();
     ended_ = arrived_ = 0;
+    clock_now.block = ++clock_now.epoch;
     runs_ahead_ = random_.next() % 2 == 0;
     for (Thread& t : threads_) {
       t.fiber.prepare(t.number, [] { launch_->body(); });
@@ -147,6 +136,13 @@ class Launch {
     return me.result;
   }
 
+  void give_up(const std::string& mistake) {
+    try {
+      fail(mistake);
+    } catch (...) { error_ = std::current_exception(); }
+    Fiber::suspend();  // for ever: the launch ends
+  }
+
   Random& random() { return random_; }
 
  private:
@@ -186,10 +182,19 @@ class Launch {
     return chosen;
   }
 
+  void set_clock(const Thread& t) {
+    clock_now.thread = t.number;
+    clock_now.warp_time = warp_times_[t.number / kWarp];
+    clock_now.warp_since = t.warp_since;
+  }
+
   void resume(Thread& t) {
     current_ = &t;
     threadIdx = t.index;
+    set_clock(t);
+    clock_now.inside = true;
     t.fiber.resume();
+    clock_now.inside = false;
     if (error_) std::rethrow_exception(error_);
   }
 
@@ -210,6 +215,7 @@ class Launch {
       }
     }
     arrived_ = 0;
+    ++clock_now.epoch;
     for (Thread& t : threads_) t.result = count;
     make_all_ready();
   }
@@ -232,49 +238,29 @@ class Launch {
     return true;
   }
 
-  void finish(Thread& me) {
+  void finish(const Thread& me) {
     Thread* lanes = &threads_[first_of(me)];
     const unsigned count = lanes_of(me);
     const WarpCall call = me.call;
-    const bool shuffle = call.op >= WarpOp::index && call.op <= WarpOp::up;
-    const std::uint64_t all = shuffle || call.op == WarpOp::sync ? 0 : together(lanes, count, call);
+    const auto of_mask = [&](unsigned lane) { return lane < count && (call.mask >> lane & 1) != 0; };
+    Together together;
     for (unsigned l = 0; l < count; ++l) {
-      if ((call.mask >> l & 1) == 0) continue;
-      lanes[l].result = shuffle ? take(lanes, count, lanes[l].call, l) : all;
-      if (&lanes[l] != &me) make_ready(lanes[l]);
+      if (of_mask(l)) together.add(lanes[l].call.value, l);
     }
-  }
-
-  static std::uint64_t together(const Thread* lanes, unsigned count, const WarpCall& call) {
-    std::uint64_t ballot = 0, sum = 0, least = ~std::uint64_t{0}, most = 0, common = ~std::uint64_t{0}, some = 0;
+    std::uint32_t& time = warp_times_[me.number / kWarp];
+    if (call.op == WarpOp::sync) ++time;
     for (unsigned l = 0; l < count; ++l) {
-      if ((call.mask >> l & 1) == 0) continue;
-      const std::uint64_t v = lanes[l].call.value;
-      ballot |= std::uint64_t{v != 0} << l;
-      sum += v;
-      least = std::min(least, v);
-      most = std::max(most, v);
-      common &= v;
-      some |= v;
+      if (!of_mask(l)) continue;
+      Thread& t = lanes[l];
+      if (call.op == WarpOp::sync) t.warp_since = time;
+      t.result = together.result(call.op, call.mask);
+      if (is_shuffle(call.op)) {
+        const unsigned from = source_lane(t.call, l);
+        t.result = of_mask(from) ? lanes[from].call.value : ~std::uint64_t{0};
+      }
+      if (&t != &me) make_ready(t);
     }
-    switch (call.op) {
-      case WarpOp::any:
-        return ballot != 0 ? 1 : 0;
-      case WarpOp::all:
-        return ballot == call.mask ? 1 : 0;
-      case WarpOp::add:
-        return sum;
-      case WarpOp::min:
-        return least;
-      case WarpOp::max:
-        return most;
-      case WarpOp::bit_and:
-        return common;
-      case WarpOp::bit_or:
-        return some;
-      default:
-        return ballot;
-    }
+    set_clock(me);
   }
 
   [[noreturn]] void fail_stalled() const {
@@ -296,6 +282,7 @@ class Launch {
   std::uint64_t number_, seed_of_launch_;
   Random random_;
   std::vector<Thread> threads_;
+  std::vector<std::uint32_t> warp_times_;  // as in Clock
   std::vector<unsigned> ready_;
   void (*kernel_)(void*);
   void* data_;
@@ -319,6 +306,10 @@ unsigned barrier(const char* function, bool predicate, Where where) {
 std::uint64_t warp(const char* function, const WarpCall& call, Where where) {
   return launch_of(function).warp(function, call, where);
 }
+
+void give_up(const std::string& mistake) { launch_of("a kernel").give_up(mistake); }
+
+void fence() { std::atomic_thread_fence(std::memory_order_seq_cst); }
 
 bool inside_a_kernel() { return launch_ != nullptr; }
 

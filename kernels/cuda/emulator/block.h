@@ -53,6 +53,7 @@ std::uint64_t warp(const char* function, const WarpCall& call, Where where);
 // Runs kernel(data) on a grid, block by block in a random order.
 void run(dim3 grid, dim3 block, void (*kernel)(void*), void* data);
 bool inside_a_kernel();
+void fence();  // not inline, since GCC warns about fences where kernels are watched
 
 // The launches from now on run in the orders of this seed.
 void set_seed(std::uint64_t seed);

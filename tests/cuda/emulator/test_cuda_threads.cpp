@@ -31,9 +31,12 @@ template <int missing> int wrong_sums() {
   for (std::uint64_t seed = 1; seed <= 5; ++seed) {
     emulator::set_seed(seed);
     std::vector<int> out(256, -1);
-    // Something else is left in shared memory by a launch before.
-    emulator::launch(1, 64, nullptr, sum<missing>, out.data());
-    emulator::launch(1, 256, nullptr, sum<missing>, out.data());
+    try {
+      // Something else is left in shared memory by a launch before.
+      emulator::launch(1, 64, nullptr, sum<missing>, out.data());
+      emulator::launch(1, 256, nullptr, sum<missing>, out.data());
+    } catch (const std::logic_error&) {  // where shared memory is watched
+    }
     wrong += std::count(out.begin(), out.end(), 255 * 128) == 256 ? 0 : 1;
   }
   emulator::set_seed(1);
