@@ -2,7 +2,8 @@
 // run in a random order, memory of the device is memory of the host, every call has ended when it returns. A launch is
 // boost_ext::cuda::emulator::launch(grid, block, stream, kernel, arguments...).
 //
-// The .cu files need -ffp-contract=off, and the .cpp files beside this one.
+// The .cu files need -ffp-contract=off, and the .cpp files beside this one; compiled, but not linked, with
+// -fsanitize=thread, races in shared memory are found: see watch.h.
 #pragma once
 
 #include "arithmetic.h"

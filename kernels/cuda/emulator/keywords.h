@@ -3,7 +3,8 @@
 // __shared__ makes a variable of the launching thread of the operating system: blocks run one after the other on it,
 // and several threads may launch at the same time. Hence `extern __shared__`, memory whose size the launch decides, is
 // not there. Nobody can find these variables to fill them before a block (the section attribute is ignored in
-// templates): what a block leaves in them, the next one finds, as on the device.
+// templates): what a block leaves in them, the next one finds, as on the device. Where accesses are watched (watch.h),
+// to read it is an error.
 #pragma once
 
 // Before the keywords, one of which these use as the name of an attribute.

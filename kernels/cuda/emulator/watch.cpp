@@ -17,7 +17,7 @@ constexpr unsigned kWarp = 32;
 
 // Who last wrote a byte, and who has read it in which epoch.
 struct Byte {
-  std::uint32_t written = 0, write_time = 0, read = 0, read_time = 0;
+  std::uint32_t written = 0, write_time = 0, read = 0, read_time = 0, others_time = 0;
   std::uint16_t writer = 0, reader = 0;
   bool several_lanes = false, several_warps = false;  // have read it
 };
@@ -72,6 +72,7 @@ void read(const Clock& now, Byte& b) {
   if (b.written == now.epoch && !ordered(now, b.writer, b.write_time)) race("reads", b.writer, "writes");
   if (b.read != now.epoch) b.several_lanes = b.several_warps = false;
   if (b.read == now.epoch && b.reader != now.thread) {
+    b.others_time = b.read_time;
     (b.reader / kWarp == now.thread / kWarp ? b.several_lanes : b.several_warps) = true;
   }
   b.read = now.epoch;
@@ -83,7 +84,8 @@ void write(const Clock& now, Byte& b) {
   if (b.written == now.epoch && !ordered(now, b.writer, b.write_time)) race("writes", b.writer, "writes");
   if (b.read == now.epoch) {
     const bool same_warp = b.reader / kWarp == now.thread / kWarp;
-    const bool another_lane = (b.several_lanes || b.reader != now.thread) && b.read_time >= now.warp_since;
+    const bool another_lane =
+        b.reader != now.thread ? b.read_time >= now.warp_since : b.several_lanes && b.others_time >= now.warp_since;
     if (b.several_warps || !same_warp || another_lane) race("writes", b.reader, "(or another one) reads");
   }
   b.written = now.epoch;

@@ -30,6 +30,17 @@ template <int missing> __global__ void rotate_in_warps(int* out, int times) {
   }
 }
 
+// What a lane writes has been read by another one before, and by itself since.
+template <bool waits> __global__ void adds(int* out) {
+  __shared__ int values[64];
+  values[threadIdx.x] = 1;
+  __syncwarp();
+  const int other = values[threadIdx.x ^ 1];
+  if (waits) __syncwarp();
+  values[threadIdx.x] += other;
+  out[threadIdx.x] = values[threadIdx.x];
+}
+
 __global__ void writes_twice(int* out) {
   __shared__ int value;
   value = 1;
@@ -62,6 +73,8 @@ void test_all() {
     CHECK(contains(watched(rotate_in_warps<1>, out.data(), 1), "shared memory: a thread "));
     CHECK(contains(watched(rotate_in_warps<2>, out.data(), 2), "shared memory: a thread "));
     CHECK(contains(watched(rotate_in_warps<3>, out.data(), 1), "shared memory: a thread "));
+    CHECK(watched(adds<true>, out.data()) == "nothing");
+    CHECK(contains(watched(adds<false>, out.data()), "shared memory: a thread "));
     CHECK(contains(watched(writes_twice, out.data()), "shared memory: a thread writes"));
     CHECK(watched(reads_nothing, out.data(), 64) == "nothing");
     CHECK(contains(watched(reads_nothing, out.data(), 63), "a thread reads what none of its block has written"));
