@@ -26,13 +26,14 @@ test-core: $(VENVS)/core/installed
 
 # The ops from C++ under the address, undefined-behaviour and thread sanitizers; under the last one for one instruction
 # set, since who waits for whom is the same in all. It needs memory at fixed addresses, hence setarch -R. The Ascend
-# kernels on our emulator under the first two.
+# kernels on their emulator, and the emulator of CUDA, under the first two.
 test-native: $(VENVS)/lint/installed
 	for preset in asan tsan; do \
 	  $(VENVS)/lint/bin/cmake --preset $$preset -G Ninja -DCMAKE_MAKE_PROGRAM=$(abspath $(VENVS))/lint/bin/ninja >/dev/null && \
 	  $(VENVS)/lint/bin/cmake --build build/$$preset && setarch "$$(uname -m)" -R build/$$preset/native_tests || exit 1; \
 	done
 	build/asan/ascend_tests
+	build/asan/cuda_emulator_tests
 	$(VENVS)/lint/bin/cmake -P tests/ascend/toolkit.cmake
 
 # The CUDA kernels by nvcc, for all architectures, and the ops from C++ in that build: it must start without a driver.
