@@ -121,7 +121,7 @@ void add_vectors(const Context& context, const View& P, Tensors columns, Tensors
                  std::int64_t first, std::int64_t count, std::int64_t n) {
   static_assert(kRows <= kThreads);
   const std::int64_t tensors = columns.count;
-  const std::vector<View> nothing(static_cast<std::size_t>(tensors));
+  const Views nothing(static_cast<std::size_t>(tensors));
   Coordinates<kVectors> coordinates{};
   const auto list = [&](int j) {
     if (j >= count) return Tensors(nothing);
@@ -145,7 +145,7 @@ void add_vectors(const Context& context, const View& P, Tensors columns, Tensors
 void pca_back_project(const Context& context, const View& P, Tensors vectors, Tensors out, std::int64_t tensors,
                       std::int64_t n) {
   const OnDevice device(context);
-  const std::vector<View> columns = columns_of(P, {out.data, tensors});
+  const Views columns = columns_of(P, {out.data, tensors});
   with_type(P.dtype, [&](auto element) {
     using T = decltype(element);
     for (std::int64_t j = 0; j < vectors.count; j += kTile) {

@@ -104,7 +104,7 @@ void pca_project(const Context& context, const View& P, Tensors grads, std::int6
   const int parts = warps_a_row(k);
   const std::int64_t places = blocks_of(grads) * parts;
   const Workspace<double> partial(context, k * places);
-  const std::vector<View> columns = columns_of(P, grads);
+  const Views columns = columns_of(P, grads);
   each_launch<2>({grads, columns}, [&](const Table<2>& table) {
     with_type(P.dtype, [&](auto element) {
       launch(context, dot_blocks<decltype(element)>, table.blocks() * tiles, kThreads, table, k, n,

@@ -1,9 +1,6 @@
 // What the two projections share: the columns of P that belong to a tensor, and their elements in vectors of 16 bytes.
 #pragma once
 
-#include <type_traits>
-#include <vector>
-
 #include "multi_tensor.cuh"
 
 namespace boost_ext::cuda {
@@ -12,8 +9,8 @@ constexpr int kVectorBytes = 16;
 template <class T> constexpr int kVector = kVectorBytes / static_cast<int>(sizeof(T));  // elements
 
 // For each tensor its columns of P, in row 0.
-inline std::vector<View> columns_of(const View& P, Tensors tensors) {
-  std::vector<View> columns(static_cast<std::size_t>(tensors.count), P);
+inline Views columns_of(const View& P, Tensors tensors) {
+  Views columns(static_cast<std::size_t>(tensors.count), P);
   auto* at = static_cast<char*>(P.data);
   for (std::int64_t t = 0; t < tensors.count; ++t) {
     View& v = columns[static_cast<std::size_t>(t)];
@@ -49,12 +46,16 @@ template <int kBytes> BOOST_EXT_DEVICE Vector load_vector(const void* p) {
   }
 }
 
+BOOST_EXT_DEVICE float from_bits(unsigned half, __half) {
+  return __half2float(__ushort_as_half(static_cast<unsigned short>(half)));
+}
+BOOST_EXT_DEVICE float from_bits(unsigned half, __nv_bfloat16) { return __uint_as_float(half << 16); }
+
 template <class T> BOOST_EXT_DEVICE float element(const Vector& x, int i) {
-  if constexpr (sizeof(T) == 4) return __uint_as_float(x.word[i]);
-  const unsigned word = x.word[i / (4 / static_cast<int>(sizeof(T)))];
-  const unsigned half = i % 2 ? word >> 16 : word & 0xffffu;
-  if constexpr (std::is_same_v<T, __half>) return __half2float(__ushort_as_half(static_cast<unsigned short>(half)));
-  return __uint_as_float(half << 16);
+  if constexpr (sizeof(T) == 4)
+    return __uint_as_float(x.word[i]);
+  else
+    return from_bits(i % 2 ? x.word[i / 2] >> 16 : x.word[i / 2] & 0xffffu, T{});
 }
 
 BOOST_EXT_DEVICE float as_float(float x) { return x; }
