@@ -11,6 +11,9 @@ constexpr int kRows = 256;  // of P, whose coordinates lie in shared memory at a
 template <int kVectors> struct Coordinates {
   const float* v[kVectors];  // nothing of a vector that is not there
 };
+template <int kVectors> struct alignas(4 * kVectors) Weights {  // of a row
+  float v[kVectors];
+};
 
 // A thread's elements of the columns of a block: a vector where the block has all of its columns and they are aligned;
 // else so far apart that threads beside one another read elements beside one another.
@@ -19,14 +22,15 @@ template <int kCount, bool kWhole> BOOST_EXT_DEVICE int mine(int e) {
   return kWhole ? thread * kCount + e : e * kThreads + thread;
 }
 
-// sums[j][e] += w[r][j] * p[r, mine(e)]: one addition a row, in the order of the rows.
+// sums[j][e] += w[r].v[j] * p[r, mine(e)]: one addition a row, in the order of the rows.
 template <class T, int kVectors, bool kWhole>
-BOOST_EXT_DEVICE void add_rows(const T* p, std::int64_t n, int rows, int count, const float (*w)[kVectors],
+BOOST_EXT_DEVICE void add_rows(const T* p, std::int64_t n, int rows, int count, const Weights<kVectors>* w,
                                float (&sums)[kVectors][kVector<T>]) {
   constexpr int kCount = kVector<T>;
   constexpr int kTogether = 32 / (kWhole && kVectors <= 2 ? 4 : kCount * (kWhole ? 1 : 2));  // rows in flight at once
 #pragma unroll kTogether
   for (int r = 0; r < rows; ++r, p += n) {
+    const Weights<kVectors> weights = w[r];
     float x[kCount];
     if constexpr (kWhole) {
       const Vector vector = load_vector<kVectorBytes>(p + mine<kCount, true>(0));
@@ -42,7 +46,7 @@ BOOST_EXT_DEVICE void add_rows(const T* p, std::int64_t n, int rows, int count, 
 #pragma unroll
     for (int j = 0; j < kVectors; ++j) {
 #pragma unroll
-      for (int e = 0; e < kCount; ++e) sums[j][e] += w[r][j] * x[e];
+      for (int e = 0; e < kCount; ++e) sums[j][e] += weights.v[j] * x[e];
     }
   }
 }
@@ -76,7 +80,7 @@ template <class T> constexpr int kColumns = kThreads * kVector<T>;  // of a bloc
 // What a block works on: `count` columns of a chunk, of tensor t from `begin` on.
 template <class T, int kVectors, bool kWhole>
 BOOST_EXT_DEVICE void add_block(const Table<1 + kVectors>& table, const Coordinates<kVectors>& vectors, std::int64_t k,
-                                std::int64_t n, int t, std::int64_t begin, int count, float (*w)[kVectors]) {
+                                std::int64_t n, int t, std::int64_t begin, int count, Weights<kVectors>* w) {
   const T* p = static_cast<const T*>(table.data[0][t]) + begin;
   const int thread = static_cast<int>(threadIdx.x);
   float sums[kVectors][kVector<T>] = {};
@@ -85,7 +89,7 @@ BOOST_EXT_DEVICE void add_block(const Table<1 + kVectors>& table, const Coordina
     __syncthreads();  // somebody may still read the last rows' coordinates
     if (thread < rows) {
 #pragma unroll
-      for (int j = 0; j < kVectors; ++j) w[thread][j] = vectors.v[j] != nullptr ? vectors.v[j][row + thread] : 0.0F;
+      for (int j = 0; j < kVectors; ++j) w[thread].v[j] = vectors.v[j] != nullptr ? vectors.v[j][row + thread] : 0.0F;
     }
     __syncthreads();
     add_rows<T, kVectors, kWhole>(p, n, rows, count, w, sums);
@@ -103,7 +107,7 @@ BOOST_EXT_DEVICE void add_block(const Table<1 + kVectors>& table, const Coordina
 template <class T, int kVectors>
 __global__ void __launch_bounds__(kThreads) add_columns(const __grid_constant__ Table<1 + kVectors> table,
                                                         Coordinates<kVectors> vectors, std::int64_t k, std::int64_t n) {
-  __shared__ float w[kRows][kVectors];
+  __shared__ Weights<kVectors> w[kRows];
   constexpr int kParts = kChunk / kColumns<T>;
   const Chunk chunk = chunk_of(table, blockIdx.x / kParts);
   const int part = static_cast<int>(blockIdx.x % kParts) * kColumns<T>;
