@@ -16,13 +16,13 @@ void py_covariance(const Object& x, const std::vector<std::int64_t>& patches, do
   const View from = a.one("x", x), to = a.one("out", out);
   if (patches.empty()) {
     py::gil_scoped_release release;
-    return covariance(cpu_context(), from, factor, to);
+    return covariance(a.context(), from, factor, to);
   }
   require(patches.size() == 14, "covariance: patches must hold 14 numbers, got ", patches.size());
   const auto* v = patches.data();
   const Patches p{v[0], v[1], v[2], v[3], v[4], v[5], v[6], v[7], v[8], v[9], v[10], v[11], v[12], v[13]};
   py::gil_scoped_release release;
-  covariance(cpu_context(), from, p, factor, to);
+  covariance(a.context(), from, p, factor, to);
 }
 
 bool py_damped_inverse(const Object& matrices, const std::vector<double>& factor, const std::vector<double>& damping,
@@ -38,7 +38,7 @@ void py_precondition(const Object& grads, const Object& left, const Object& righ
   Arrays a("precondition");
   const Views g = a.list("grads", grads), l = a.list("left", left), r = a.list("right", right), o = a.list("out", out);
   py::gil_scoped_release release;
-  precondition(cpu_context(), inv_scale, g, l, r, o);
+  precondition(a.context(), inv_scale, g, l, r, o);
 }
 
 void py_packed_covariance(const Object& arrays) {
