@@ -25,12 +25,18 @@ void py_covariance(const Object& x, const std::vector<std::int64_t>& patches, do
   covariance(a.context(), from, p, factor, to);
 }
 
-bool py_damped_inverse(const Object& matrices, const std::vector<double>& factor, const std::vector<double>& damping,
-                       const Object& out) {
+// On a device, and with `inverted`: that, else whether all were.
+Object py_damped_inverse(const Object& matrices, const std::vector<double>& factor, const std::vector<double>& damping,
+                         const Object& out, const Object& inverted) {
   Arrays a("damped_inverse");
   const Views from = a.list("matrices", matrices), to = a.list("out", out);
-  py::gil_scoped_release release;
-  return damped_inverse(cpu_context(), from, factor, damping, to);
+  if (!a.on_device() && inverted.is_none()) {
+    return py::bool_(without_gil([&] { return damped_inverse(a.context(), from, factor, damping, to); }));
+  }
+  Object result;
+  const View flag = a.result("inverted", inverted, DType::f32, {1}, result);
+  without_gil([&] { damped_inverse(a.context(), from, factor, damping, to, flag); });
+  return result;
 }
 
 void py_precondition(const Object& grads, const Object& left, const Object& right, double inv_scale,
@@ -67,7 +73,7 @@ void py_packed_precondition(const Object& arrays) {
 void define_curvature(py::module_& m) {
   m.def("covariance", &py_covariance, py::arg("x"), py::arg("patches"), py::arg("factor"), py::arg("out"));
   m.def("damped_inverse", &py_damped_inverse, py::arg("matrices"), py::arg("factor"), py::arg("damping"),
-        py::arg("out"));
+        py::arg("out"), py::arg("inverted"));
   m.def("precondition", &py_precondition, py::arg("grads"), py::arg("left"), py::arg("right"), py::arg("inv_scale"),
         py::arg("out"));
   m.def("packed_covariance", &py_packed_covariance, py::arg("arrays"));
