@@ -16,21 +16,27 @@ void py_covariance(const Object& x, const std::vector<std::int64_t>& patches, do
   const View from = a.one("x", x), to = a.one("out", out);
   if (patches.empty()) {
     py::gil_scoped_release release;
-    return covariance(cpu_context(), from, factor, to);
+    return covariance(a.context(), from, factor, to);
   }
   require(patches.size() == 14, "covariance: patches must hold 14 numbers, got ", patches.size());
   const auto* v = patches.data();
   const Patches p{v[0], v[1], v[2], v[3], v[4], v[5], v[6], v[7], v[8], v[9], v[10], v[11], v[12], v[13]};
   py::gil_scoped_release release;
-  covariance(cpu_context(), from, p, factor, to);
+  covariance(a.context(), from, p, factor, to);
 }
 
-bool py_damped_inverse(const Object& matrices, const std::vector<double>& factor, const std::vector<double>& damping,
-                       const Object& out) {
+// On a device, and with `inverted`: that, else whether all were.
+Object py_damped_inverse(const Object& matrices, const std::vector<double>& factor, const std::vector<double>& damping,
+                         const Object& out, const Object& inverted) {
   Arrays a("damped_inverse");
   const Views from = a.list("matrices", matrices), to = a.list("out", out);
-  py::gil_scoped_release release;
-  return damped_inverse(cpu_context(), from, factor, damping, to);
+  if (!a.on_device() && inverted.is_none()) {
+    return py::bool_(without_gil([&] { return damped_inverse(a.context(), from, factor, damping, to); }));
+  }
+  Object result;
+  const View flag = a.result("inverted", inverted, DType::f32, {1}, result);
+  without_gil([&] { damped_inverse(a.context(), from, factor, damping, to, flag); });
+  return result;
 }
 
 void py_precondition(const Object& grads, const Object& left, const Object& right, double inv_scale,
@@ -38,7 +44,7 @@ void py_precondition(const Object& grads, const Object& left, const Object& righ
   Arrays a("precondition");
   const Views g = a.list("grads", grads), l = a.list("left", left), r = a.list("right", right), o = a.list("out", out);
   py::gil_scoped_release release;
-  precondition(cpu_context(), inv_scale, g, l, r, o);
+  precondition(a.context(), inv_scale, g, l, r, o);
 }
 
 void py_packed_covariance(const Object& arrays) {
@@ -67,7 +73,7 @@ void py_packed_precondition(const Object& arrays) {
 void define_curvature(py::module_& m) {
   m.def("covariance", &py_covariance, py::arg("x"), py::arg("patches"), py::arg("factor"), py::arg("out"));
   m.def("damped_inverse", &py_damped_inverse, py::arg("matrices"), py::arg("factor"), py::arg("damping"),
-        py::arg("out"));
+        py::arg("out"), py::arg("inverted"));
   m.def("precondition", &py_precondition, py::arg("grads"), py::arg("left"), py::arg("right"), py::arg("inv_scale"),
         py::arg("out"));
   m.def("packed_covariance", &py_packed_covariance, py::arg("arrays"));

@@ -38,4 +38,8 @@ void covariance(const Context& context, const View& indices, double factor, cons
 BOOST_EXT_CPU_KERNEL(void, covariance, const Context&, const View& x, const Patches& patches, double factor,
                      std::int64_t block, const View& out)
 
+BOOST_EXT_CUDA_KERNEL(covariance, const Context&, const View& x, const Patches& patches, double factor,
+                      std::int64_t block, const View& out)
+BOOST_EXT_CUDA_KERNEL(count_indices, const Context&, const View& indices, double factor, const View& out)
+
 }  // namespace boost_ext

@@ -25,12 +25,10 @@ void require_numbers(const char* arg, const std::vector<double>& values, std::si
   }
 }
 
-}  // namespace
-
-bool damped_inverse(const Context& context, const Views& matrices, const std::vector<double>& factor,
-                    const std::vector<double>& damping, const Views& out) {
+// All checks of both forms; returns the extents. `inverted` is nothing, or where the answer goes.
+std::vector<std::int64_t> require_all(const Views& matrices, const std::vector<double>& factor,
+                                      const std::vector<double>& damping, const Views& out, const View* inverted) {
   const List from{"matrices", matrices}, to{"out", out};
-  require_cpu(kOp, {&matrices, &out});
   require(!matrices.empty(), kOp, ": matrices must hold at least one array, got an empty list");
   require_same_count(kOp, to, from);
   require_same_sizes(kOp, to, from);
@@ -49,8 +47,34 @@ bool damped_inverse(const Context& context, const Views& matrices, const std::ve
   Overlap overlap(kOp);
   overlap.reads(from);
   overlap.writes(to);
+  if (inverted != nullptr) {
+    require_dtype(kOp, "inverted", *inverted, DType::f32);
+    require_size(kOp, "inverted", *inverted, 1);
+    require_writable(kOp, "inverted", *inverted);
+    overlap.writes("inverted", *inverted);
+  }
   overlap.check();
+  return extent;
+}
+
+}  // namespace
+
+bool damped_inverse(const Context& context, const Views& matrices, const std::vector<double>& factor,
+                    const std::vector<double>& damping, const Views& out) {
+  require_cpu(kOp, {&matrices, &out});
+  const auto extent = require_all(matrices, factor, damping, out, nullptr);
   return BOOST_EXT_CPU(damped_inverse)(context, matrices, extent.data(), factor.data(), damping.data(), out);
+}
+
+void damped_inverse(const Context& context, const Views& matrices, const std::vector<double>& factor,
+                    const std::vector<double>& damping, const Views& out, const View& inverted) {
+  const Device device = require_device(kOp, {&matrices, &out}, {inverted});
+  const auto extent = require_all(matrices, factor, damping, out, &inverted);
+  auto* flag = static_cast<float*>(inverted.data);
+  if (device == Device::cuda) {
+    return BOOST_EXT_CUDA(damped_inverse)(context, matrices, extent.data(), factor.data(), damping.data(), out, flag);
+  }
+  *flag = damped_inverse(context, matrices, factor, damping, out) ? 1 : 0;
 }
 
 }  // namespace boost_ext

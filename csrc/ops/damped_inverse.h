@@ -18,8 +18,14 @@ namespace boost_ext {
 
 bool damped_inverse(const Context& context, const Views& matrices, const std::vector<double>& factor,
                     const std::vector<double>& damping, const Views& out);
+// The same with the answer where the matrices are: `inverted`, one float32, is 1 or 0.
+void damped_inverse(const Context& context, const Views& matrices, const std::vector<double>& factor,
+                    const std::vector<double>& damping, const Views& out, const View& inverted);
 
 BOOST_EXT_CPU_KERNEL(bool, damped_inverse, const Context&, Tensors matrices, const std::int64_t* extent,
                      const double* factor, const double* damping, Tensors out)
+
+BOOST_EXT_CUDA_KERNEL(damped_inverse, const Context&, Tensors matrices, const std::int64_t* extent,
+                      const double* factor, const double* damping, Tensors out, float* inverted)
 
 }  // namespace boost_ext

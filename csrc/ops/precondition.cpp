@@ -28,7 +28,7 @@ Factor factor(const Name& name, const View& v, std::int64_t count) {
 void precondition(const Context& context, double inv_scale, const Views& grads, const Views& left, const Views& right,
                   const Views& out) {
   const List from{"grads", grads}, to{"out", out};
-  require_cpu(kOp, {&grads, &left, &right, &out});
+  const Device device = require_device(kOp, {&grads, &left, &right, &out});
   require_floats(kOp, from);
   require_same_count(kOp, {"left", left}, from);
   require_same_count(kOp, {"right", right}, from);
@@ -54,6 +54,9 @@ void precondition(const Context& context, double inv_scale, const Views& grads, 
   overlap.writes(to);
   overlap.check();
   const auto scale = static_cast<float>(inv_scale);
+  if (device == Device::cuda) {
+    return BOOST_EXT_CUDA(precondition)(context, scale, grads, lefts.data(), rights.data(), out);
+  }
   BOOST_EXT_CPU(precondition)(context, scale, grads, lefts.data(), rights.data(), out);
 }
 

@@ -26,4 +26,7 @@ struct Factor {
 BOOST_EXT_CPU_KERNEL(void, precondition, const Context&, float inv_scale, Tensors grads, const Factor* left,
                      const Factor* right, Tensors out)
 
+BOOST_EXT_CUDA_KERNEL(precondition, const Context&, float inv_scale, Tensors grads, const Factor* left,
+                      const Factor* right, Tensors out)
+
 }  // namespace boost_ext

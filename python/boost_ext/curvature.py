@@ -66,7 +66,14 @@ def covariance(
     return out
 
 
-def damped_inverse(matrices: Arrays, out: Arrays, *, factor: Numbers = 1.0, damping: Numbers = 0.0) -> bool:
+def damped_inverse(
+    matrices: Arrays,
+    out: Arrays,
+    *,
+    factor: Numbers = 1.0,
+    damping: Numbers = 0.0,
+    inverted: Array | None = None,
+) -> bool | Array:
     """Inverses of symmetric positive semidefinite matrices, ``out = inv(factor * matrices + damping * I)``.
 
     Cholesky's method in float64, one rounding to float32; symmetric to the last bit.
@@ -77,10 +84,12 @@ def damped_inverse(matrices: Arrays, out: Arrays, *, factor: Numbers = 1.0, damp
         matrices: float64 ``(batch, b, b)``, of which the upper triangles are read; or ``(d,)``, a diagonal.
         out: float32, of the same shapes, written.
         factor, damping: finite and >= 0; one number, or one for each tensor.
+        inverted: one float32, written: 1 if all were inverted, else 0. Default: none.
 
     Returns:
-        Whether all were inverted. A matrix that is not positive definite even so, or holds inf or nan, leaves its place
-        in `out` as it is.
+        Whether all were inverted; with `inverted`, and of arrays on a device, which nobody waits for: `inverted`, or a
+        new array like it. A matrix that is not positive definite even so, or holds inf or nan, leaves its place in
+        `out` as it is.
     """
     op = "damped_inverse"
     count = len(matrices) if isinstance(matrices, (list, tuple)) else 1
@@ -89,7 +98,7 @@ def damped_inverse(matrices: Arrays, out: Arrays, *, factor: Numbers = 1.0, damp
         return values * count if len(values) == 1 else values
 
     factors, dampings = spread(numbers(op, "factor", factor)), spread(numbers(op, "damping", damping))
-    return _core.damped_inverse(matrices, factors, dampings, out)
+    return _core.damped_inverse(matrices, factors, dampings, out, inverted)
 
 
 def precondition(grads: Arrays, left: Arrays, right: Arrays, out: Arrays, *, inv_scale: float = 1.0) -> Arrays:

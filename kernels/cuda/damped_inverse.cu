@@ -1,0 +1,276 @@
+// See ops/damped_inverse.h. A block of threads inverts a matrix in tiles of 32 by 32: M = U^T U, W = U^-T,
+// M^-1 = W^T W. All three are sums of products A^T B of tiles. U lies in the upper tiles of the work memory, W in the
+// lower ones and those of the diagonal, and the inverse over both.
+#include "jobs.cuh"
+#include "ops/damped_inverse.h"
+
+namespace boost_ext::cuda {
+namespace {
+
+constexpr int kTile = 32;
+constexpr int kLoads = kTile * kTile / kThreads;
+constexpr double kMostFloat = 3.4028234e38;
+constexpr std::int64_t kMostWork = std::int64_t{1} << 27;  // elements of work memory at a time, and at least a matrix
+
+struct Matrix {
+  const double* from;
+  float* to;
+  double* work;
+  std::int64_t extent, size;  // extent 0: a diagonal of `size` elements
+  double factor, damping;
+};
+
+BOOST_EXT_DEVICE bool fits(double value) { return value <= kMostFloat && value >= -kMostFloat; }
+
+using Columns = double[kTile][kTile];
+
+struct Shared {
+  alignas(16) Columns a, b;
+};
+
+// The 2 by 2 elements of this thread: body(i, j, row, column).
+template <class Body> BOOST_EXT_DEVICE void each_of_tile(Body body) {
+  const int row = static_cast<int>(threadIdx.x) / (kTile / 2) * 2, column = static_cast<int>(threadIdx.x) % (kTile / 2);
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+#pragma unroll
+    for (int j = 0; j < 2; ++j) body(i, j, row + i, 2 * column + j);
+  }
+}
+
+BOOST_EXT_DEVICE void multiply(const Shared& tiles, double (&sums)[2][2]) {
+  const int row = static_cast<int>(threadIdx.x) / (kTile / 2) * 2;
+  const int column = static_cast<int>(threadIdx.x) % (kTile / 2) * 2;
+#pragma unroll 8
+  for (int k = 0; k < kTile; ++k) {
+    const double2 l = *reinterpret_cast<const double2*>(&tiles.a[k][row]);
+    const double2 r = *reinterpret_cast<const double2*>(&tiles.b[k][column]);
+    sums[0][0] = fma(l.x, r.x, sums[0][0]);
+    sums[0][1] = fma(l.x, r.y, sums[0][1]);
+    sums[1][0] = fma(l.y, r.x, sums[1][0]);
+    sums[1][1] = fma(l.y, r.y, sums[1][1]);
+  }
+}
+
+// sums += A^T B, where A and B are `rows` rows of 32 columns in a matrix of `stride` columns.
+BOOST_EXT_DEVICE void add_products(Shared& tiles, const double* a, const double* b, std::int64_t stride,
+                                   std::int64_t rows, double (&sums)[2][2]) {
+  double next_a[kLoads], next_b[kLoads];
+  const auto bring = [&](std::int64_t k) {
+#pragma unroll
+    for (int l = 0; l < kLoads; ++l) {
+      const int e = static_cast<int>(threadIdx.x) + l * kThreads;
+      const std::int64_t at = (k + e / kTile) * stride + e % kTile;
+      next_a[l] = a[at];
+      next_b[l] = b[at];
+    }
+  };
+  if (rows > 0) bring(0);
+  for (std::int64_t k = 0; k < rows; k += kTile) {
+    __syncthreads();
+#pragma unroll
+    for (int l = 0; l < kLoads; ++l) {
+      const int e = static_cast<int>(threadIdx.x) + l * kThreads;
+      tiles.a[e / kTile][e % kTile] = next_a[l];
+      tiles.b[e / kTile][e % kTile] = next_b[l];
+    }
+    __syncthreads();
+    if (k + kTile < rows) bring(k + kTile);  // while the others are multiplied
+    multiply(tiles, sums);
+  }
+}
+
+// The rows of [S | I] by Cholesky's method, in a and b: b becomes U^-T, lower. Whether S is positive definite.
+BOOST_EXT_DEVICE bool factor_tile(Shared& tiles) {
+  bool good = true;
+  for (int c = 0; c < kTile; ++c) {
+    __syncthreads();
+    const double pivot = tiles.a[c][c];
+    good = good && pivot > 0 && pivot < HUGE_VAL && fits(1 / pivot);
+    const double inverse = 1 / sqrt(pivot);
+    __syncthreads();  // all have read the pivot
+    if (threadIdx.x < 2 * kTile) {
+      double& x = (threadIdx.x < kTile ? tiles.a : tiles.b)[c][threadIdx.x % kTile];
+      x *= inverse;
+    }
+    __syncthreads();
+    for (int e = static_cast<int>(threadIdx.x); e < kTile * kTile; e += kThreads) {
+      const int i = e / kTile, j = e % kTile;
+      if (i <= c) continue;
+      const double by = tiles.a[c][i];
+      if (j >= i)
+        tiles.a[i][j] = fma(-by, tiles.a[c][j], tiles.a[i][j]);
+      else if (j <= c)
+        tiles.b[i][j] = fma(-by, tiles.b[c][j], tiles.b[i][j]);
+    }
+  }
+  __syncthreads();
+  return good;
+}
+
+// Element (i, j) of the matrix, i <= j; beyond its end the identity.
+BOOST_EXT_DEVICE double element(const Matrix& m, std::int64_t i, std::int64_t j) {
+  if (j >= m.extent) return i == j ? 1 : 0;
+  const double x = m.factor * m.from[i * m.extent + j];
+  return i == j ? x + m.damping : x;
+}
+
+// U, and W on the diagonal: tiles row by row.
+BOOST_EXT_DEVICE bool factorize(const Matrix& m, double* work, std::int64_t n, Shared& tiles) {
+  for (std::int64_t k = 0; k < n; k += kTile) {
+    double* const row = work + k * n;
+    double sums[2][2] = {};
+    add_products(tiles, work + k, work + k, n, k, sums);
+    __syncthreads();
+    each_of_tile([&](int i, int j, int r, int c) {
+      tiles.a[r][c] = r <= c ? element(m, k + r, k + c) - sums[i][j] : 0;
+      tiles.b[r][c] = r == c ? 1 : 0;
+    });
+    if (!factor_tile(tiles)) return false;  // all threads have seen the same pivots
+    each_of_tile([&](int, int, int r, int c) { row[r * n + k + c] = tiles.b[r][c]; });
+    for (std::int64_t j = k + kTile; j < n; j += kTile) {
+      double rest[2][2] = {}, solved[2][2] = {};
+      add_products(tiles, work + k, work + j, n, k, rest);
+      __syncthreads();
+      each_of_tile([&](int p, int q, int r, int c) {
+        tiles.b[r][c] = element(m, k + r, j + c) - rest[p][q];
+        tiles.a[c][r] = row[r * n + k + c];  // W's transpose, which this thread itself has written
+      });
+      __syncthreads();
+      multiply(tiles, solved);
+      each_of_tile([&](int p, int q, int r, int c) { row[r * n + j + c] = solved[p][q]; });
+    }
+    __syncthreads();
+  }
+  return true;
+}
+
+// W below the diagonal: W_kj = -W_kk sum over i of U_ik^T W_ij, j <= i < k.
+BOOST_EXT_DEVICE void invert_factor(double* work, std::int64_t n, Shared& tiles) {
+  for (std::int64_t k = kTile; k < n; k += kTile) {
+    double* const row = work + k * n;
+    for (std::int64_t j = 0; j < k; j += kTile) {
+      double sums[2][2] = {}, solved[2][2] = {};
+      add_products(tiles, work + j * n + k, work + j * n + j, n, k - j, sums);
+      __syncthreads();
+      each_of_tile([&](int p, int q, int r, int c) {
+        tiles.b[r][c] = -sums[p][q];
+        tiles.a[c][r] = row[r * n + k + c];
+      });
+      __syncthreads();
+      multiply(tiles, solved);
+      each_of_tile([&](int p, int q, int r, int c) { row[r * n + j + c] = solved[p][q]; });
+    }
+    __syncthreads();
+  }
+}
+
+// W^T W over U, tile by tile; W_jj goes last of its column, when nobody needs it any more. Whether all of it fits.
+BOOST_EXT_DEVICE bool square(double* work, std::int64_t n, std::int64_t extent, Shared& tiles) {
+  bool good = true;
+  for (std::int64_t j = 0; j < n; j += kTile) {
+    for (std::int64_t i = 0; i <= j; i += kTile) {
+      double sums[2][2] = {};
+      add_products(tiles, work + j * n + i, work + j * n + j, n, n - j, sums);
+      __syncthreads();
+      each_of_tile([&](int p, int q, int r, int c) {
+        work[(i + r) * n + j + c] = sums[p][q];
+        if (i + r < extent && j + c < extent) good = good && fits(sums[p][q]);
+      });
+    }
+  }
+  return __syncthreads_and(good) != 0;
+}
+
+BOOST_EXT_DEVICE bool invert(const Matrix& m, std::int64_t index, double* work, Shared& tiles) {
+  const std::int64_t n = (m.extent + kTile - 1) / kTile * kTile;
+  if (!factorize(m, work, n, tiles)) return false;
+  invert_factor(work, n, tiles);
+  if (!square(work, n, m.extent, tiles)) return false;
+  float* const to = m.to + index * m.extent * m.extent;
+  for (std::int64_t e = threadIdx.x; e < m.extent * m.extent; e += kThreads) {
+    const std::int64_t i = quotient(e, m.extent), j = e - i * m.extent;
+    to[e] = static_cast<float>(work[i <= j ? i * n + j : j * n + i]);
+  }
+  return true;
+}
+
+BOOST_EXT_DEVICE bool invert_diagonal(const Matrix& m) {
+  bool good = true;
+  for (std::int64_t i = threadIdx.x; i < m.size; i += kThreads) {
+    const double value = m.factor * m.from[i] + m.damping;
+    good = good && value > 0 && fits(value) && fits(1 / value);
+  }
+  if (__syncthreads_and(good) == 0) return false;
+  for (std::int64_t i = threadIdx.x; i < m.size; i += kThreads) {
+    m.to[i] = static_cast<float>(1 / (m.factor * m.from[i] + m.damping));
+  }
+  return true;
+}
+
+__global__ void __launch_bounds__(kThreads, 2) invert_all(const __grid_constant__ Jobs<Matrix> jobs, float* inverted) {
+  __shared__ Shared tiles;
+  const int which = job_of(jobs, blockIdx.x);
+  Matrix m = jobs.job[which];
+  const std::int64_t index = blockIdx.x - jobs.first[which], padded = (m.extent + kTile - 1) / kTile * kTile;
+  m.from += index * m.extent * m.extent;
+  const bool good = m.extent > 0 ? invert(m, index, m.work + index * padded * padded, tiles) : invert_diagonal(m);
+  if (!good && threadIdx.x == 0) *inverted = 0;  // whoever writes it, writes the same
+}
+
+__global__ void set_to_one(float* number) { *number = 1; }
+
+std::int64_t blocks_of_matrix(const Matrix& m) { return m.extent > 0 ? m.size / (m.extent * m.extent) : 1; }
+std::int64_t work_of(const Matrix& m) {
+  const std::int64_t padded = quotient_up(m.extent, kTile) * kTile;
+  return padded * padded;
+}
+
+}  // namespace
+
+void damped_inverse(const Context& context, Tensors matrices, const std::int64_t* extent, const double* factor,
+                    const double* damping, Tensors out, float* inverted) {
+  const OnDevice device(context);
+  launch(context, set_to_one, 1, 1, inverted);
+  std::vector<Matrix> some;
+  std::int64_t work = 0;
+  const auto launch_some = [&] {
+    const Workspace<double> memory(context, work);
+    std::int64_t at = 0;
+    for (Matrix& m : some) {
+      m.work = memory.get() + at;
+      at += m.extent > 0 ? blocks_of_matrix(m) * work_of(m) : 0;
+    }
+    each_launch_of(some, blocks_of_matrix, [&](const Jobs<Matrix>& jobs) {
+      launch(context, invert_all, jobs.blocks(), kThreads, jobs, inverted);
+    });
+    some.clear();
+    work = 0;
+  };
+  for (std::int64_t t = 0; t < matrices.count; ++t) {
+    Matrix m{static_cast<const double*>(matrices[t].data),
+             static_cast<float*>(out[t].data),
+             nullptr,
+             extent[t],
+             matrices[t].size,
+             factor[t],
+             damping[t]};
+    if (m.size == 0) continue;
+    const std::int64_t one = m.extent > 0 ? work_of(m) : 0, all = blocks_of_matrix(m);
+    for (std::int64_t done = 0; done < all;) {
+      if (work > 0 && work + one > kMostWork) launch_some();
+      const std::int64_t fit = one > 0 ? (kMostWork - work) / one : all;
+      const std::int64_t count = fit < 1 ? 1 : fit < all - done ? fit : all - done;
+      Matrix part = m;
+      part.from += done * m.extent * m.extent;
+      part.to += done * m.extent * m.extent;
+      if (m.extent > 0) part.size = count * m.extent * m.extent;
+      some.push_back(part);
+      work += count * one;
+      done += count;
+    }
+  }
+  launch_some();
+}
+
+}  // namespace boost_ext::cuda
