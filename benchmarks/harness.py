@@ -90,7 +90,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Means:
-    """How a call is timed, and how an array of an answer becomes float64: a copy, since the next call may write to it."""
+    """How a call is timed, and how an array of an answer becomes float64, copied: the next call may write to it."""
 
     seconds: Callable[[Callable[[], Any], int], float]
     """Of one call, when it is called so many times."""

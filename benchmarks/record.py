@@ -92,6 +92,8 @@ def _version(package: str) -> str | None:
 
 
 def milliseconds(time: float, spread: float) -> str:
+    if math.isnan(time):
+        return ""
     digits = 4 if time < 0.1 else 3 if time < 1 else 2 if time < 10 else 1 if time < 1000 else 0
     return f"{time:.{digits}f}" + (f" ±{100 * spread:.0f}%" if spread >= 0.005 else "")
 
