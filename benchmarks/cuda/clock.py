@@ -16,7 +16,7 @@ from ..bandwidth import Access, Probe
 
 _FLUSH = 1 << 28  # bytes; caches have up to some 100 MB
 _PROBE = 1 << 28  # elements of float32: 1 GiB is read, and 1 GiB written
-_LONGEST_PAUSE = 0.02  # seconds
+_LONGEST_PAUSE = 0.05  # seconds
 _MOST_REPEATS = 50
 
 

@@ -50,8 +50,8 @@ def layouts(device: Device, small: bool) -> Layouts:
         return Layouts(
             Layout(6_000, 6), Layout(20_000, 50), Layout(9_001, 1, large=True), Layout(18_000, 60), (8, 3_001)
         )
-    large = min(250_000_000, device.free // _BYTES)
+    most = min(250_000_000, device.free // _BYTES)
     columns = min(10_000_000, device.free // (8 * _BYTES))
     return Layouts(
-        Layout(25_000_000, 60), Layout(20_000_000, 500), Layout(large, 1, large=True), Layout(18_000, 60), (32, columns)
+        Layout(25_000_000, 60), Layout(20_000_000, 500), Layout(most, 1, large=True), Layout(18_000, 60), (32, columns)
     )
