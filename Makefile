@@ -3,9 +3,9 @@
 PYTHON ?= python3
 VENVS ?= .venvs
 ARGS ?=
-SOURCES := $(shell find CMakeLists.txt pyproject.toml csrc python -type f -not -name '*.so' -not -path '*/__pycache__/*')
+SOURCES := $(shell find CMakeLists.txt pyproject.toml csrc kernels/cuda python -type f -not -name '*.so' -not -path '*/__pycache__/*')
 
-.PHONY: train train-distributed test test-python test-numpy2 test-native bench bench-levels lint format clean
+.PHONY: train train-distributed test test-python test-core test-native test-nvcc bench bench-levels lint format clean
 
 train: $(VENVS)/train/installed
 	$(VENVS)/train/bin/boost-ext train $(ARGS)
@@ -14,25 +14,34 @@ train: $(VENVS)/train/installed
 train-distributed: $(VENVS)/train/installed
 	$(VENVS)/train/bin/boost-ext train --ranks 2 --mode graph $(ARGS)
 
-test: test-python test-numpy2 test-native
+test: test-python test-core test-native test-nvcc
 
 test-python: $(VENVS)/test/installed
 	BOOST_EXT_OBJECTS=$(CURDIR)/build/wheel $(VENVS)/test/bin/python -m pytest -n 2 --dist loadfile $(ARGS)
 
-# The core, without MindSpore, on NumPy 2.
-test-numpy2: $(VENVS)/core/installed
+# The core, without MindSpore, on NumPy 2; and its ops once more on CUDA arrays, whose kernels run on our emulator.
+test-core: $(VENVS)/core/installed
 	$(VENVS)/core/bin/python -m pytest -n 2 tests/ops tests/test_pca.py tests/test_pca_file.py -q
+	$(VENVS)/core/bin/python -m pytest -n 2 tests/ops tests/cuda -q --device cuda
 
 # The ops from C++ under the address, undefined-behaviour and thread sanitizers; under the last one for one instruction
 # set, since who waits for whom is the same in all. It needs memory at fixed addresses, hence setarch -R. The Ascend
-# kernels on our emulator under the first two.
+# kernels on their emulator, and the emulator of CUDA, under the first two.
 test-native: $(VENVS)/lint/installed
 	for preset in asan tsan; do \
 	  $(VENVS)/lint/bin/cmake --preset $$preset -G Ninja -DCMAKE_MAKE_PROGRAM=$(abspath $(VENVS))/lint/bin/ninja >/dev/null && \
 	  $(VENVS)/lint/bin/cmake --build build/$$preset && setarch "$$(uname -m)" -R build/$$preset/native_tests || exit 1; \
 	done
 	build/asan/ascend_tests
+	build/asan/cuda_emulator_tests
 	$(VENVS)/lint/bin/cmake -P tests/ascend/toolkit.cmake
+
+# The CUDA kernels by nvcc, for all architectures, and the ops from C++ in that build: it must start without a driver.
+test-nvcc: $(VENVS)/lint/installed
+	if command -v nvcc >/dev/null; then \
+	  $(VENVS)/lint/bin/cmake --preset cuda -G Ninja -DCMAKE_MAKE_PROGRAM=$(abspath $(VENVS))/lint/bin/ninja >/dev/null && \
+	  $(VENVS)/lint/bin/cmake --build build/cuda && build/cuda/native_tests; \
+	else echo "no nvcc here: the CUDA kernels were compiled for the emulator only"; fi
 
 bench: $(VENVS)/bench/installed
 	$(VENVS)/bench/bin/python -m benchmarks $(ARGS)
@@ -65,8 +74,10 @@ $(VENVS)/train/installed $(VENVS)/test/installed $(VENVS)/bench/installed: $(VEN
 	$(VENVS)/$*/bin/python -m pip install -q '.[$*]'
 	touch $@
 
+# In a build folder of its own, since its CUDA kernels are made for the emulator.
 $(VENVS)/core/installed: $(SOURCES) | $(VENVS)/core/bin/python
-	$(VENVS)/core/bin/python -m pip install -q . 'numpy>=2' pytest pytest-xdist hypothesis ml_dtypes safetensors scikit-learn
+	$(VENVS)/core/bin/python -m pip install -q . 'numpy>=2' pytest pytest-xdist hypothesis ml_dtypes safetensors scikit-learn \
+	  -C build-dir=build/emulated -C cmake.define.BOOST_EXT_CUDA_EMULATOR=ON -C cmake.define.BOOST_EXT_BASELINE_ONLY=ON
 	touch $@
 
 $(VENVS)/lint/installed: pyproject.toml | $(VENVS)/lint/bin/python

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 import boost_ext
+import device
 from boost_ext import _core, convolutions
 
 # The same examples on every run and no time limit: a test that fails only now and then tells nobody anything.
@@ -24,6 +25,27 @@ settings.load_profile("boost_ext")
 convolutions.make_fast()  # before MindSpore is imported; the tests that train would be slow
 
 ISAS: list[str] = boost_ext.build_info()["cpu_isas"]
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--device", choices=device.DEVICES, default="cpu", help="where the arrays of tests/ops lie")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    device.install(config.option.device)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    where = config.option.device
+    if where == "cpu":
+        return
+    # The instruction sets of the host are one and the same device.
+    items[:] = [
+        i for i in items if not (call := getattr(i, "callspec", None)) or call.params.get("isa", ISAS[-1]) == ISAS[-1]
+    ]
+    for item in items:
+        if reason := device.left_out(where, item.path.stem, getattr(item, "originalname", item.name)):
+            item.add_marker(pytest.mark.skip(reason=reason))
 
 
 @pytest.fixture(scope="module", params=ISAS)

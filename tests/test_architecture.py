@@ -119,6 +119,16 @@ def test_cuda_kernels_know_their_contract_only():
             assert f"ops/{path.stem}.h" in includes(path), name(path)
 
 
+def test_the_cuda_emulator_knows_cuda_only():
+    """It stands in for CUDA's headers, so it knows neither the ops nor the kernels that run on it."""
+    folder = ROOT / "kernels" / "cuda" / "emulator"
+    own = {path.name for path in files(folder, ".h")}
+    for path in files(folder, ".h", ".cpp"):
+        bad = {i for i in includes(path) - own if "/" in i and not i.startswith(("sys/", "sanitizer/"))}
+        bad |= {i for i in includes(path) - own if i.endswith((".cuh", ".cu"))}
+        assert not bad, f"{name(path)} includes {bad}"
+
+
 def test_the_core_does_not_import_mindspore():
     core = [PACKAGE / "__init__.py", PACKAGE / "ops.py", PACKAGE / "config.py", PACKAGE / "convolutions.py"]
     core += PACKAGE.glob("pca*.py")

@@ -72,10 +72,11 @@ void set_dtype(View& v, dlpack::DataType got) {
       return;
     }
   }
-  const char* kind = got.code == dlpack::kInt     ? "int"
-                     : got.code == dlpack::kUInt  ? "uint"
-                     : got.code == dlpack::kFloat ? "float"
-                                                  : "DLPack type";
+  const char* kind = got.code == dlpack::kInt       ? "int"
+                     : got.code == dlpack::kUInt    ? "uint"
+                     : got.code == dlpack::kFloat   ? "float"
+                     : got.code == dlpack::kComplex ? "complex"
+                                                    : "DLPack type";
   set_other(v, text(kind, int{got.bits}));
 }
 

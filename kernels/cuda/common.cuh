@@ -46,7 +46,9 @@ void launch(const Context& context, void (*kernel)(Parameters...), std::int64_t 
   emulator::launch(dim3(static_cast<unsigned>(blocks)), dim3(static_cast<unsigned>(threads)), stream_of(context),
                    kernel, arguments...);
 #else
-  kernel<<<static_cast<unsigned>(blocks), static_cast<unsigned>(threads), 0, stream_of(context)> > >(arguments...);
+  // clang-format off
+  kernel<<<static_cast<unsigned>(blocks), static_cast<unsigned>(threads), 0, stream_of(context)>>>(arguments...);
+  // clang-format on
 #endif
   check(cudaGetLastError(), "launch");
 }

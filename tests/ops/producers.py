@@ -49,7 +49,8 @@ def capsule(struct: ctypes.Structure, name: bytes) -> Any:
 
 
 class Producer:
-    """`array` through DLPack; the keywords say what is to be odd about it. The memory lives as long as this does."""
+    """`array` through DLPack; the keywords say what is to be odd about it. The memory lives as long as this does; with
+    `data` it is somewhere else, where `device` can reach it, and somebody else's."""
 
     def __init__(
         self,
@@ -63,13 +64,17 @@ class Producer:
         strides: bool = True,
         name: bytes | None = None,
         code: int | None = None,
+        data: int | None = None,
+        device: tuple[int, int] = (1, 0),
     ) -> None:
-        self.array, self.legacy = array, legacy
+        self.array, self.legacy, self.device = array, legacy, device
+        self.shape = array.shape
         self.name = name or (b"dltensor" if legacy else b"dltensor_versioned")
         extents = ctypes.c_int64 * array.ndim
         tensor = Tensor(
-            data=array.ctypes.data - offset,
-            device_type=1,
+            data=(array.ctypes.data if data is None else data) - offset,
+            device_type=device[0],
+            device_id=device[1],
             ndim=array.ndim,
             code=code if code is not None else CODES.get(array.dtype.kind, BFLOAT),
             bits=array.itemsize * 8,
@@ -83,7 +88,7 @@ class Producer:
         self.struct = Managed(tensor) if legacy else ManagedVersioned(major, 0, flags=flags, tensor=tensor)
 
     def __dlpack_device__(self) -> tuple[int, int]:
-        return 1, 0
+        return self.device
 
     def __dlpack__(self, **keywords: Any) -> Any:
         if self.legacy and keywords:

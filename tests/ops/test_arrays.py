@@ -74,7 +74,7 @@ def test_dlpack_strides_of_extents_of_one_do_not_matter(rng):
         (lambda a: Producer(a, lanes=4), TypeError, "must be float32, float16 or bfloat16, got "),
         (lambda a: Producer(a.astype(np.int64)), TypeError, "must be float32, .* got .*(int64|0 with 64 bits)"),
         (lambda a: Producer(a.astype(np.float64)), TypeError, "must be float32, .* got float64"),
-        (lambda a: Producer(a.astype(np.complex64)), TypeError, "must be float32, .* got "),
+        (lambda a: Producer(a.astype(np.complex64)), TypeError, "must be float32, .* got complex64"),
         (lambda a: OnDevice(4), ValueError, "must live on a CPU or CUDA device, got DLPack device type 4"),
         (lambda a: OnDevice(8), ValueError, "must live on a CPU or CUDA device, got DLPack device type 8"),
     ],

@@ -1,0 +1,162 @@
+#include "watch.h"
+
+#if !defined(__SANITIZE_THREAD__)
+
+#include <link.h>
+
+#include <cstddef>
+#include <vector>
+
+#include "vectors.h"
+
+namespace boost_ext::cuda::emulator {
+
+namespace {
+
+constexpr unsigned kWarp = 32;
+
+// Who last wrote a byte, and who has read it in which epoch.
+struct Byte {
+  std::uint32_t written = 0, write_time = 0, read = 0, read_time = 0, others_time = 0;
+  std::uint16_t writer = 0, reader = 0;
+  bool several_lanes = false, several_warps = false;  // have read it
+};
+
+// The thread-local memory of this module, in which __shared__ variables lie.
+class Shared {
+ public:
+  Shared() {
+    dl_iterate_phdr(
+        [](dl_phdr_info* info, std::size_t /*size*/, void* self) {
+          const auto mine = reinterpret_cast<std::uintptr_t>(&clock_now);
+          for (int i = 0; i < info->dlpi_phnum; ++i) {
+            const auto data = reinterpret_cast<std::uintptr_t>(info->dlpi_tls_data);
+            const std::size_t bytes = info->dlpi_phdr[i].p_memsz;
+            if (info->dlpi_phdr[i].p_type != PT_TLS || mine < data || mine >= data + bytes) continue;
+            static_cast<Shared*>(self)->begin_ = data;
+            static_cast<Shared*>(self)->bytes_.resize(bytes);
+            return 1;
+          }
+          return 0;
+        },
+        this);
+  }
+  Byte* find(std::uintptr_t address, std::size_t bytes) {
+    const std::uintptr_t at = address - begin_;
+    return at < bytes_.size() && bytes <= bytes_.size() - at ? &bytes_[at] : nullptr;
+  }
+
+ private:
+  std::uintptr_t begin_ = 0;
+  std::vector<Byte> bytes_;
+};
+
+bool ordered(const Clock& now, unsigned other, std::uint32_t time) {
+  return other == now.thread || (other / kWarp == now.thread / kWarp && time < now.warp_since);
+}
+
+// Where a thread is does not lie in shared memory, but beside it.
+template <class T> bool part_of(const T& variable, std::uintptr_t address) {
+  return address - reinterpret_cast<std::uintptr_t>(&variable) < sizeof variable;
+}
+bool built_in(std::uintptr_t a) {
+  return part_of(threadIdx, a) || part_of(blockIdx, a) || part_of(blockDim, a) || part_of(gridDim, a);
+}
+
+void race(const char* what, unsigned other, const char* did) {
+  give_up(std::string("shared memory: a thread ") + what + " what thread number " + std::to_string(other) +
+          " of its block " + did + ", without a barrier between");
+}
+
+void read(const Clock& now, Byte& b) {
+  if (b.written == now.epoch && !ordered(now, b.writer, b.write_time)) race("reads", b.writer, "writes");
+  if (b.read != now.epoch) b.several_lanes = b.several_warps = false;
+  if (b.read == now.epoch && b.reader != now.thread) {
+    b.others_time = b.read_time;
+    (b.reader / kWarp == now.thread / kWarp ? b.several_lanes : b.several_warps) = true;
+  }
+  b.read = now.epoch;
+  b.reader = static_cast<std::uint16_t>(now.thread);
+  b.read_time = now.warp_time;
+}
+
+void write(const Clock& now, Byte& b) {
+  if (b.written == now.epoch && !ordered(now, b.writer, b.write_time)) race("writes", b.writer, "writes");
+  if (b.read == now.epoch) {
+    const bool same_warp = b.reader / kWarp == now.thread / kWarp;
+    const bool another_lane =
+        b.reader != now.thread ? b.read_time >= now.warp_since : b.several_lanes && b.others_time >= now.warp_since;
+    if (b.several_warps || !same_warp || another_lane) race("writes", b.reader, "(or another one) reads");
+  }
+  b.written = now.epoch;
+  b.writer = static_cast<std::uint16_t>(now.thread);
+  b.write_time = now.warp_time;
+}
+
+void touch(const void* p, std::size_t bytes, bool writes) {
+  const Clock& now = clock_now;
+  if (!now.inside) return;
+  static thread_local Shared shared;
+  const auto address = reinterpret_cast<std::uintptr_t>(p);
+  Byte* b = shared.find(address, bytes);
+  if (b == nullptr || built_in(address)) return;
+  for (std::size_t i = 0; i < bytes; ++i) {
+    if (!writes && b[i].written < now.block)
+      give_up("shared memory: a thread reads what none of its block has written");
+    writes ? write(now, b[i]) : read(now, b[i]);
+  }
+}
+
+}  // namespace
+
+}  // namespace boost_ext::cuda::emulator
+
+using boost_ext::cuda::emulator::touch;
+
+// The thread sanitizer's entries, by their names in the compilers.
+#define BOOST_EXT_WATCH(bytes)                                           \
+  void __tsan_read##bytes(void* p) { touch(p, bytes, false); }           \
+  void __tsan_write##bytes(void* p) { touch(p, bytes, true); }           \
+  void __tsan_unaligned_read##bytes(void* p) { touch(p, bytes, false); } \
+  void __tsan_unaligned_write##bytes(void* p) { touch(p, bytes, true); } \
+  void __tsan_volatile_read##bytes(void* p) { touch(p, bytes, false); }  \
+  void __tsan_volatile_write##bytes(void* p) { touch(p, bytes, true); }
+// Atomic functions, as they are: not watched.
+#define BOOST_EXT_PASS_ON(bits, T)                                                                                  \
+  T __tsan_atomic##bits##_load(const volatile T* p, int) { return __atomic_load_n(p, __ATOMIC_SEQ_CST); }           \
+  void __tsan_atomic##bits##_store(volatile T* p, T v, int) { __atomic_store_n(p, v, __ATOMIC_SEQ_CST); }           \
+  T __tsan_atomic##bits##_exchange(volatile T* p, T v, int) { return __atomic_exchange_n(p, v, __ATOMIC_SEQ_CST); } \
+  T __tsan_atomic##bits##_fetch_add(volatile T* p, T v, int) { return __atomic_fetch_add(p, v, __ATOMIC_SEQ_CST); } \
+  T __tsan_atomic##bits##_fetch_sub(volatile T* p, T v, int) { return __atomic_fetch_sub(p, v, __ATOMIC_SEQ_CST); } \
+  T __tsan_atomic##bits##_fetch_and(volatile T* p, T v, int) { return __atomic_fetch_and(p, v, __ATOMIC_SEQ_CST); } \
+  T __tsan_atomic##bits##_fetch_or(volatile T* p, T v, int) { return __atomic_fetch_or(p, v, __ATOMIC_SEQ_CST); }   \
+  T __tsan_atomic##bits##_fetch_xor(volatile T* p, T v, int) { return __atomic_fetch_xor(p, v, __ATOMIC_SEQ_CST); } \
+  bool __tsan_atomic##bits##_compare_exchange_strong(volatile T* p, T* e, T v, int, int) {                          \
+    return __atomic_compare_exchange_n(p, e, v, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);                         \
+  }                                                                                                                 \
+  bool __tsan_atomic##bits##_compare_exchange_weak(volatile T* p, T* e, T v, int, int) {                            \
+    return __atomic_compare_exchange_n(p, e, v, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);                         \
+  }
+
+extern "C" {
+BOOST_EXT_WATCH(1)
+BOOST_EXT_WATCH(2)
+BOOST_EXT_WATCH(4)
+BOOST_EXT_WATCH(8)
+BOOST_EXT_WATCH(16)
+BOOST_EXT_PASS_ON(8, std::uint8_t)
+BOOST_EXT_PASS_ON(16, std::uint16_t)
+BOOST_EXT_PASS_ON(32, std::uint32_t)
+BOOST_EXT_PASS_ON(64, std::uint64_t)
+void __tsan_read_range(void* p, std::size_t bytes) { touch(p, bytes, false); }
+void __tsan_write_range(void* p, std::size_t bytes) { touch(p, bytes, true); }
+void __tsan_vptr_update(void** /*p*/, void* /*value*/) {}
+void __tsan_vptr_read(void** /*p*/) {}
+void __tsan_func_entry(void* /*caller*/) {}
+void __tsan_func_exit(void) {}
+void __tsan_init(void) {}
+void __tsan_atomic_thread_fence(int /*order*/) { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
+void __tsan_atomic_signal_fence(int /*order*/) {}
+}
+
+#endif
