@@ -1,18 +1,15 @@
 """Every op once over awkward sizes and dtypes, on CUDA arrays: for compute-sanitizer, and for the emulator.
 
-``python tests/cuda/every_op.py [--short]`` needs NumPy and the CUDA runtime alone. It prints which ops ran and which
-have no CUDA kernel. What is written beside an array is an error here, too: see tests/device.py."""
+``PYTHONPATH=tests python tests/cuda/every_op.py [--short]`` needs no framework. It prints which ops ran and which have
+no CUDA kernel. What is written beside an array is an error here, too: see tests/device.py."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-
-sys.path[:0] = [] if "device" in sys.modules else [str(Path(__file__).parents[1])]
 
 import device
 from dtypes import FLOATS

@@ -20,9 +20,9 @@ UNSUPPORTED = "Device not supported"  # what compute-sanitizer says where it has
 
 
 def run(*before: str, short: bool) -> subprocess.CompletedProcess[str]:
-    package = Path(boost_ext.__file__).parents[1]
+    path = os.pathsep.join(str(folder) for folder in (Path(boost_ext.__file__).parents[1], EVERY_OP.parents[1]))
     command = [*before, sys.executable, str(EVERY_OP), *(["--short"] if short else [])]
-    environment = {**os.environ, "PYTHONPATH": str(package)}
+    environment = {**os.environ, "PYTHONPATH": path}
     return subprocess.run(command, capture_output=True, text=True, timeout=500, env=environment)
 
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from gpu import needs_gpu, sleep, torch
 
 from boost_ext import ops
 from dtypes import assert_same_bits, normal
-from gpu import needs_gpu, sleep, torch
 
 pytestmark = needs_gpu
 

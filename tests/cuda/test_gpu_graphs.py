@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from gpu import needs_gpu, to_gpu, to_host, torch
 
 from boost_ext import ops
 from dtypes import normal
-from gpu import needs_gpu, to_gpu, to_host, torch
 
 pytestmark = needs_gpu
 

@@ -7,10 +7,10 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from gpu import needs_gpu, sleep, torch
 
 import boost_ext.cuda
 from boost_ext import ops
-from gpu import needs_gpu, sleep, torch
 
 pytestmark = needs_gpu
 
