@@ -126,6 +126,7 @@ def main(given: Sequence[str] | None = None) -> int:
         bandwidth = CopyBandwidth(device.torch, device.clock)
         about = about_card(device, bandwidth) | {"quick": options.quick}
         print(f"{about['card']}, {about['copy_gb_per_second']} GB/s copied, {about['versions']}")
+    (options.out / "tables.md").unlink(missing_ok=True)
     sizes = layouts(device, small)
     started, everything = time.perf_counter(), []
     for name in options.only or GROUPS:
@@ -154,8 +155,9 @@ def main(given: Sequence[str] | None = None) -> int:
 
 def write(options: argparse.Namespace, name: str, about: dict[str, Any], bandwidth: Any, rows: Sequence[Row]) -> None:
     record.write_json(options.out / f"{name}.json", about, bandwidth, rows)
+    heading = [f"### {name} on CUDA", "", f"<!-- benchmark: cuda {name} -->"]
     with (options.out / "tables.md").open("a", encoding="utf-8") as tables:
-        tables.write("\n".join([f"### {name}", "", *record.markdown(about, rows), "", ""]))
+        tables.write("\n".join([*heading, *record.markdown(about, rows), "<!-- end -->", "", ""]))
     if options.page:
         record.update_page(options.page, f"cuda {name}", about, rows)
 

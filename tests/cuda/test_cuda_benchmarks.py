@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -40,3 +41,11 @@ def test_names_are_checked():
     result = benchmark("--only", "nothing")
     assert result.returncode == 2
     assert "--only must be one of unscale_and_check, global_norm, " in result.stderr
+
+
+def test_the_page_has_a_place_for_each_table():
+    help = benchmark("--help")
+    names = re.findall(r"\w+", re.search(r"--only NAME\s+of: ([\w,\s]+?)\s+--", help.stdout)[1])
+    assert len(names) > 8
+    page = (ROOT / "docs" / "benchmarks.md").read_text()
+    assert re.findall(r"<!-- benchmark: cuda (\w+) -->", page) == names
