@@ -69,7 +69,7 @@ trap collect EXIT
 trap 'exit 143' TERM INT
 
 about() {
-  nvidia-smi
+  nvidia-smi || return 1
   nvcc --version
   cmake --version
   "$python" --version
@@ -99,6 +99,14 @@ compile() {
 }
 
 sanitizers() { "$python" -m pytest -q -rs tests/cuda/test_every_op.py -k sanitizer; }
+
+# The proxy of the tests calls CUDA's runtime by itself. Its folder alone: not another cuBLAS than PyTorch's.
+if ! ldconfig -p 2>/dev/null | grep -q libcudart && ! [ -e /usr/local/cuda/lib64/libcudart.so ]; then
+  toolkit=$(dirname "$(dirname "$(readlink -f "$(command -v nvcc)")")")
+  mkdir -p "$work/cudart"
+  find -L "$toolkit" -maxdepth 4 -name 'libcudart.so*' -exec ln -sf {} "$work/cudart/" \;
+  export LD_LIBRARY_PATH="${LD_LIBRARY_PATH:+$LD_LIBRARY_PATH:}$work/cudart"
+fi
 
 # Functions for `timeout`, which runs programs only.
 export -f about compile sanitizers

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import functools
 from typing import Any
 
@@ -9,15 +10,28 @@ import numpy as np
 import pytest
 
 import boost_ext
+from device import cudart
 
 
-def missing() -> str:
-    """What these tests lack here; empty if nothing."""
+def missing_gpu() -> str:
+    """What is missing for kernels on a GPU; empty if nothing."""
     build = boost_ext.build_info()["cuda"]
     if build is None:
         return "this build has no CUDA kernels"
     if build["emulated"]:
         return "the CUDA kernels of this build run on the host"
+    count = ctypes.c_int(0)
+    try:
+        status = cudart().cudaGetDeviceCount(ctypes.byref(count))
+    except RuntimeError as error:
+        return str(error)
+    return "" if status == 0 and count.value > 0 else f"CUDA finds no GPU: error {status}"
+
+
+def missing() -> str:
+    """The same, and PyTorch on it."""
+    if reason := missing_gpu():
+        return reason
     try:
         import torch
     except ImportError:

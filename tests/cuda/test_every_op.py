@@ -9,11 +9,13 @@ import sys
 from pathlib import Path
 
 import pytest
+from gpu import missing_gpu
 
 import boost_ext
 
 CUDA = boost_ext.build_info()["cuda"]
-pytestmark = pytest.mark.skipif(CUDA is None, reason="this build has no CUDA kernels")
+EMULATED = CUDA is not None and CUDA["emulated"]
+NO_GPU = missing_gpu()
 EVERY_OP = Path(__file__).with_name("every_op.py")
 SANITIZER = shutil.which("compute-sanitizer") or shutil.which("compute-sanitizer", path="/usr/local/cuda/bin")
 UNSUPPORTED = "Device not supported"  # what compute-sanitizer says where it has no access to the GPU's debugger
@@ -26,6 +28,7 @@ def run(*before: str, short: bool) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=500, env=environment)
 
 
+@pytest.mark.skipif(bool(NO_GPU) and not EMULATED, reason=NO_GPU)
 def test_every_op_runs():
     result = run(short=False)
     assert result.returncode == 0, result.stdout + result.stderr
@@ -35,12 +38,11 @@ def test_every_op_runs():
 
 
 @pytest.mark.slow
+@pytest.mark.skipif(bool(NO_GPU), reason=NO_GPU)
+@pytest.mark.skipif(SANITIZER is None, reason="compute-sanitizer is not installed")
 @pytest.mark.parametrize("tool", ["memcheck", "racecheck"])
 def test_the_sanitizer_finds_nothing(tool):
-    if CUDA["emulated"]:
-        pytest.skip("the CUDA kernels of this build run on the host")
-    if SANITIZER is None:
-        pytest.skip("compute-sanitizer is not installed")
+    assert SANITIZER is not None
     result = run(SANITIZER, "--tool", tool, "--error-exitcode", "9", short=True)
     if UNSUPPORTED in result.stdout + result.stderr:
         pytest.skip(f"compute-sanitizer: {UNSUPPORTED}")
