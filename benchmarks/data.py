@@ -24,8 +24,12 @@ def matrix(k: int, n: int) -> Any:
     return P
 
 
-def split(array: Any, parts: int) -> list[Any]:
-    """Views of `array`, of sizes that differ: powers of two are not what layers are made of."""
+def cuts(n: int, parts: int) -> list[int]:
+    """Where n elements are cut into sizes that differ: powers of two are not what layers are made of."""
     weights = np.arange(1, parts + 1, dtype=np.float64) ** 1.5
-    cuts = (np.cumsum(weights)[:-1] / weights.sum() * len(array)).astype(int)
-    return np.split(array, cuts)
+    return [int(at) for at in np.cumsum(weights)[:-1] / weights.sum() * n]
+
+
+def split(array: Any, parts: int) -> list[Any]:
+    """Views of `array`, see :func:`cuts`."""
+    return np.split(array, cuts(len(array), parts))

@@ -88,22 +88,31 @@ class Row:
         return self.goal is not None and not self.ratio >= self.goal
 
 
-def run(case: Case, bandwidth: Bandwidth) -> Iterator[Row]:
-    """Check and time one case.
+@dataclass(frozen=True)
+class Means:
+    """How a call is timed, and how an array of an answer becomes float64, copied: the next call may write to it."""
+
+    seconds: Callable[[Callable[[], Any], int], float]
+    """Of one call, when it is called so many times."""
+    float64: Callable[[Any, Callable[[Any], Any]], Any]
+    """Of an array, and what is to be applied to it before."""
+
+
+def run(case: Case, bandwidth: Bandwidth, means: Means | None = None) -> Iterator[Row]:
+    """Check and time one case, on the host unless other means are given.
 
     Raises:
         AssertionError: our answer is wrong.
     """
-    reference = _arrays(case.reference(), case.view)
-    ours = Peer("ours", case.ours, around=case.around)
-    ours_first = _checked(case, ours, reference)
+    means = means or ON_HOST
+    ours, reference, ours_first = checked(case, means)
     if case.traffic is not None:
         probe = bandwidth.best(case.access)
-        rounds = _in_turns(ours, ours_first, Peer(probe.name, probe.run), probe.seconds, case.seconds)
+        rounds = _in_turns(means, ours, ours_first, Peer(probe.name, probe.run), probe.seconds, case.seconds)
         yield _row(case, f"{case.access} bandwidth", rounds, case.bandwidth_goal, case.traffic / probe.bytes)
     for peer in case.peers:
         try:
-            first = _checked(case, peer, reference)
+            first = _checked(case, peer, reference, means)
         except (AssertionError, RuntimeError, TypeError, ValueError) as error:
             reason = " ".join(str(error).split())[:200] or type(error).__name__
             yield Row(
@@ -119,7 +128,19 @@ def run(case: Case, bandwidth: Bandwidth) -> Iterator[Row]:
                 reason,
             )
             continue
-        yield _row(case, peer.name, _in_turns(ours, ours_first, peer, first, case.seconds), peer.goal)
+        rounds = _in_turns(means, ours, ours_first, peer, first, case.seconds)
+        yield _row(case, peer.name, rounds, peer.goal)
+
+
+def checked(case: Case, means: Means) -> tuple[Peer, list[Any], float]:
+    """Ours as a peer, its reference, and how long a call takes, if the answer is right.
+
+    Raises:
+        AssertionError: it is not.
+    """
+    reference = _arrays(case.reference(), case.view, means)
+    ours = Peer("ours", case.ours, around=case.around)
+    return ours, reference, _checked(case, ours, reference, means)
 
 
 def _row(
@@ -144,54 +165,61 @@ def _row(
     )
 
 
-def _checked(case: Case, peer: Peer, reference: list[Any]) -> float:
+def _checked(case: Case, peer: Peer, reference: list[Any], means: Means) -> float:
     """Compare an answer with the reference; return how long a call takes."""
     if case.reset is not None:
         case.reset()
     tolerance = case.tolerance if peer.tolerance is None else peer.tolerance
     with peer.around():
-        wrong = _difference(_arrays(peer.run(), case.view), reference, tolerance)
+        wrong = _difference(_arrays(peer.run(), case.view, means), reference, tolerance)
         if wrong:
             raise AssertionError(f"{case.name}: {peer.name} {wrong}")
-        start = time.perf_counter()  # of the second call: the first one compiled
-        peer.run()
-        return time.perf_counter() - start
+        return means.seconds(peer.run, 1)  # of the second call: the first one compiled
 
 
 def _difference(answer: list[Any], reference: list[Any], tolerance: float) -> str:
     if len(answer) != len(reference):
         return f"gave {len(answer)} arrays, expected {len(reference)}"
     for index, (got, expected) in enumerate(zip(answer, reference, strict=True)):
-        if got.shape != expected.shape:
-            return f"gave array {index} of shape {got.shape}, expected {expected.shape}"
-        allowed = tolerance * np.max(np.abs(expected), initial=0.0)
-        wrong = np.max(np.abs(got - expected), initial=0.0)
+        if tuple(got.shape) != tuple(expected.shape):
+            return f"gave array {index} of shape {tuple(got.shape)}, expected {tuple(expected.shape)}"
+        allowed, wrong = tolerance * _largest(expected), _largest(got - expected)
         if not wrong <= allowed:  # nan is wrong, too
             return f"is off by {wrong:.3g} in array {index}, allowed {allowed:.3g}"
     return ""
 
 
-def _in_turns(ours: Peer, ours_first: float, peer: Peer, peer_first: float, budget: float) -> list[tuple[float, float]]:
+def _largest(array: Any) -> float:
+    """The largest magnitude, nan if there is one."""
+    return float(abs(array).max()) if math.prod(array.shape) else 0.0
+
+
+def _in_turns(
+    means: Means, ours: Peer, ours_first: float, peer: Peer, peer_first: float, budget: float
+) -> list[tuple[float, float]]:
     """Times of ours and the peer, round by round."""
     if peer_first > _ONCE:
-        return [(_sample(ours, 1), peer_first)]
+        return [(_sample(means, ours, 1), peer_first)]
     fewest = 3 if peer_first > _SLOW else _FEWEST_ROUNDS
     mine, theirs = (math.ceil(_SAMPLE / max(first, 1e-7)) for first in (ours_first, peer_first))
     rounds: list[tuple[float, float]] = []
     end = time.perf_counter() + budget
     while len(rounds) < fewest or (len(rounds) < _ROUNDS and time.perf_counter() < end):
-        rounds.append((_sample(ours, mine), _sample(peer, theirs)))
+        rounds.append((_sample(means, ours, mine), _sample(means, peer, theirs)))
     return rounds
 
 
-def _sample(who: Peer, repeat: int) -> float:
-    call = who.run
+def _sample(means: Means, who: Peer, repeat: int) -> float:
     with who.around():
-        rest()
-        start = time.perf_counter()
-        for _ in range(repeat):
-            call()
-        return (time.perf_counter() - start) / repeat
+        return means.seconds(who.run, repeat)
+
+
+def _seconds(call: Callable[[], Any], repeat: int) -> float:
+    rest()
+    start = time.perf_counter()
+    for _ in range(repeat):
+        call()
+    return (time.perf_counter() - start) / repeat
 
 
 def _spread(times: Sequence[float]) -> float:
@@ -202,12 +230,18 @@ def _spread(times: Sequence[float]) -> float:
     return (high - low) / 2 / middle
 
 
-def _arrays(answer: Any, view: Callable[[Any], Any]) -> list[Any]:
-    """The arrays of an answer in float64, copied: the next call may write into them."""
+def _arrays(answer: Any, view: Callable[[Any], Any], means: Means) -> list[Any]:
     if isinstance(answer, (list, tuple)):
-        return [array for part in answer for array in _arrays(part, view)]
+        return [array for part in answer for array in _arrays(part, view, means)]
+    return [means.float64(answer, view)]
+
+
+def _float64(answer: Any, view: Callable[[Any], Any]) -> Any:
     if hasattr(answer, "asnumpy"):
         answer = answer.asnumpy()
     elif hasattr(answer, "detach"):
         answer = answer.detach().float().numpy()
-    return [np.array(view(np.asarray(answer)), np.float64)]
+    return np.array(view(np.asarray(answer)), np.float64)
+
+
+ON_HOST = Means(_seconds, _float64)

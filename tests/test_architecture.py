@@ -156,6 +156,13 @@ def test_import_without_mindspore():
     assert result.returncode == 0, result.stderr
 
 
+def test_the_ops_need_numpy_alone():
+    blocked = "import sys; sys.modules.update(dict.fromkeys(['mindspore', 'pydantic', 'rich', 'typer']))\n"
+    script = "import boost_ext, boost_ext.ops, boost_ext.cuda, boost_ext.convolutions"
+    result = subprocess.run([sys.executable, "-c", blocked + script], capture_output=True, text=True, timeout=60)
+    assert result.returncode == 0, result.stderr
+
+
 def test_only_native_knows_the_library():
     """Graph-mode primitives are declared in one place, since each must declare what it writes."""
     for path in files(PACKAGE, ".py"):

@@ -1,0 +1,81 @@
+"""Every op once over awkward sizes and dtypes, on CUDA arrays: for compute-sanitizer, and for the emulator.
+
+``PYTHONPATH=tests python tests/cuda/every_op.py [--short]`` needs no framework. It prints which ops ran and which have
+no CUDA kernel. What is written beside an array is an error here, too: see tests/device.py."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+import device
+from dtypes import FLOATS
+from ops import cases
+
+# Around a pack of 8, a warp, a block's chunk of 4096; one that has an end and is not short.
+SIZES = [1, 7, 9, 24, 31, 33, 4095, 4097, 9001]
+SHORT = [1, 9, 24, 4097]
+FIXED = {"precondition", "covariance", "damped_inverse", "bfgs_update", "dim_reduce_direction", "loss_scale_update"}
+"""Those whose cases have sizes of their own."""
+NO_KERNEL = "has a CPU kernel only"
+
+
+def stored(value: Any, dtype: np.dtype[Any], odd: bool) -> Any:
+    """Arrays in another dtype; `odd`: not aligned to more than an element."""
+    if isinstance(value, list):
+        return [stored(item, dtype, odd) for item in value]
+    memory = np.empty(value.size + odd, dtype)
+    array = memory[int(odd) :].reshape(value.shape)
+    array[...] = value
+    return array
+
+
+def arguments(case: cases.Case, dtype: np.dtype[Any], odd: bool) -> dict[str, Any]:
+    given = case.make(np.random.default_rng(1))
+    free = {name for name, argument in case.arrays.items() if argument.dtype == cases.ANY_FLOAT}
+    return {name: stored(value, dtype, odd) if name in free else value for name, value in given.items()}
+
+
+def calls(sizes: list[int]) -> Iterator[tuple[cases.Case, str, dict[str, Any]]]:
+    """Every case with what it is called with, and a name for that."""
+    usual = cases.N
+    for case in cases.CASES:
+        for size in [usual] if case.op in FIXED else sizes:
+            for name, dtype in FLOATS.items():
+                if "masters" in case.arrays and name == "float32":  # has none
+                    continue
+                for odd in (False, True):
+                    cases.N = size
+                    try:
+                        given = arguments(case, dtype, odd)
+                    finally:
+                        cases.N = usual
+                    yield case, f"{cases.label(case)} {size} {name}{' odd' * odd}", given
+
+
+def main(sizes: list[int]) -> None:
+    """Run all of them on what `device.install` has chosen."""
+    ran: dict[str, int] = {}
+    refused: set[str] = set()
+    for case, name, given in calls(sizes):
+        label = cases.label(case)
+        try:
+            case(given)
+        except RuntimeError as error:
+            if NO_KERNEL not in str(error):
+                raise RuntimeError(f"{name}: {error}") from error
+            refused.add(label)
+        except Exception as error:
+            raise RuntimeError(f"{name}: {error}") from error
+        else:
+            ran[label] = ran.get(label, 0) + 1
+    print(f"ran: {', '.join(f'{op} ({count})' for op, count in sorted(ran.items()))}")
+    print(f"no CUDA kernel: {', '.join(sorted(refused)) or 'none'}")
+
+
+if __name__ == "__main__":
+    device.install("cuda")
+    main(SHORT if "--short" in sys.argv else SIZES)

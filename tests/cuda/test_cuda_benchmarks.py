@@ -1,0 +1,51 @@
+"""benchmarks.cuda: every case runs and gives the right answer, on the emulated kernels."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import boost_ext
+
+CUDA = boost_ext.build_info()["cuda"]
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def benchmark(*arguments: str) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "PYTHONPATH": str(Path(boost_ext.__file__).parents[1])}
+    command = [sys.executable, "-m", "benchmarks.cuda", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=300, env=environment, cwd=ROOT)
+
+
+@pytest.mark.skipif(CUDA is None or not CUDA["emulated"], reason="a dry run is on the emulator")
+def test_every_case_gives_the_right_answer():
+    result = benchmark("--dry-run")
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert "unscale_and_check fp32, 6 tensors, 6.0e+03: boost_ext: the same answer" in result.stdout
+    assert " ms" not in result.stdout
+
+
+@pytest.mark.skipif(CUDA is not None and CUDA["emulated"], reason="this is the build that a dry run needs")
+def test_a_dry_run_needs_the_emulator():
+    result = benchmark("--dry-run")
+    assert result.returncode == 2
+    assert "needs a build with BOOST_EXT_CUDA_EMULATOR" in result.stderr
+
+
+def test_names_are_checked():
+    result = benchmark("--only", "nothing")
+    assert result.returncode == 2
+    assert "--only must be one of unscale_and_check, global_norm, " in result.stderr
+
+
+def test_the_page_has_a_place_for_each_table():
+    help = benchmark("--help")
+    names = re.findall(r"\w+", re.search(r"--only NAME\s+of: ([\w,\s]+?)\s+--", help.stdout)[1])
+    assert len(names) > 8
+    page = (ROOT / "docs" / "benchmarks.md").read_text()
+    assert re.findall(r"<!-- benchmark: cuda (\w+) -->", page) == names

@@ -1,0 +1,53 @@
+"""tests/cuda/every_op.py on the emulator, or on a GPU with and without compute-sanitizer."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from gpu import missing_gpu
+
+import boost_ext
+
+CUDA = boost_ext.build_info()["cuda"]
+EMULATED = CUDA is not None and CUDA["emulated"]
+NO_GPU = missing_gpu()
+EVERY_OP = Path(__file__).with_name("every_op.py")
+SANITIZER = shutil.which("compute-sanitizer") or shutil.which("compute-sanitizer", path="/usr/local/cuda/bin")
+UNSUPPORTED = "Device not supported"  # what compute-sanitizer says where it has no access to the GPU's debugger
+
+
+def run(*before: str, short: bool) -> subprocess.CompletedProcess[str]:
+    path = os.pathsep.join(str(folder) for folder in (Path(boost_ext.__file__).parents[1], EVERY_OP.parents[1]))
+    command = [*before, sys.executable, str(EVERY_OP), *(["--short"] if short else [])]
+    environment = {**os.environ, "PYTHONPATH": path}
+    return subprocess.run(command, capture_output=True, text=True, timeout=500, env=environment)
+
+
+@pytest.mark.skipif(bool(NO_GPU) and not EMULATED, reason=NO_GPU)
+def test_every_op_runs():
+    result = run(short=False)
+    assert result.returncode == 0, result.stdout + result.stderr
+    ran = result.stdout.splitlines()[0]
+    for op in ("unscale_and_check (", "global_norm (", "accumulate ("):
+        assert op in ran
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(bool(NO_GPU), reason=NO_GPU)
+@pytest.mark.skipif(SANITIZER is None, reason="compute-sanitizer is not installed")
+@pytest.mark.parametrize("tool", ["memcheck", "racecheck"])
+def test_the_sanitizer_finds_nothing(tool):
+    assert SANITIZER is not None
+    result = run(SANITIZER, "--tool", tool, "--error-exitcode", "9", short=True)
+    if UNSUPPORTED in result.stdout + result.stderr:
+        pytest.skip(f"compute-sanitizer: {UNSUPPORTED}")
+    assert result.returncode == 0, (result.stdout + result.stderr)[-4000:]
+    assert "ran: " in result.stdout
+    assert "ERROR SUMMARY: 0 errors" in result.stdout + result.stderr or "RACECHECK SUMMARY: 0 hazards" in (
+        result.stdout + result.stderr
+    )
