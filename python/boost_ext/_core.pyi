@@ -88,14 +88,15 @@ def optimizer_step(
     scales: Any,
     rule: str,
     hyper: list[float],
-    scale: float,
-    step: int,
-    lr: list[float],
-    weight_decay: list[float],
-    ratio: list[float],
+    scale: Any,
+    step: Any,
+    lr: Any,
+    weight_decay: Any,
+    ratio: Any,
     centralize: list[int],
     first: list[int],
     seed: int,
+    skip: Any = None,
 ) -> None: ...
 def optimizer_step_rows(
     weights: Any,
@@ -105,14 +106,15 @@ def optimizer_step_rows(
     state: Any,
     rule: str,
     hyper: list[float],
-    scale: float,
-    step: int,
-    lr: list[float],
-    weight_decay: list[float],
-    ratio: list[float],
+    scale: Any,
+    step: Any,
+    lr: Any,
+    weight_decay: Any,
+    ratio: Any,
     centralize: list[int],
     first: list[int],
     seed: int,
+    skip: Any = None,
 ) -> None: ...
 def adafactor_step(
     params: Any,
@@ -139,11 +141,11 @@ def lars(
     coefficient: float,
     epsilon: float,
     clip: bool,
-    scale: float,
+    scale: Any,
     lr: list[float],
     weight_decay: list[float],
     apply: list[int],
-) -> None: ...
+) -> Any: ...
 def covariance(x: Any, patches: list[int], factor: float, out: Any) -> None: ...
 def damped_inverse(matrices: Any, factor: list[float], damping: list[float], out: Any) -> bool: ...
 def precondition(grads: Any, left: Any, right: Any, inv_scale: float, out: Any) -> None: ...
