@@ -145,7 +145,7 @@ void packed_lars(const Views& arrays) {
   settings.eps = numbers_of_lars[1];
   settings.clip = numbers_of_lars[2] != 0;
   const auto* apply = in.data<std::int32_t>("apply", DType::i32, n);
-  settings.scale = 1 / (own_scale * *in.data<float>("scale", DType::f32, 1));
+  settings.scale.value = 1 / (own_scale * *in.data<float>("scale", DType::f32, 1));
   const std::vector<float> lr = in.numbers("lr", groups, 1);
   const std::vector<float> decay = in.numbers("weight_decay", groups, 1 / own_scale);
   for (std::int64_t i = 0; i < n; ++i) {

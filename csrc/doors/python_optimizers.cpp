@@ -14,6 +14,45 @@ const char* state_name(const RuleFacts& rule, std::size_t index) {
   return index < kMaxStates && rule.state[index] != nullptr ? rule.state[index] : "state";
 }
 
+// Numbers as they come from Python, one a tensor; or an array of them, as it lies.
+struct Floats {
+  std::vector<float> known;
+  View at;
+  Floats(Arrays& a, const char* arg, const Object& value) {
+    if (PyList_Check(value.ptr()))
+      known = value.cast<std::vector<float>>();
+    else
+      at = a.one(arg, value);
+  }
+};
+
+StepSettings step_settings(Arrays& a, Rule rule, std::vector<double> hyper, const Object& scale, const Object& step,
+                           const Object& lr, const Object& decay, const Object& ratio,
+                           std::vector<unsigned char> centralize, std::vector<unsigned char> first, std::int64_t seed,
+                           const Object& skip) {
+  StepSettings s;
+  s.rule = rule;
+  s.hyper = std::move(hyper);
+  if (PyFloat_Check(scale.ptr()))
+    s.scale = scale.cast<double>();
+  else
+    s.at.scale = a.one("inv_scale", scale);
+  s.step = 0;
+  if (PyLong_Check(step.ptr()))
+    s.step = step.cast<std::int64_t>();
+  else
+    s.at.step = a.one("step", step);
+  const Floats rates(a, "lr", lr), decays(a, "weight_decay", decay), ratios(a, "ratio", ratio);
+  s.lr = rates.known, s.at.lr = rates.at;
+  s.decay = decays.known, s.at.decay = decays.at;
+  s.ratio = ratios.known, s.at.ratio = ratios.at;
+  s.centralize = std::move(centralize);
+  s.first = std::move(first);
+  s.seed = seed;
+  if (!skip.is_none()) s.at.skip = a.one("skip", skip);
+  return s;
+}
+
 template <class... Settings>
 void py_optimizer_step(const Object& weights, const Object& masters, const Object& grads, const Object& state,
                        const Object& scales, const std::string& rule, const Settings&... settings) {
@@ -25,8 +64,8 @@ void py_optimizer_step(const Object& weights, const Object& masters, const Objec
   std::vector<Views> s;
   for (py::handle item : state) s.push_back(a.list(state_name(known, s.size()), item));
   const std::vector<Views> c = scales.is_none() ? std::vector<Views>() : a.lists("scales", scales);
-  const StepSettings all{which, settings..., {}};
-  without_gil([&] { optimizer_step(cpu_context(), all, w, m, g, s, c); });
+  const StepSettings all = step_settings(a, which, settings...);
+  without_gil([&] { optimizer_step(a.context(), all, w, m, g, s, c); });
 }
 
 template <class... Settings>
@@ -39,8 +78,8 @@ void py_optimizer_step_rows(const Object& weights, const Object& master, const O
   const View m = master.is_none() ? View() : a.one("masters", master);
   Views s;
   for (py::handle item : state) s.push_back(a.one(state_name(known, s.size()), item));
-  const StepSettings all{which, settings..., {}};
-  without_gil([&] { optimizer_step_rows(cpu_context(), all, w, m, i, v, s); });
+  const StepSettings all = step_settings(a, which, settings...);
+  without_gil([&] { optimizer_step_rows(a.context(), all, w, m, i, v, s); });
 }
 
 constexpr const char* kFixedArrays = "boost_ext.FixedArrays";
@@ -66,14 +105,24 @@ void py_packed_step(const py::args& parts) {
   without_gil([&] { packed_step(all); });
 }
 
-void py_lars(const Object& weights, const Object& grads, const Object& ratios, double coefficient, double epsilon,
-             bool clip, double scale, const std::vector<float>& lr, const std::vector<float>& weight_decay,
-             const std::vector<unsigned char>& apply) {
+// Into `ratios`, the ratios of all weights before those of all decays; or without it into two new arrays.
+Object py_lars(const Object& weights, const Object& grads, const Object& ratios, double coefficient, double epsilon,
+               bool clip, const Object& scale, const std::vector<float>& lr, const std::vector<float>& weight_decay,
+               const std::vector<unsigned char>& apply) {
   Arrays a("lars");
   const Views w = a.list("weights", weights), g = a.list("grads", grads);
-  const View r = a.one("ratios", ratios);
-  const LarsSettings settings{coefficient, epsilon, clip, scale, lr, weight_decay, apply};
-  without_gil([&] { lars(cpu_context(), settings, w, g, r); });
+  const LarsSettings settings{coefficient, epsilon, clip, a.number("scale", scale), lr, weight_decay, apply};
+  if (!ratios.is_none()) {
+    const View r = a.one("ratios", ratios);
+    without_gil([&] { lars(a.context(), settings, w, g, r); });
+    return py::none();
+  }
+  const auto n = static_cast<std::int64_t>(w.size());
+  Object ratio, decay_ratio;
+  const View r = a.result("ratio", py::none(), DType::f32, {n}, ratio);
+  const View d = a.result("decay_ratio", py::none(), DType::f32, {n}, decay_ratio);
+  without_gil([&] { lars(a.context(), settings, w, g, r, d); });
+  return py::make_tuple(ratio, decay_ratio);
 }
 
 void py_packed_lars(const Object& arrays) {
@@ -105,20 +154,19 @@ void py_adafactor_step(const Object& params, const Object& masters, const Object
 }  // namespace
 
 void define_optimizers(py::module_& m) {
-  using Floats = std::vector<float>;
   using Flags = std::vector<unsigned char>;
-  m.def(
-      "optimizer_step",
-      &py_optimizer_step<std::vector<double>, double, std::int64_t, Floats, Floats, Floats, Flags, Flags, std::int64_t>,
-      py::arg("weights"), py::arg("masters"), py::arg("grads"), py::arg("state"), py::arg("scales"), py::arg("rule"),
-      py::arg("hyper"), py::arg("scale"), py::arg("step"), py::arg("lr"), py::arg("weight_decay"), py::arg("ratio"),
-      py::arg("centralize"), py::arg("first"), py::arg("seed"));
+  m.def("optimizer_step",
+        &py_optimizer_step<std::vector<double>, Object, Object, Object, Object, Object, Flags, Flags, std::int64_t,
+                           Object>,
+        py::arg("weights"), py::arg("masters"), py::arg("grads"), py::arg("state"), py::arg("scales"), py::arg("rule"),
+        py::arg("hyper"), py::arg("scale"), py::arg("step"), py::arg("lr"), py::arg("weight_decay"), py::arg("ratio"),
+        py::arg("centralize"), py::arg("first"), py::arg("seed"), py::arg("skip") = py::none());
   m.def("optimizer_step_rows",
-        &py_optimizer_step_rows<std::vector<double>, double, std::int64_t, Floats, Floats, Floats, Flags, Flags,
-                                std::int64_t>,
+        &py_optimizer_step_rows<std::vector<double>, Object, Object, Object, Object, Object, Flags, Flags, std::int64_t,
+                                Object>,
         py::arg("weights"), py::arg("master"), py::arg("indices"), py::arg("values"), py::arg("state"), py::arg("rule"),
         py::arg("hyper"), py::arg("scale"), py::arg("step"), py::arg("lr"), py::arg("weight_decay"), py::arg("ratio"),
-        py::arg("centralize"), py::arg("first"), py::arg("seed"));
+        py::arg("centralize"), py::arg("first"), py::arg("seed"), py::arg("skip") = py::none());
   m.def("fixed_arrays", &py_fixed_arrays, py::arg("tensors"));
   m.def("packed_step", &py_packed_step);
   m.def("packed_lars", &py_packed_lars, py::arg("arrays"));

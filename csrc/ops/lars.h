@@ -8,7 +8,8 @@
 // as in mindspore.nn.LARS. Where |w| or |g| is 0, r is 1: weights that start at 0 could never leave it otherwise.
 //
 // weights, grads  float32, float16 or bfloat16, of the same sizes; read. Norms are summed in float64
-// ratios          float32 (2 n,): ratio, then decay_ratio; written
+// ratios          float32 (2 n,): ratio, then decay_ratio; written. Or an array of n for each
+// scale           a number, or one float32 on the device of the tensors, which is not checked
 // inf in a gradient makes its ratio 0, nan makes it nan: check before, or skip.
 #pragma once
 
@@ -20,7 +21,7 @@ struct LarsSettings {
   double coefficient = 1e-3;
   double eps = 1e-5;
   bool clip = false;
-  double scale = 1;
+  Number scale{1, {}};
   std::vector<float> lr;  // one a tensor, as the next two
   std::vector<float> decay;
   std::vector<unsigned char> apply;
@@ -28,5 +29,10 @@ struct LarsSettings {
 
 void lars(const Context& context, const LarsSettings& settings, const Views& weights, const Views& grads,
           const View& ratios);
+void lars(const Context& context, const LarsSettings& settings, const Views& weights, const Views& grads,
+          const View& ratio, const View& decay_ratio);
+
+BOOST_EXT_CUDA_KERNEL(lars, const Context&, const LarsSettings& settings, Tensors weights, Tensors grads, float* ratio,
+                      float* decay_ratio)
 
 }  // namespace boost_ext

@@ -7,60 +7,51 @@
 namespace boost_ext {
 namespace {
 
-constexpr RuleFacts kRules[] = {
-    {"sgd", "sgd_step", 0, 1, false, {"momentum", "dampening", "nesterov"}, {"accum"}},
-    {"momentum", "momentum_step", 1, 1, false, {"momentum", "use_nesterov"}, {"moments"}, true},
-    {"adam",
-     "adam_step",
-     2,
-     3,
-     false,
-     {"beta1", "beta2", "eps", "use_nesterov"},
-     {"moments1", "moments2", "max_moments2"},
-     true},
-    {"adam_weight_decay",
-     "adam_weight_decay_step",
-     2,
-     2,
-     true,
-     {"beta1", "beta2", "eps"},
-     {"moments1", "moments2"},
-     true},
-    {"lamb", "lamb_step", 2, 2, true, {"beta1", "beta2", "eps"}, {"moments1", "moments2"}, true},
-    {"adagrad", "adagrad_step", 1, 1, false, {"update_slots"}, {"accum"}},
-    {"proximal_adagrad", "proximal_adagrad_step", 1, 1, false, {"l1", "l2"}, {"accum"}},
-    {"rmsprop", "rmsprop_step", 2, 2, false, {"decay", "momentum", "epsilon"}, {"mean_squares", "moments"}},
-    {"centered_rmsprop",
-     "centered_rmsprop_step",
-     3,
-     3,
-     false,
-     {"decay", "momentum", "epsilon"},
-     {"mean_grads", "mean_squares", "moments"}},
-    {"ftrl", "ftrl_step", 2, 2, false, {"l1", "l2", "lr_power"}, {"accum", "linear"}},
+struct Part {
+  const char* arg;
+  const View& view;
 };
 
-int hyper_count(const RuleFacts& rule) {
-  int n = 0;
-  while (n < kMaxHyper && rule.hyper[n]) ++n;
-  return n;
+// The settings as this device can know them: what is in arrays, read on the CPU, and elsewhere harmless numbers in
+// their place.
+StepSettings known(const StepSettings& given, Device device, std::size_t count, Overlap& overlap) {
+  StepSettings s = given;
+  const char* op = facts(s.rule).op;
+  for (const Part& part : {Part{"inv_scale", s.at.scale}, Part{"step", s.at.step}, Part{"skip", s.at.skip},
+                           Part{"lr", s.at.lr}, Part{"weight_decay", s.at.decay}, Part{"ratio", s.at.ratio}}) {
+    const View& v = part.view;
+    if (v.data == nullptr) continue;
+    require_dtype(op, part.arg, v, &v == &s.at.step ? DType::i32 : DType::f32);
+    const bool of_all = &v == &s.at.scale || &v == &s.at.step || &v == &s.at.skip;
+    if (of_all) require_size(op, part.arg, v, 1);
+    require(v.size == 1 || v.size == static_cast<std::int64_t>(count), op, ": ", part.arg,
+            " must hold one value, or one for each of the ", count, " parameters, got ", v.size);
+    overlap.reads(part.arg, v);
+  }
+  const auto read = [device](const View& v, float instead) {
+    const auto* from = static_cast<const float*>(v.data);
+    return device == Device::cpu ? std::vector<float>(from, from + v.size) : std::vector<float>{instead};
+  };
+  if (s.at.lr.data) s.lr = read(s.at.lr, 0);
+  if (s.at.decay.data) s.decay = read(s.at.decay, 0);
+  if (s.at.ratio.data) s.ratio = read(s.at.ratio, 1);
+  if (s.at.scale.data) s.scale = static_cast<double>(read(s.at.scale, 1)[0]);
+  if (s.at.step.data) s.step = device == Device::cpu ? *static_cast<const std::int32_t*>(s.at.step.data) : 1;
+  require(s.at.step.data == nullptr || s.step >= 1, op, ": step must be >= 1, got ", s.step);
+  return s;
 }
 
-void require_hyper(const RuleFacts& rule, const std::vector<double>& hyper) {
-  const auto n = static_cast<std::size_t>(hyper_count(rule));
-  require(hyper.size() == n, rule.op, ": rule ", rule.name, " must get ", n, " hyperparameters, got ", hyper.size());
-  for (std::size_t i = 0; i < n; ++i) {
-    const std::string key = rule.hyper[i];
-    const double x = hyper[i];
-    const auto narrow = static_cast<float>(x);
-    require(std::isfinite(narrow), rule.op, ": ", key, " must be finite in float32, got ", x);
-    if (key == "beta1" || key == "beta2") require(x > 0 && x < 1, rule.op, ": ", key, " must be in (0, 1), got ", x);
-    if (key == "eps" || key == "epsilon") require(narrow > 0, rule.op, ": ", key, " must be > 0 in float32, got ", x);
-    if (key == "lr_power") require(x <= 0, rule.op, ": lr_power must be <= 0, got ", x);
-    if (key == "l1" || key == "l2" || key == "momentum" || key == "dampening" || key == "decay") {
-      require(x >= 0, rule.op, ": ", key, " must be >= 0, got ", x);
-    }
-  }
+bool skipped(const StepArrays& at, Device device) {
+  return device == Device::cpu && at.skip.data != nullptr && *static_cast<const float*>(at.skip.data) != 0;
+}
+
+// Where all that is listed lives.
+Device device_of(const StepSettings& s, std::initializer_list<const Views*> lists,
+                 const std::vector<Views>& more = {}) {
+  Views all;
+  for (const Views* views : lists) all.insert(all.end(), views->begin(), views->end());
+  for (const Views& views : more) all.insert(all.end(), views.begin(), views.end());
+  return require_device(facts(s.rule).op, {&all}, {s.at.scale, s.at.step, s.at.lr, s.at.decay, s.at.ratio, s.at.skip});
 }
 
 // The settings, one value a tensor, in the order and type that kernels read.
@@ -177,16 +168,6 @@ void require_written(const StepSettings& settings, bool alone, const Views& weig
   overlap.check();
 }
 
-// The finalizer of splitmix64 (Steele et al. 2014).
-std::uint64_t mixed(std::uint64_t x) {
-  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
-  x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
-  return x ^ (x >> 31);
-}
-std::uint64_t key_of(std::uint64_t key, std::int64_t part) {
-  return mixed(key + 0x9e3779b97f4a7c15u * (static_cast<std::uint64_t>(part) + 1));
-}
-
 // For each tensor the key of its random bits in this step.
 std::vector<std::uint64_t> keys_of(const StepSettings& s, std::size_t count) {
   const std::uint64_t step = key_of(key_of(0, s.seed), s.step);
@@ -197,64 +178,58 @@ std::vector<std::uint64_t> keys_of(const StepSettings& s, std::size_t count) {
   return keys;
 }
 
-// The call of the kernel, once the arguments are checked.
-void run(const Context& context, const StepSettings& settings, const Views& weights, const Views& masters,
-         const Views& grads, const std::vector<Views>& state, const std::vector<Views>& scales,
-         const std::vector<std::uint64_t>& keys) {
-  const Spread spread(settings, weights);
-  Views wide = weights, narrow(weights.size());
-  for (std::size_t i = 0; i < weights.size(); ++i) {
-    narrow[i].size = 0;
-    if (masters.empty() || masters[i].size == 0) continue;
-    narrow[i] = weights[i];
-    wide[i].data = masters[i].data;
-    wide[i].dtype = DType::f32;
+// What the kernels get, once the arguments are checked.
+struct Call {
+  Spread spread;
+  Views wide, narrow;
+  OptimizerStep step;
+
+  Call(const StepSettings& settings, const Views& weights, const Views& masters, const Views& grads,
+       const std::vector<Views>& state, const std::vector<Views>& scales, const std::vector<std::uint64_t>& keys)
+      : spread(settings, weights),
+        wide(weights),
+        narrow(weights.size()),
+        step{wide,
+             narrow,
+             grads,
+             state.data(),
+             static_cast<int>(state.size()),
+             scales.data(),
+             keys.data(),
+             spread.scale.data(),
+             spread.l2.data(),
+             spread.decay.data(),
+             spread.lr.data(),
+             spread.centralize.data(),
+             spread.first.data(),
+             {},
+             facts(settings.rule).decoupled,
+             settings.scale,
+             spread.ratio.data(),
+             settings.seed,
+             &settings.numbers,
+             &settings.at} {
+    for (std::size_t i = 0; i < weights.size(); ++i) {
+      narrow[i].size = 0;
+      if (masters.empty() || masters[i].size == 0) continue;
+      narrow[i] = weights[i];
+      wide[i].data = masters[i].data;
+      wide[i].dtype = DType::f32;
+    }
+    // As many as require_hyper has allowed.
+    std::copy(settings.hyper.begin(), settings.hyper.end(), step.settings.hyper);
+    step.settings.step = settings.step;
   }
-  OptimizerStep step{wide,
-                     narrow,
-                     grads,
-                     state.data(),
-                     static_cast<int>(state.size()),
-                     scales.data(),
-                     keys.data(),
-                     spread.scale.data(),
-                     spread.l2.data(),
-                     spread.decay.data(),
-                     spread.lr.data(),
-                     spread.centralize.data(),
-                     spread.first.data(),
-                     {}};
-  std::copy(settings.hyper.begin(), settings.hyper.end(), step.settings.hyper);  // as many as require_hyper has allowed
-  step.settings.step = settings.step;
-  BOOST_EXT_CPU(optimizer_step)(context, settings.rule, step);
-}
+};
 
 }  // namespace
 
-const RuleFacts& facts(Rule rule) { return kRules[static_cast<std::size_t>(rule)]; }
-
-std::vector<std::string> rule_names() {
-  std::vector<std::string> names;
-  for (const RuleFacts& rule : kRules) names.emplace_back(rule.name);
-  return names;
-}
-
-Rule find_rule(const std::string& name) {
-  std::string known;
-  for (std::size_t i = 0; i < std::size(kRules); ++i) {
-    if (name == kRules[i].name) return static_cast<Rule>(i);
-    known += text(i ? ", " : "", kRules[i].name);
-  }
-  throw std::invalid_argument(text("optimizer_step: rule must be one of ", known, ", got ", name));
-}
-
-void optimizer_step(const Context& context, const StepSettings& settings, const Views& weights, const Views& masters,
+void optimizer_step(const Context& context, const StepSettings& given, const Views& weights, const Views& masters,
                     const Views& grads, const std::vector<Views>& state, const std::vector<Views>& scales) {
-  const char* op = facts(settings.rule).op;
-  require_cpu(op, {&weights, &grads});
-  for (const Views& views : state) require_cpu(op, {&weights, &views});
-  for (const Views& views : scales) require_cpu(op, {&weights, &views});
-  if (!masters.empty()) require_cpu(op, {&weights, &masters});
+  const char* op = facts(given.rule).op;
+  std::vector<Views> others = state;
+  others.insert(others.end(), scales.begin(), scales.end());
+  const Device device = device_of(given, {&weights, &grads, &masters}, others);
   const List w{"params", weights};
   const List g{"grads", grads};
   require_floats(op, w);
@@ -263,16 +238,21 @@ void optimizer_step(const Context& context, const StepSettings& settings, const 
   require_same_sizes(op, g, w);
   Overlap overlap(op);
   overlap.reads(g);
+  const StepSettings settings = known(given, device, weights.size(), overlap);
   require_written(settings, false, weights, masters, state, scales, overlap);
-  run(context, settings, weights, masters, grads, state, scales, keys_of(settings, weights.size()));
+  if (skipped(settings.at, device)) return;
+  const std::vector<std::uint64_t> keys = keys_of(settings, weights.size());
+  const Call call(settings, weights, masters, grads, state, scales, keys);
+  if (device == Device::cuda) return BOOST_EXT_CUDA(optimizer_step)(context, settings.rule, call.step);
+  BOOST_EXT_CPU(optimizer_step)(context, settings.rule, call.step);
 }
 
-void optimizer_step_rows(const Context& context, const StepSettings& settings, const View& weights, const View& master,
+void optimizer_step_rows(const Context& context, const StepSettings& given, const View& weights, const View& master,
                          const View& indices, const View& values, const Views& state) {
-  const char* op = facts(settings.rule).op;
-  require_cpu(op, {&state}, {weights, indices, values, master});
-  require(settings.rule != Rule::lamb, op,
-          ": indices must be left out, since norms go over the whole tensor, got rows");
+  const char* op = facts(given.rule).op;
+  const Views others{weights, indices, values, master};
+  const Device device = device_of(given, {&others, &state});
+  require(given.rule != Rule::lamb, op, ": indices must be left out, since norms go over the whole tensor, got rows");
   require_float(op, "params", weights);
   require_float(op, "grads", values);
   require_dtype(op, "indices", indices, DType::i32);
@@ -280,7 +260,8 @@ void optimizer_step_rows(const Context& context, const StepSettings& settings, c
   const std::int64_t width = weights.rows > 0 ? weights.size / weights.rows : 0;
   require_size(op, "grads", values, indices.size * width);
   const auto* at = static_cast<const std::int32_t*>(indices.data);
-  for (std::int64_t i = 0; i < indices.size; ++i) {
+  const std::int64_t readable = device == Device::cpu ? indices.size : 0;
+  for (std::int64_t i = 0; i < readable; ++i) {
     require(at[i] >= 0 && at[i] < weights.rows, op, ": indices[", i, "] must be in [0, ", weights.rows, "), got ",
             at[i]);
   }
@@ -293,9 +274,15 @@ void optimizer_step_rows(const Context& context, const StepSettings& settings, c
   Overlap overlap(op);
   overlap.reads("indices", indices);
   overlap.reads("grads", values);
+  const StepSettings settings = known(given, device, 1, overlap);
   require_written(settings, true, {weights}, masters, lists, {}, overlap);
-  const Spread checked(settings, {weights});  // as one tensor, not as many as there are rows
+  if (skipped(settings.at, device)) return;
+  const Views whole{weights}, no_grads(1);
+  const Call one(settings, whole, masters, no_grads, lists, {}, {});  // as one tensor, not as many as there are rows
   if (indices.size == 0 || width == 0) return;
+  if (device == Device::cuda) {
+    return BOOST_EXT_CUDA(optimizer_step_rows)(context, settings.rule, one.step, indices, values);
+  }
 
   std::vector<std::int64_t> order(static_cast<std::size_t>(indices.size)), first;
   std::iota(order.begin(), order.end(), 0);
@@ -331,7 +318,8 @@ void optimizer_step_rows(const Context& context, const StepSettings& settings, c
     g.ndim = weights.ndim;
     grads.push_back(g);
   }
-  run(context, settings, rows, master_rows, grads, state_rows, {}, keys);
+  const Call call(settings, rows, master_rows, grads, state_rows, {}, keys);
+  BOOST_EXT_CPU(optimizer_step)(context, settings.rule, call.step);
 }
 
 }  // namespace boost_ext

@@ -90,6 +90,19 @@ constexpr int kNonNegative = 1;  // which state of a rule with narrow states has
 const RuleFacts& facts(Rule rule);
 std::vector<std::string> rule_names();    // in the order of Rule
 Rule find_rule(const std::string& name);  // std::invalid_argument with all names
+void require_hyper(const RuleFacts& rule, const std::vector<double>& hyper);
+
+// Settings that the caller keeps in arrays where the tensors are; views without data for the others. Those on a device
+// are read by kernels alone, which nobody waits for: a captured graph of steps takes what they hold at each replay. And
+// nobody checks them there. Arrays on the CPU mean the same, and are checked.
+struct StepArrays {
+  View scale;  // float32, one
+  View step;   // int32, one
+  View lr;     // float32, one, or one a tensor, as the next two
+  View decay;
+  View ratio;
+  View skip;  // float32, one: where it is not 0, as unscale_and_check leaves it, nothing at all is written
+};
 
 // The settings of one call; a vector of one value holds for all tensors.
 struct StepSettings {
@@ -104,6 +117,7 @@ struct StepSettings {
   std::vector<unsigned char> first;   // sgd with dampening: this tensor has no momentum yet
   std::int64_t seed = 0;              // of narrow states
   std::vector<std::int64_t> numbers;  // what makes the random bits of each tensor its own; empty: 0, 1, ...
+  StepArrays at;                      // what is in there is not looked for above
 };
 
 void optimizer_step(const Context& context, const StepSettings& settings, const Views& weights, const Views& masters,
@@ -112,7 +126,8 @@ void optimizer_step(const Context& context, const StepSettings& settings, const 
 // The same for some rows of one tensor: its gradient is 0 but for `values`, one row for each of `indices` (int32). Rows
 // that occur more than once are summed first, in float64. Only these rows of weights, master (or a view without data)
 // and state are read and written, by one step of the rule each: what the others would have decayed, they keep ("lazy").
-// Not for lamb, whose norms go over the tensor, and not for uint8 state, whose blocks go over rows.
+// Not for lamb, whose norms go over the tensor, and not for uint8 state, whose blocks go over rows. Indices outside of
+// the tensor are refused; on a device, where nobody reads them before, their rows of `values` are ignored.
 void optimizer_step_rows(const Context& context, const StepSettings& settings, const View& weights, const View& master,
                          const View& indices, const View& values, const Views& state);
 
@@ -138,12 +153,40 @@ struct OptimizerStep {
   const unsigned char* centralize;
   const unsigned char* first;
   RuleSettings settings;
+  // What kernels make scale, l2 and keys from themselves, where an array may hold a part of it.
+  bool decoupled;
+  double scale_of_all;
+  const float* ratio;
+  std::int64_t seed;
+  const std::vector<std::int64_t>* numbers;
+  const StepArrays* at;
 };
+
+// Keys of random bits, made part by part: of the seed, the step, the tensor, and the row if there are some only.
+#if defined(__CUDACC__)
+#define BOOST_EXT_ANYWHERE __host__ __device__
+#else
+#define BOOST_EXT_ANYWHERE
+#endif
+// The finalizer of splitmix64 (Steele et al. 2014).
+BOOST_EXT_ANYWHERE inline std::uint64_t mixed(std::uint64_t x) {
+  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
+  x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
+  return x ^ (x >> 31);
+}
+BOOST_EXT_ANYWHERE inline std::uint64_t key_of(std::uint64_t key, std::int64_t part) {
+  return mixed(key + 0x9e3779b97f4a7c15u * (static_cast<std::uint64_t>(part) + 1));
+}
 
 BOOST_EXT_CPU_KERNEL(void, optimizer_step, const Context&, Rule, const OptimizerStep&)
 
 // out[r] = sum of the rows order[first[r]] .. order[first[r + 1] - 1] of values, for r < count.
 BOOST_EXT_CPU_KERNEL(void, sum_rows, const Context&, const View& values, const std::int64_t* order,
                      const std::int64_t* first, std::int64_t count, float* out)
+
+BOOST_EXT_CUDA_KERNEL(optimizer_step, const Context&, Rule, const OptimizerStep&)
+// Of the one tensor of the step, these rows.
+BOOST_EXT_CUDA_KERNEL(optimizer_step_rows, const Context&, Rule, const OptimizerStep&, const View& indices,
+                      const View& values)
 
 }  // namespace boost_ext

@@ -6,16 +6,16 @@
 
 namespace boost_ext::cuda {
 
-constexpr int kChunk = 4096;  // elements of a block: two packs a thread
-constexpr int kParameterBytes =
-    32000;  // of the 32764 that a launch may have, from CUDA 12.1 and compute capability 7.0
+constexpr int kChunk = 4096;            // elements of a block: two packs a thread
+constexpr int kParameterBytes = 32764;  // of a launch, from CUDA 12.1 and compute capability 7.0
+constexpr int kOtherBytes = 764;        // of them for what else a kernel takes, unless it says how much that is
 constexpr std::int64_t kMostBlocks = 2147483647;
 
 // Some tensors of kLists lists of tensors, which share their sizes. Block b of the launch works on a chunk of tensor t
 // where first[t] <= b < first[t + 1].
-template <int kLists> struct Table {
+template <int kLists, int kOthers = kOtherBytes> struct Table {
   static constexpr int kBytes = kLists * 9 + 14;
-  static constexpr int kCapacity = (kParameterBytes - 512) / kBytes / 8 * 8;
+  static constexpr int kCapacity = (kParameterBytes - kOthers - 64) / kBytes / 8 * 8;
   std::int64_t block;   // of the whole call: how many blocks there were before
   std::int32_t tensor;  // of the whole call: index of tensor 0
   std::int32_t count;
@@ -51,7 +51,8 @@ BOOST_EXT_DEVICE int tensor_of(const std::int32_t* first, int count, std::int64_
   return low;
 }
 
-template <int kLists> BOOST_EXT_DEVICE Chunk chunk_of(const Table<kLists>& table, std::int64_t block) {
+template <int kLists, int kOthers>
+BOOST_EXT_DEVICE Chunk chunk_of(const Table<kLists, kOthers>& table, std::int64_t block) {
   const int low = tensor_of(table.first, table.count, block);
   const std::int64_t begin = (block - table.first[low]) * kChunk;
   const std::int64_t rest = table.size[low] - begin;
@@ -80,11 +81,11 @@ struct NoGroups {
 };
 
 // launch_one(table) for all tensors of the lists, as many at a time as an argument holds. A view without data has none
-// in its list. group(tensor) is put into the table.
-template <int kLists, class LaunchOne, class Group = NoGroups>
+// in its list. group(tensor) is put into the table; where it is negative, the tensor has to wait for the next launch.
+template <int kLists, int kOthers = kOtherBytes, class LaunchOne, class Group = NoGroups>
 void each_launch(const Tensors (&lists)[kLists], LaunchOne launch_one, Group group = {}) {
-  using Part = Table<kLists>;
-  static_assert(sizeof(Part) <= kParameterBytes);
+  using Part = Table<kLists, kOthers>;
+  static_assert(sizeof(Part) <= kParameterBytes - kOthers);
   const std::int64_t count = lists[0].count;
   Part table;
   table.block = 0;
@@ -96,6 +97,8 @@ void each_launch(const Tensors (&lists)[kLists], LaunchOne launch_one, Group gro
       const int t = table.count;
       const std::int64_t size = lists[0][next].size;
       if (table.first[t] + blocks_of(size) > kMostBlocks) break;
+      const int of_group = group(next);
+      if (of_group < 0) break;
       std::uintptr_t addresses = 0;
       for (int list = 0; list < kLists; ++list) {
         const View& v = lists[list][next];
@@ -105,7 +108,7 @@ void each_launch(const Tensors (&lists)[kLists], LaunchOne launch_one, Group gro
       }
       table.size[t] = size;
       table.aligned[t] = addresses % 16 == 0;
-      table.group[t] = static_cast<std::uint8_t>(group(next));
+      table.group[t] = static_cast<std::uint8_t>(of_group);
       table.first[t + 1] = static_cast<std::int32_t>(table.first[t] + blocks_of(size));
       ++table.count;
       ++next;

@@ -25,6 +25,7 @@ __all__ = [
     "on_device",
     "scalar",
     "switch",
+    "values",
 ]
 
 Array = Any
@@ -118,6 +119,11 @@ def _items(op: str, arg: str, value: Any) -> list[Any]:
 def numbers(op: str, arg: str, value: Any) -> list[float]:
     """A number, or one for each tensor."""
     return [number(op, arg, v) for v in _items(op, arg, value)]
+
+
+def values(op: str, arg: str, value: Any) -> Any:
+    """Those numbers; or an array of float32 that is not NumPy's, of which the native op takes care."""
+    return value if is_array(value) and not isinstance(value, (np.ndarray, np.generic)) else numbers(op, arg, value)
 
 
 def flags(op: str, arg: str, value: Any) -> list[int]:

@@ -97,14 +97,15 @@ def optimizer_step(
     scales: Any,
     rule: str,
     hyper: list[float],
-    scale: float,
-    step: int,
-    lr: list[float],
-    weight_decay: list[float],
-    ratio: list[float],
+    scale: Any,
+    step: Any,
+    lr: Any,
+    weight_decay: Any,
+    ratio: Any,
     centralize: list[int],
     first: list[int],
     seed: int,
+    skip: Any = None,
 ) -> None: ...
 def optimizer_step_rows(
     weights: Any,
@@ -114,14 +115,15 @@ def optimizer_step_rows(
     state: Any,
     rule: str,
     hyper: list[float],
-    scale: float,
-    step: int,
-    lr: list[float],
-    weight_decay: list[float],
-    ratio: list[float],
+    scale: Any,
+    step: Any,
+    lr: Any,
+    weight_decay: Any,
+    ratio: Any,
     centralize: list[int],
     first: list[int],
     seed: int,
+    skip: Any = None,
 ) -> None: ...
 def adafactor_step(
     params: Any,
@@ -148,11 +150,11 @@ def lars(
     coefficient: float,
     epsilon: float,
     clip: bool,
-    scale: float,
+    scale: Any,
     lr: list[float],
     weight_decay: list[float],
     apply: list[int],
-) -> None: ...
+) -> Any: ...
 def covariance(x: Any, patches: list[int], factor: float, out: Any) -> None: ...
 def damped_inverse(matrices: Any, factor: list[float], damping: list[float], out: Any, inverted: Any) -> Any: ...
 def precondition(grads: Any, left: Any, right: Any, inv_scale: float, out: Any) -> None: ...

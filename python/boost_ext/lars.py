@@ -5,11 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-
 from boost_ext import _core
-from boost_ext._arguments import Arrays, Numbers, flags, number, numbers, switch
+from boost_ext._arguments import Array, Arrays, Numbers, flags, number, numbers, scalar, switch
 
 __all__ = ["lars_ratios"]
 
@@ -20,12 +17,12 @@ def lars_ratios(
     *,
     lr: Numbers = 1.0,
     weight_decay: Numbers = 0.0,
-    inv_scale: float = 1.0,
+    inv_scale: float | Array = 1.0,
     coefficient: float = 1e-3,
     epsilon: float = 1e-5,
     use_clip: bool = False,
     apply: bool | Sequence[bool] = True,
-) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
+) -> tuple[Array, Array]:
     """LARS's factors on each gradient and on each weight decay.
 
     ``r = coefficient * ‖w‖ / (‖inv_scale * g‖ + weight_decay * ‖w‖ + epsilon)``, with `use_clip` ``min(r / lr, 1)``,
@@ -36,14 +33,15 @@ def lars_ratios(
     Args:
         params, grads: tensors of the same sizes; read.
         lr, weight_decay: one number, or one for each tensor.
+        inv_scale: 1 / loss scale; or an array of one float32, which is not checked where it lies on a device.
         apply: whether LARS is for a tensor; the others get ratio 1 and decay ratio 0.
 
     Returns:
-        ratio and decay_ratio, float32 (tensors,) each.
+        ratio and decay_ratio, float32 (tensors,) each, where the tensors are: NumPy arrays, or arrays of a device, which
+        nobody waits for, and the steps take as they are.
     """
     op = "lars"
     count = len(params) if isinstance(params, (list, tuple)) else 1
-    ratios = np.empty(2 * count, np.float32)
 
     def spread(values: list[Any]) -> list[Any]:
         return values * count if len(values) == 1 else values
@@ -55,5 +53,5 @@ def lars_ratios(
         spread(numbers(op, "weight_decay", weight_decay)),
         spread(flags(op, "apply", apply)),
     )
-    _core.lars(params, grads, ratios, *rule, clip, number(op, "inv_scale", inv_scale), *per_tensor)
-    return ratios[:count], ratios[count:]
+    ratio, decay_ratio = _core.lars(params, grads, None, *rule, clip, scalar(op, "inv_scale", inv_scale), *per_tensor)
+    return ratio, decay_ratio

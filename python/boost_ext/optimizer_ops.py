@@ -11,6 +11,11 @@ Every function changes ``params`` and its state in place and returns None. What 
 * ``step`` (int): the number of this step, from 1, where the rule corrects a bias, and with state that is not float32.
 
 and, as further keywords, :class:`StepOptions`.
+
+The numbers that change from step to step may also be arrays: ``lr``, `weight_decay` and `ratio` float32 of one element
+or one for each tensor, `inv_scale` and `skip` float32 (1,), ``step`` int32 (1,). On a GPU they lie where the tensors do,
+and only the kernels read them: nobody waits, a captured graph of steps takes what they hold at each replay, and nobody
+checks them. On the CPU they are checked as numbers are.
 """
 
 from __future__ import annotations
@@ -21,7 +26,7 @@ from typing import TYPE_CHECKING, Any, TypedDict
 import numpy as np
 
 from boost_ext import _core
-from boost_ext._arguments import Array, Arrays, Numbers, flags, integer, number, numbers, switch
+from boost_ext._arguments import Array, Arrays, Numbers, flags, integer, is_array, number, scalar, switch, values
 from boost_ext.optimizer_state import scales_beside
 
 if TYPE_CHECKING:
@@ -51,11 +56,11 @@ class StepOptions(TypedDict, total=False):
     ``u = inv_scale * ratio * grad + weight_decay * param``, minus its mean over all axes but the first if centralized.
     """
 
-    weight_decay: Numbers
+    weight_decay: Numbers | Array
     """L2 penalty, >= 0, or one for each tensor; AdamWeightDecay and Lamb decouple it. Default: 0."""
-    inv_scale: float
+    inv_scale: float | Array
     """1 / loss scale, times ``min(1, max_norm / norm)`` to clip by the global norm. Default: 1."""
-    ratio: Numbers
+    ratio: Numbers | Array
     """A factor on the gradient of each tensor, such as LARS's. Default: 1."""
     centralize: bool | Sequence[bool]
     """Gradient centralization; tensors of one axis have none. Default: False."""
@@ -65,10 +70,13 @@ class StepOptions(TypedDict, total=False):
     indices: Array | None
     """int32 (rows,): `params`, `masters` and states are one tensor each, not in lists, and ``grads`` holds only these
     rows of its gradient. Rows that are listed twice are summed. Other rows, with their state, stay as they are.
-    Default: all rows. Not with uint8 state."""
+    On a GPU nobody sees indices out of range, and their rows are ignored. Default: all rows. Not with uint8 state."""
     scales: Sequence[Arrays]
     """For each state a list with the scales of its uint8 tensors, float32 (ceil(size / 256),), in place; None for
     tensors that are not uint8. Default: none."""
+    skip: Array | None
+    """float32 (1,): where it is not 0, nothing at all is written. What :func:`boost_ext.ops.unscale_and_check` leaves
+    in `out`. Default: none."""
     seed: int
     """Of the random bits that bfloat16 and uint8 state is rounded with, together with `step`, the number of the tensor
     and of the element; >= 0. Default: 0."""
@@ -83,39 +91,48 @@ def _masters(op: str, masters: Any) -> Any:
     return [np.empty(0, np.float32) if m is None else m for m in masters]
 
 
+def _number_of_step(op: str, step: Any) -> Any:
+    """0 where there is none; arrays as they are."""
+    if is_array(step) and getattr(step, "ndim", 1):
+        return step
+    t = 0 if step is None else integer(op, "step", step)
+    if not (step is None or 1 <= t < 2**63):
+        raise ValueError(f"{op}: step must be >= 1 and < 2**63, got {t}")
+    return t
+
+
 def _step(
     rule: str,
     params: Arrays,
     grads: Arrays,
     state: Sequence[Arrays],
     hyper: dict[str, Any],
-    lr: Numbers,
+    lr: Numbers | Array,
     options: StepOptions,
     *,
-    step: int | None = None,
+    step: int | Array | None = None,
     first: Any = False,
 ) -> None:
     op = f"{rule}_step"
     unknown = set(options) - StepOptions.__optional_keys__
     if unknown:
         raise TypeError(f"{op}: unknown keyword {min(unknown)!r}, known are {sorted(StepOptions.__optional_keys__)}")
-    t = 0 if step is None else integer(op, "step", step)
-    if not (step is None or 1 <= t < 2**63):
-        raise ValueError(f"{op}: step must be >= 1 and < 2**63, got {t}")
+    t = _number_of_step(op, step)
     seed = integer(op, "seed", options.get("seed", 0))
     if not 0 <= seed < 2**63:
         raise ValueError(f"{op}: seed must be >= 0 and < 2**63, got {seed}")
     settings = (
         rule,
         [switch(op, key, v) if key in _SWITCHES else number(op, key, v) for key, v in hyper.items()],
-        number(op, "inv_scale", options.get("inv_scale", 1.0)),
+        scalar(op, "inv_scale", options.get("inv_scale", 1.0)),
         t,
-        numbers(op, "lr", lr),
-        numbers(op, "weight_decay", options.get("weight_decay", 0.0)),
-        numbers(op, "ratio", options.get("ratio", 1.0)),
+        values(op, "lr", lr),
+        values(op, "weight_decay", options.get("weight_decay", 0.0)),
+        values(op, "ratio", options.get("ratio", 1.0)),
         flags(op, "centralize", options.get("centralize", False)),
         flags(op, "first", first),
         seed,
+        options.get("skip"),
     )
     masters = options.get("masters")
     indices = options.get("indices")
@@ -131,7 +148,7 @@ def sgd_step(
     grads: Arrays,
     accum: Arrays | None = None,
     *,
-    lr: Numbers,
+    lr: Numbers | Array,
     momentum: float = 0.0,
     dampening: float = 0.0,
     nesterov: bool = False,
@@ -154,8 +171,8 @@ def momentum_step(
     grads: Arrays,
     moments: Arrays,
     *,
-    lr: Numbers,
-    step: int | None = None,
+    lr: Numbers | Array,
+    step: int | Array | None = None,
     momentum: float = 0.9,
     use_nesterov: bool = False,
     **options: Unpack[StepOptions],
@@ -175,8 +192,8 @@ def adam_step(
     moments2: Arrays,
     max_moments2: Arrays | None = None,
     *,
-    lr: Numbers,
-    step: int,
+    lr: Numbers | Array,
+    step: int | Array,
     beta1: float = 0.9,
     beta2: float = 0.999,
     eps: float = 1e-8,
@@ -202,8 +219,8 @@ def adam_weight_decay_step(
     moments1: Arrays,
     moments2: Arrays,
     *,
-    lr: Numbers,
-    step: int | None = None,
+    lr: Numbers | Array,
+    step: int | Array | None = None,
     beta1: float = 0.9,
     beta2: float = 0.999,
     eps: float = 1e-6,
@@ -223,8 +240,8 @@ def lamb_step(
     moments1: Arrays,
     moments2: Arrays,
     *,
-    lr: Numbers,
-    step: int,
+    lr: Numbers | Array,
+    step: int | Array,
     beta1: float = 0.9,
     beta2: float = 0.999,
     eps: float = 1e-6,
@@ -246,7 +263,7 @@ def adagrad_step(
     grads: Arrays,
     accum: Arrays,
     *,
-    lr: Numbers,
+    lr: Numbers | Array,
     update_slots: bool = True,
     **options: Unpack[StepOptions],
 ) -> None:
@@ -262,7 +279,7 @@ def proximal_adagrad_step(
     grads: Arrays,
     accum: Arrays,
     *,
-    lr: Numbers,
+    lr: Numbers | Array,
     l1: float = 0.0,
     l2: float = 0.0,
     **options: Unpack[StepOptions],
@@ -280,7 +297,7 @@ def rmsprop_step(
     mean_squares: Arrays,
     moments: Arrays,
     *,
-    lr: Numbers,
+    lr: Numbers | Array,
     decay: float = 0.9,
     momentum: float = 0.0,
     epsilon: float = 1e-10,
@@ -301,7 +318,7 @@ def centered_rmsprop_step(
     mean_squares: Arrays,
     moments: Arrays,
     *,
-    lr: Numbers,
+    lr: Numbers | Array,
     decay: float = 0.9,
     momentum: float = 0.0,
     epsilon: float = 1e-10,
@@ -321,7 +338,7 @@ def ftrl_step(
     accum: Arrays,
     linear: Arrays,
     *,
-    lr: Numbers,
+    lr: Numbers | Array,
     l1: float = 0.0,
     l2: float = 0.0,
     lr_power: float = -0.5,

@@ -1,0 +1,270 @@
+// What the kernels of a step have in common: what they know of all tensors and of each one, and the step of a pack.
+#pragma once
+
+#include <new>
+
+#include "lanes.cuh"
+#include "multi_tensor.cuh"
+#include "ops/optimizer_rules.h"
+#include "optimizer_state.cuh"
+
+namespace boost_ext::cuda {
+
+constexpr int kGroups = 64;
+
+// Settings that tensors share. A centralized tensor has a group of its own.
+struct Group {
+  float ratio, lr, decay;
+  std::int32_t number;  // of the random bits, less the place in the list
+  float* means;         // of each row, where width is not 0
+  std::uint64_t width : 63;
+  std::uint64_t first : 1;
+
+  bool operator==(const Group& o) const {
+    return ratio == o.ratio && lr == o.lr && decay == o.decay && number == o.number && means == o.means &&
+           width == o.width && first == o.first;
+  }
+};
+
+// Numbers in an array: one for all tensors, or one a tensor; none if `data` is null.
+struct Listed {
+  const float* data = nullptr;
+  int stride = 0;
+  Listed() = default;
+  explicit Listed(const View& v) : data(static_cast<const float*>(v.data)), stride(v.size > 1 ? 1 : 0) {}
+  BOOST_EXT_DEVICE float get(std::int64_t tensor, float otherwise) const {
+    return data != nullptr ? data[tensor * stride] : otherwise;
+  }
+};
+
+// What a launch knows of all its tensors.
+struct StepCall {
+  RuleSettings settings;
+  const std::int32_t* step;  // instead of the one in there
+  double scale;
+  Listed scale_at, lr, decay, ratio, skip;
+  std::uint64_t key;  // of the seed
+  bool decoupled;
+  Group group[kGroups];
+
+  explicit StepCall(const OptimizerStep& s)
+      : settings(s.settings),
+        step(static_cast<const std::int32_t*>(s.at->step.data)),
+        scale(s.scale_of_all),
+        scale_at(s.at->scale),
+        lr(s.at->lr),
+        decay(s.at->decay),
+        ratio(s.at->ratio),
+        skip(s.at->skip),
+        key(key_of(0, s.seed)),
+        decoupled(s.decoupled) {}
+  BOOST_EXT_DEVICE bool skips() const { return skip.data != nullptr && *skip.data != 0; }
+  BOOST_EXT_DEVICE std::uint64_t key_of_tensor(int g, std::int64_t tensor) const {
+    return key_of(key_of(key, step != nullptr ? *step : settings.step), tensor + group[g].number);
+  }
+};
+constexpr int kStepBytes = sizeof(StepCall) + 128;  // and the rule, and some pointers
+template <int kLists> using StepTable = Table<kLists, kStepBytes>;
+
+// The groups of the tensors of a launch.
+class Groups {
+ public:
+  Groups(const OptimizerStep& s, StepCall& call) : s_(s), call_(call), first_row_(s.weights.count) {
+    for (std::int64_t t = 0; t < s.weights.count; ++t) {
+      first_row_[t] = rows_;
+      if (s.centralize[t] && s.weights[t].size > 0) rows_ += s.weights[t].rows;
+    }
+  }
+  std::int64_t rows() const { return rows_; }  // of all centralized tensors
+  void set_means(float* means) { means_ = means; }
+  void clear() { count_ = 0; }
+  // -1 if there is no room for one more.
+  int of(std::int64_t t) {
+    const auto i = static_cast<std::size_t>(t);
+    const bool centralized = s_.centralize[t] && s_.weights[t].size > 0;
+    const std::int64_t number = s_.numbers->empty() ? t : (*s_.numbers)[i];
+    const Group group{s_.ratio[t],
+                      s_.lr[t],
+                      s_.decay[t],
+                      static_cast<std::int32_t>(number - t),
+                      centralized ? means_ + first_row_[i] : nullptr,
+                      static_cast<std::uint64_t>(centralized ? s_.weights[t].size / s_.weights[t].rows : 0),
+                      s_.first[t] != 0};
+    for (int g = 0; g < count_; ++g) {
+      if (call_.group[g] == group) return g;
+    }
+    if (count_ == kGroups) return -1;
+    call_.group[count_] = group;
+    return count_++;
+  }
+
+ private:
+  const OptimizerStep& s_;
+  StepCall& call_;
+  std::vector<std::int64_t> first_row_;
+  std::int64_t rows_ = 0;
+  float* means_ = nullptr;
+  int count_ = 0;
+};
+
+// What makes the ready gradient of a tensor, and what the rule asks.
+struct Ready {
+  float scale, l2;
+  OfTensor of;
+
+  BOOST_EXT_DEVICE Ready(const StepCall& call, int g, std::int64_t tensor) {
+    const Group& group = call.group[g];
+    const double all = call.scale_at.data != nullptr ? static_cast<double>(*call.scale_at.data) : call.scale;
+    scale = static_cast<float>(all * static_cast<double>(call.ratio.get(tensor, group.ratio)));
+    of.lr = call.lr.get(tensor, group.lr);
+    of.decay = call.decay.get(tensor, group.decay);
+    of.first = group.first != 0;
+    l2 = call.decoupled ? 0.0F : of.decay;
+  }
+};
+
+// The rule of this step. Where the step is in an array, one thread of the block makes it: powers in float64 are slow.
+template <class R> BOOST_EXT_DEVICE R rule_of(const StepCall& call, const R& rule) {
+  if (call.step == nullptr) return rule;
+  alignas(16) __shared__ unsigned char made[sizeof(R)];
+  if (threadIdx.x == 0) {
+    RuleSettings settings = call.settings;
+    settings.step = *call.step;
+    new (made) R(settings);
+  }
+  __syncthreads();
+  return *reinterpret_cast<const R*>(made);
+}
+
+// Where a tensor lies.
+template <int kStates> struct Place {
+  void* weights;
+  void* narrow;  // half weights beside their master, or null
+  const void* grads;
+  DType type, narrow_type, grad_type;
+  bool aligned;
+  Stored state[kStates + 1];
+};
+
+// Lists of a table: weights, narrow, grads, states, and with kNarrow the scales of these.
+template <int kStates, bool kNarrow> constexpr int kListsOf = 3 + kStates * (kNarrow ? 2 : 1);
+template <int kStates, bool kNarrow>
+BOOST_EXT_DEVICE Place<kStates> place_of(const StepTable<kListsOf<kStates, kNarrow>>& table, const Chunk& chunk) {
+  const int t = chunk.t;
+  Place<kStates> at;
+  at.weights = table.data[0][t], at.narrow = table.data[1][t], at.grads = table.data[2][t];
+  at.type = table.type(0, t), at.narrow_type = table.type(1, t), at.grad_type = table.type(2, t);
+  at.aligned = chunk.aligned;
+#pragma unroll
+  for (int k = 0; k < kStates; ++k) {
+    void* scales = nullptr;
+    if constexpr (kNarrow) scales = table.data[3 + kStates + k][t];
+    at.state[k] = {table.data[3 + k][t], static_cast<float*>(scales), kNarrow ? table.type(3 + k, t) : DType::f32};
+  }
+  return at;
+}
+
+// A weight that is no longer what its master rounds to was set by somebody else, and the master follows.
+BOOST_EXT_DEVICE float followed(DType type, float master, float weight) {
+  return rounded(type, master) == weight ? master : weight;
+}
+template <int kStates> BOOST_EXT_DEVICE void follow(const Place<kStates>& at, std::int64_t i, int n, Pack& w) {
+  if (at.narrow == nullptr) return;
+  const Pack weight = load_pack(at.narrow, at.narrow_type, i, n, at.aligned);
+#pragma unroll
+  for (int j = 0; j < kPack; ++j) w.v[j] = followed(at.narrow_type, w.v[j], weight.v[j]);
+}
+template <int kStates>
+BOOST_EXT_DEVICE void store_weights(const Place<kStates>& at, std::int64_t i, int n, const Pack& w) {
+  store_pack(at.weights, at.type, i, n, at.aligned, w);
+  if (at.narrow != nullptr) store_pack(at.narrow, at.narrow_type, i, n, at.aligned, w);
+}
+
+// Means of the rows of n elements from i on.
+BOOST_EXT_DEVICE Pack means_of(const Group& group, std::int64_t i, int n) {
+  Pack mean;
+#pragma unroll
+  for (int j = 0; j < kPack; ++j) mean.v[j] = 0;
+  if (group.width == 0 || n == 0) return mean;
+  const auto width = static_cast<std::int64_t>(group.width);
+  std::int64_t row = i / width, left = (row + 1) * width - i;
+  float of_row = group.means[row];
+#pragma unroll
+  for (int j = 0; j < kPack; ++j) {
+    if (left == 0 && j < n) {
+      of_row = group.means[++row];
+      left = width;
+    }
+    --left;
+    mean.v[j] = of_row;
+  }
+  return mean;
+}
+
+template <int kStates, bool kNarrow>
+BOOST_EXT_DEVICE void load_states(const Place<kStates>& at, std::int64_t i, int n, Pack (&state)[kStates + 1]) {
+#pragma unroll
+  for (int k = 0; k < kStates; ++k) {
+    if constexpr (!kNarrow)
+      state[k] = load_pack(at.state[k].data, DType::f32, i, n, at.aligned);
+    else if (k == kNonNegative)
+      state[k] = load_state<false>(at.state[k], i, n, at.aligned);
+    else
+      state[k] = load_state<true>(at.state[k], i, n, at.aligned);
+  }
+}
+template <int kStates, bool kNarrow>
+BOOST_EXT_DEVICE void store_states(const Place<kStates>& at, std::int64_t i, int n, const Random& random,
+                                   Pack (&state)[kStates + 1]) {
+#pragma unroll
+  for (int k = 0; k < kStates; ++k) {
+    if constexpr (!kNarrow)
+      store_pack(at.state[k].data, DType::f32, i, n, at.aligned, state[k]);
+    else if (k == kNonNegative)
+      store_state<false>(at.state[k], i, n, at.aligned, random, k, state[k]);
+    else
+      store_state<true>(at.state[k], i, n, at.aligned, random, k, state[k]);
+  }
+}
+
+// One step of n elements from i on, on the gradients that gradient() gives. `random` is for kNarrow. What is mostly
+// float32 is read first: no conversion waits for it while other reads have not begun.
+template <bool kNarrow, class R, class Gradient>
+BOOST_EXT_DEVICE void step_pack(const R& rule, const Ready& ready, const Place<R::kStates>& at, std::int64_t i, int n,
+                                Gradient gradient, const Pack& mean, const Random& random) {
+  Pack w = load_pack(at.weights, at.type, i, n, at.aligned);
+  Pack state[R::kStates + 1];
+  load_states<R::kStates, kNarrow>(at, i, n, state);
+  const Pack g = gradient();
+  follow(at, i, n, w);
+#pragma unroll
+  for (int j = 0; j < kPack; ++j) {
+    const float u = ready.scale * g.v[j] + ready.l2 * w.v[j] - mean.v[j];
+    F s[R::kStates + 1];
+#pragma unroll
+    for (int k = 0; k < R::kStates; ++k) s[k] = state[k].v[j];
+    w.v[j] = rule(ready.of, w.v[j], u, s);
+#pragma unroll
+    for (int k = 0; k < R::kStates; ++k) state[k].v[j] = s[k];
+  }
+  store_states<R::kStates, kNarrow>(at, i, n, random, state);
+  store_weights(at, i, n, w);
+}
+
+// The sum of value(j) for j < width: over a warp, each of whose threads gets it; or over a block, for its thread 0. In
+// an order that nothing but the width decides: a warp's up to kWarpWidth.
+constexpr std::int64_t kWarpWidth = 2048;
+template <class Value> BOOST_EXT_DEVICE double sum_in_warp(std::int64_t width, Value value) {
+  double sum = 0;
+  for (std::int64_t j = threadIdx.x % kWarp; j < width; j += kWarp) sum += static_cast<double>(value(j));
+#pragma unroll
+  for (int other = kWarp / 2; other > 0; other /= 2) sum += __shfl_xor_sync(kWholeWarp, sum, other);
+  return sum;
+}
+template <class Value> BOOST_EXT_DEVICE double sum_in_block(std::int64_t width, Value value) {
+  double sum = 0;
+  for (std::int64_t j = threadIdx.x; j < width; j += kThreads) sum += static_cast<double>(value(j));
+  return sum_block(sum);
+}
+
+}  // namespace boost_ext::cuda
