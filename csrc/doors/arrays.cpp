@@ -1,5 +1,7 @@
 #include "doors/arrays.h"
 
+#include <pybind11/stl.h>
+
 #include <algorithm>
 #include <cstring>
 #include <utility>

@@ -1,5 +1,7 @@
 #include "doors/cuda_arrays.h"
 
+#include <pybind11/stl.h>
+
 #include <cstring>
 #include <optional>
 #include <string>
@@ -130,13 +132,16 @@ void* current_stream(py::handle object, int device_id) {
 
 py::object set_stream(const py::object& stream) {
   const py::object before = chosen ? py::object(py::int_(*chosen)) : py::object(py::none());
-  if (stream.is_none())
+  if (stream.is_none()) {
     chosen.reset();
-  else if (!PyLong_Check(stream.ptr()))
+    return before;
+  }
+  if (!PyLong_Check(stream.ptr())) {
     throw TypeError(text("cuda.stream: pointer must be an integer, got ", Py_TYPE(stream.ptr())->tp_name));
-  else
-    chosen = PyLong_AsSize_t(stream.ptr());
+  }
+  const std::size_t number = PyLong_AsSize_t(stream.ptr());
   if (PyErr_Occurred() != nullptr) throw py::error_already_set();
+  chosen = number;
   return before;
 }
 
