@@ -19,6 +19,15 @@ const char* type_string(DType t) {
   return t == DType::f64 ? "<f8" : t == DType::f32 ? "<f4" : t == DType::f16 ? "<f2" : t == DType::i32 ? "<i4" : "<V2";
 }
 
+py::dtype bfloat16() {
+  try {
+    return py::dtype::from_args(py::module_::import("ml_dtypes").attr("bfloat16"));
+  } catch (py::error_already_set& e) {
+    if (!e.matches(PyExc_ImportError)) throw;
+    throw TypeError("DeviceArray: NumPy has bfloat16 from ml_dtypes, which is not installed; DLPack needs it not");
+  }
+}
+
 // A DLPack tensor that keeps the memory alive: the legacy form and that of version 1 differ in where the flags are.
 template <class Managed> struct Exported {
   Managed managed{};
@@ -81,8 +90,7 @@ View DeviceArray::view() const {
 }
 
 py::array DeviceArray::numpy() const {
-  if (dtype_ == DType::bf16) throw TypeError("DeviceArray: NumPy has no bfloat16; take the array over through DLPack");
-  py::array host(py::dtype(type_string(dtype_)), shape_);
+  py::array host(dtype_ == DType::bf16 ? bfloat16() : py::dtype(type_string(dtype_)), shape_);
   void* to = host.mutable_data();
   const std::int64_t bytes = product(shape_) * item_size(dtype_);
   py::gil_scoped_release release;
@@ -146,6 +154,10 @@ void define_device_array(py::module_& m) {
           py::kw_only(), py::arg("stream") = py::none(), py::arg("max_version") = py::none(),
           py::arg("dl_device") = py::none(), py::arg("copy") = py::none())
       .def("numpy", &DeviceArray::numpy)
+      .def("__array__",
+           [](const DeviceArray&, const py::args&, const py::kwargs&) -> py::array {
+             throw TypeError("DeviceArray: numpy() brings it to the host, and waits for its stream; nothing else does");
+           })
       .def("item", number)
       .def("__bool__", [number](const DeviceArray& self) { return static_cast<bool>(py::bool_(number(self))); })
       .def("__float__", [number](const DeviceArray& self) { return number(self).template cast<double>(); })

@@ -113,16 +113,21 @@ def test_dlpack_export(x, versioned):
     ctypes.CFUNCTYPE(None, ctypes.c_void_p)(deleter)(address)
 
 
-def test_bfloat16_goes_through_dlpack_alone(x):
-    there = Exported(x.astype(ml_dtypes.bfloat16))
+def test_bfloat16(x):
+    narrow = x.astype(ml_dtypes.bfloat16)
+    there = Exported(narrow)
     total = ops.adasum_pair(there, there)
     assert (total.dtype, total.shape) == ("bfloat16", (6, 20))
-    with pytest.raises(TypeError, match="NumPy has no bfloat16; take the array over through DLPack"):
-        total.numpy()
+    assert_same_bits(total.numpy(), narrow)
     struct, address = consumed(total, True)
     assert (struct.tensor.code, struct.tensor.bits, struct.tensor.ndim) == (4, 16, 2)
     ctypes.CFUNCTYPE(None, ctypes.c_void_p)(struct.deleter)(address)
     assert float(ops.global_norm(total)) == float(ops.global_norm(there))
+
+
+def test_numpy_takes_nothing_on_its_own(x):
+    with pytest.raises(TypeError, match=r"DeviceArray: numpy\(\) brings it to the host"):
+        np.asarray(ops.global_norm(Interface(x)))
 
 
 def test_dlpack_export_that_is_refused(x):
