@@ -69,16 +69,14 @@ template <bool kSave> __global__ void move_blocks(const __grid_constant__ Table<
   const DType type = table.type(0, chunk.t);
   const float factor = step(table.tensor + chunk.t);
   each_pack(chunk, [&](std::int64_t i, int n) {
-    Pack w, d;
-    if (factor != 0) {
-      w = load_pack(kSave ? weights : saved, type, i, n, chunk.aligned);
-      d = load_pack(table.data[2][chunk.t], DType::f32, i, n, chunk.aligned);
-    }
+    const bool still = factor == 0;  // 0 * inf is no restored weight
     if (kSave)
       copy_pack(saved, weights, type, i, n, chunk.aligned);
-    else if (factor == 0)  // 0 * inf is no restored weight
+    else if (still)
       copy_pack(weights, saved, type, i, n, chunk.aligned);
-    if (factor == 0) return;
+    if (still) return;
+    Pack w = load_pack(kSave ? weights : saved, type, i, n, chunk.aligned);
+    const Pack d = load_pack(table.data[2][chunk.t], DType::f32, i, n, chunk.aligned);
 #pragma unroll
     for (int j = 0; j < kPack; ++j) w.v[j] = w.v[j] + factor * d.v[j];
     store_pack(weights, type, i, n, chunk.aligned, w);

@@ -27,7 +27,8 @@ template <class T, int kVectors, bool kWhole>
 BOOST_EXT_DEVICE void add_rows(const T* p, std::int64_t n, int rows, int count, const Weights<kVectors>* w,
                                float (&sums)[kVectors][kVector<T>]) {
   constexpr int kCount = kVector<T>;
-  constexpr int kTogether = 32 / (kWhole && kVectors <= 2 ? 4 : kCount * (kWhole ? 1 : 2));  // rows in flight at once
+  [[maybe_unused]] constexpr int kTogether =
+      32 / (kWhole && kVectors <= 2 ? 4 : kCount * (kWhole ? 1 : 2));  // rows in flight at once
 #pragma unroll kTogether
   for (int r = 0; r < rows; ++r, p += n) {
     const Weights<kVectors> weights = w[r];

@@ -154,3 +154,28 @@ def test_nothing_is_updated_with_inf_or_nan(where: str, bad: float):
 def test_eps_must_not_be_negative():
     with pytest.raises(ValueError, match=r"^bfgs_update: eps must be finite and >= 0, got -1$"):
         ops.bfgs_update(np.eye(2), np.ones(2), np.ones(2), eps=-1)
+
+
+@pytest.mark.parametrize("dtype", TYPES, ids=str)
+def test_out_says_whether_it_updated(rng, dtype):
+    B, s, y = problem(rng, 9, dtype)
+    again, out = B.copy(), np.full(1, np.nan, np.float32)
+    assert ops.bfgs_update(B, s, y, out=out) is out
+    assert out == 1
+    ops.bfgs_update(again, s, y)
+    assert_same_bits(B, again)
+    ops.bfgs_update(B, s, -y, out=out)
+    assert out == 0
+    assert_same_bits(B, again)
+
+
+def test_out_is_one_float32():
+    for out, error, message in (
+        (np.ones(1), TypeError, "out must be float32, got float64"),
+        (np.ones(2, np.float32), ValueError, "out must have 1 elements, got 2"),
+    ):
+        with pytest.raises(error, match=f"^bfgs_update: {message}$"):
+            ops.bfgs_update(np.eye(2), np.ones(2), np.ones(2), out=out)
+    B = np.eye(2, dtype=np.float32)
+    with pytest.raises(ValueError, match=r"^bfgs_update: .* must not overlap other arguments"):
+        ops.bfgs_update(B, np.ones(2, np.float32), np.ones(2, np.float32), out=B[0, :1])

@@ -100,6 +100,18 @@ def test_bad_gradient_spoils_the_slope_but_not_the_state(rng, bad, place):
     assert_same_bits(x["B"], before)
 
 
+def test_direction_leaves_the_slope_in_out(rng):
+    x = subspace(rng, 9)
+    y = {n: v.copy() for n, v in x.items()}
+    out = np.full(1, np.nan)
+    assert ops.dim_reduce_direction(**x, started=True, out=out) is out
+    assert out[0] == ops.dim_reduce_direction(**y, started=True)
+    with pytest.raises(TypeError, match=r"^dim_reduce_direction: out must be float64, got float32$"):
+        ops.dim_reduce_direction(**x, started=True, out=np.ones(1, np.float32))
+    with pytest.raises(ValueError, match=r"^dim_reduce_direction: out must have 1 elements, got 2$"):
+        ops.dim_reduce_direction(**x, started=True, out=np.ones(2))
+
+
 # Trial
 
 
@@ -287,6 +299,21 @@ def test_refused_direction_is_not_read(rng):
     x["dn"][0][:] = np.nan
     out = ops.dim_reduce_apply(**x, out=[np.empty(100, np.float32)], gamma=0.9, alpha=0.5, rho=0)
     np.testing.assert_array_equal(out[0], 0.5 * x["momentum"][0])
+
+
+@pytest.mark.parametrize("name", ["rho", "inv_scale"])
+def test_coefficients_may_be_arrays(rng, name):
+    x = residual(rng, [5], [np.dtype(np.float32)])
+    y = {n: [t.copy() for t in tensors] for n, tensors in x.items()}
+    one, two = np.empty(5, np.float32), np.empty(5, np.float32)
+    ops.dim_reduce_apply(**x, out=[one], **{**RATES, name: 0.3})
+    ops.dim_reduce_apply(**y, out=[two], **{**RATES, name: np.array([0.3], np.float32)})
+    assert_same_bits(two, one)
+    assert_same_bits(y["momentum"][0], x["momentum"][0])
+    with pytest.raises(TypeError, match=f"^dim_reduce_apply: {name} must be float32, got float64$"):
+        ops.dim_reduce_apply(**x, out=[one], **{**RATES, name: np.ones(1)})
+    with pytest.raises(ValueError, match=f"^dim_reduce_apply: {name} must have 1 elements, got 2$"):
+        ops.dim_reduce_apply(**x, out=[one], **{**RATES, name: np.ones(2, np.float32)})
 
 
 @pytest.mark.parametrize("name", ["gamma", "alpha", "rho", "inv_scale"])
