@@ -134,7 +134,8 @@ void py_packed_lars(const Object& arrays) {
 void py_adafactor_step(const Object& params, const Object& masters, const Object& grads, const Object& rows,
                        const Object& columns, const Object& squares, const Object& moments,
                        const std::vector<double>& hyper, double scale, std::int64_t step, const std::vector<float>& lr,
-                       const std::vector<float>& decay, const std::vector<unsigned char>& centralize) {
+                       const std::vector<float>& decay, const std::vector<unsigned char>& centralize,
+                       const Object& skip) {
   Arrays a("adafactor_step");
   require(hyper.size() == 8, "adafactor_step: hyper must hold 8 numbers, got ", hyper.size());
   const AdaFactorSettings settings{hyper[0],      hyper[1], hyper[2], hyper[3], hyper[4], hyper[5] != 0, hyper[6] != 0,
@@ -147,8 +148,9 @@ void py_adafactor_step(const Object& params, const Object& masters, const Object
   tensors.columns = a.list("columns", columns);
   tensors.squares = a.list("squares", squares);
   if (!moments.is_none()) tensors.moments = a.list("moments", moments);
+  const View flag = skip.is_none() ? View() : a.one("skip", skip);
   py::gil_scoped_release release;
-  adafactor_step(cpu_context(), settings, tensors);
+  adafactor_step(a.context(), settings, tensors, flag);
 }
 
 }  // namespace
@@ -176,7 +178,7 @@ void define_optimizers(py::module_& m) {
   m.def("optimizer_rules", &packed_rules);
   m.def("adafactor_step", &py_adafactor_step, py::arg("params"), py::arg("masters"), py::arg("grads"), py::arg("rows"),
         py::arg("columns"), py::arg("squares"), py::arg("moments"), py::arg("hyper"), py::arg("scale"), py::arg("step"),
-        py::arg("lr"), py::arg("weight_decay"), py::arg("centralize"));
+        py::arg("lr"), py::arg("weight_decay"), py::arg("centralize"), py::arg("skip"));
 }
 
 }  // namespace boost_ext

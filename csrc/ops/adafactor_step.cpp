@@ -55,8 +55,9 @@ void require_sizes(const AdaFactorTensors& a) {
   }
 }
 
-void require_no_overlap(const AdaFactorTensors& a) {
+void require_no_overlap(const AdaFactorTensors& a, const View& skip) {
   Overlap overlap(kOp);
+  if (skip.data != nullptr) overlap.reads("skip", skip);
   overlap.reads({"grads", a.grads});
   for (std::size_t i = 0; i < a.weights.size(); ++i) {
     const auto writes = [&](const char* arg, const Views& views) {
@@ -82,10 +83,10 @@ float relative_rate(const AdaFactorSettings& s) {
 
 }  // namespace
 
-void adafactor_step(const Context& context, const AdaFactorSettings& settings, const AdaFactorTensors& a) {
-  for (const Views* views : {&a.grads, &a.rows, &a.columns, &a.squares, &a.moments, &a.masters}) {
-    require_cpu(kOp, {&a.weights, views});
-  }
+void adafactor_step(const Context& context, const AdaFactorSettings& settings, const AdaFactorTensors& a,
+                    const View& skip) {
+  const Device device =
+      require_device(kOp, {&a.weights, &a.grads, &a.rows, &a.columns, &a.squares, &a.moments, &a.masters}, {skip});
   require_floats(kOp, {"params", a.weights});
   require_floats(kOp, {"grads", a.grads});
   const List weights{"params", a.weights};
@@ -99,7 +100,12 @@ void adafactor_step(const Context& context, const AdaFactorSettings& settings, c
   if (!a.moments.empty()) require_same_count(kOp, {"moments", a.moments}, weights);
   require_settings(settings);
   require_sizes(a);
-  require_no_overlap(a);
+  const bool may_skip = skip.data != nullptr;
+  if (may_skip) {
+    require_dtype(kOp, "skip", skip, DType::f32);
+    require_size(kOp, "skip", skip, 1);
+  }
+  require_no_overlap(a, skip);
   const std::size_t n = a.weights.size();
   const auto rate = spread(kOp, "lr", settings.lr, n, settings.relative_step ? relative_rate(settings) : 0.0F);
   const auto decay = spread(kOp, "weight_decay", settings.decay, n, 0.0F);
@@ -116,9 +122,14 @@ void adafactor_step(const Context& context, const AdaFactorSettings& settings, c
     wide[i].dtype = DType::f32;
   }
   const double beta2 = 1 - std::pow(static_cast<double>(settings.step), -settings.decay_rate);
-  BOOST_EXT_CPU(adafactor_step)
-  (context, {&settings, beta2, wide, narrow, a.grads, a.rows, a.columns, a.squares,
-             a.moments.empty() ? nullptr : a.moments.data(), rate.data(), decay.data(), centralize.data()});
+  const auto* flag = static_cast<const float*>(skip.data);
+  const AdaFactorStep step{&settings,   beta2,        wide,
+                           narrow,      a.grads,      a.rows,
+                           a.columns,   a.squares,    a.moments.empty() ? nullptr : a.moments.data(),
+                           rate.data(), decay.data(), centralize.data(),
+                           flag};
+  if (device == Device::cuda) return BOOST_EXT_CUDA(adafactor_step)(context, step);
+  if (!may_skip || *flag == 0) BOOST_EXT_CPU(adafactor_step)(context, step);
 }
 
 }  // namespace boost_ext

@@ -20,6 +20,7 @@
 // moments        nothing, or float32 or float16 of the weights' sizes, written; exactly if beta1 > 0
 // Written tensors must not overlap one another or anything. Empty and 0-d tensors are fine. One inf or nan in a
 // gradient makes the whole tensor nan, since it is in the RMS: check before, or skip.
+// skip      nothing, or one float32: where it is not 0, nothing is written
 #pragma once
 
 #include "ops/runtime.h"
@@ -46,7 +47,8 @@ struct AdaFactorTensors {
   Views weights, masters, grads, rows, columns, squares, moments;
 };
 
-void adafactor_step(const Context& context, const AdaFactorSettings& settings, const AdaFactorTensors& tensors);
+void adafactor_step(const Context& context, const AdaFactorSettings& settings, const AdaFactorTensors& tensors,
+                    const View& skip = {});
 
 // What a kernel sees: everything a list of one value a tensor.
 struct AdaFactorStep {
@@ -59,8 +61,10 @@ struct AdaFactorStep {
   const float* rate;
   const float* decay;
   const unsigned char* centralize;
+  const float* skip;  // on a device, or nothing
 };
 
 BOOST_EXT_CPU_KERNEL(void, adafactor_step, const Context&, const AdaFactorStep&)
+BOOST_EXT_CUDA_KERNEL(adafactor_step, const Context&, const AdaFactorStep&)
 
 }  // namespace boost_ext

@@ -41,7 +41,7 @@ template <class Body> BOOST_EXT_DEVICE void each_of_tile(Body body) {
 BOOST_EXT_DEVICE void multiply(const Shared& tiles, double (&sums)[2][2]) {
   const int row = static_cast<int>(threadIdx.x) / (kTile / 2) * 2;
   const int column = static_cast<int>(threadIdx.x) % (kTile / 2) * 2;
-#pragma unroll 8
+#pragma unroll 4
   for (int k = 0; k < kTile; ++k) {
     const double2 l = *reinterpret_cast<const double2*>(&tiles.a[k][row]);
     const double2 r = *reinterpret_cast<const double2*>(&tiles.b[k][column]);

@@ -118,7 +118,7 @@ struct Waiting {
 
 void launch_all(const Context& context, Waiting& waiting) {
   const Workspace<float> between(context, waiting.between);
-  // Until there was memory, offsets stood in the place of addresses.
+  // What has no address yet is in between, in the order of the list.
   std::int64_t at = 0;
   for (Product& p : waiting.left) {
     if (p.out == nullptr) p.out = between.get() + at, at += p.rows * p.columns;

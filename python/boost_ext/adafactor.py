@@ -49,6 +49,7 @@ def adafactor_step(
     inv_scale: float = 1.0,
     centralize: bool | Sequence[bool] = False,
     masters: Array | Sequence[Array | None] | None = None,
+    skip: Array | None = None,
 ) -> None:
     """One step of Adafactor over a list of tensors, in place and in a single native call.
 
@@ -87,6 +88,7 @@ def adafactor_step(
         inv_scale: 1 / loss scale.
         centralize: gradient centralization; tensors of one axis have none.
         masters: as for the other steps, see :class:`StepOptions`.
+        skip: one float32, where the tensors are: nothing is written if it is not 0. Default: none.
     """
     if len(eps) != 2:
         raise ValueError(f"{_OP}: eps must hold two numbers, got {len(eps)}")
@@ -120,4 +122,5 @@ def adafactor_step(
         [] if lr is None else numbers(_OP, "lr", lr),
         numbers(_OP, "weight_decay", weight_decay),
         flags(_OP, "centralize", centralize),
+        skip,
     )
