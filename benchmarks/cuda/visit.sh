@@ -23,6 +23,7 @@ work=$(mktemp -d)
 mkdir -p "$folder"
 folder=$(cd "$folder" && pwd)
 failures=0
+child=
 
 say() { printf '%s\n' "$*" | tee -a "$work/summary.txt"; }
 
@@ -35,8 +36,11 @@ part() {
     failures=$((failures + 1))
     return 1
   fi
-  timeout --kill-after=10 "$limit" "$@" >"$work/$name.log" 2>&1
+  timeout --kill-after=10 "$limit" "$@" >"$work/$name.log" 2>&1 &
+  child=$!
+  wait "$child"  # in the background, so that a signal is not kept waiting
   status=$?
+  child=
   case $status in
     0) say "$name: passed, $((SECONDS - begun)) s" ;;
     124 | 137) say "$name: stopped after $((SECONDS - begun)) s" ;;
@@ -66,7 +70,7 @@ EOF
   rm -rf "$work"
 }
 trap collect EXIT
-trap 'exit 143' TERM INT
+trap '[ -z "$child" ] || kill "$child"; exit 143' TERM INT
 
 about() {
   nvidia-smi || return 1
