@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <numeric>
 
 namespace boost_ext {
@@ -259,6 +260,8 @@ void optimizer_step_rows(const Context& context, const StepSettings& given, cons
   require(weights.ndim >= 1, op, ": params must have rows, got a scalar");
   const std::int64_t width = weights.rows > 0 ? weights.size / weights.rows : 0;
   require_size(op, "grads", values, indices.size * width);
+  require(device == Device::cpu || indices.size <= std::numeric_limits<std::int32_t>::max(), op,
+          ": indices must hold fewer than 2**31 rows on a device, got ", indices.size);
   const auto* at = static_cast<const std::int32_t*>(indices.data);
   const std::int64_t readable = device == Device::cpu ? indices.size : 0;
   for (std::int64_t i = 0; i < readable; ++i) {

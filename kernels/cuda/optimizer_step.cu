@@ -20,6 +20,12 @@ template <bool kNarrow, class Body> BOOST_EXT_DEVICE void each(const Chunk& chun
   }
 }
 
+// How many rows begin before element i.
+BOOST_EXT_DEVICE std::int64_t rows_before(std::int64_t i, std::int64_t width) {
+  const auto divisor = static_cast<std::uint64_t>(width);
+  return static_cast<std::int64_t>((static_cast<std::uint64_t>(i) + divisor - 1) / divisor);
+}
+
 // The means of the ready gradients of the rows that begin in this chunk.
 __global__ void __launch_bounds__(kThreads)
     mean_blocks(const __grid_constant__ StepTable<3> table, const __grid_constant__ StepCall call) {
@@ -30,7 +36,7 @@ __global__ void __launch_bounds__(kThreads)
   const Ready ready(call, g, table.tensor + chunk.t);
   const auto width = static_cast<std::int64_t>(call.group[g].width);
   float* means = call.group[g].means;
-  const std::int64_t end = (chunk.begin + chunk.count + width - 1) / width;
+  const std::int64_t end = rows_before(chunk.begin + chunk.count, width);
   const auto value = [&](std::int64_t i) {
     const float grad = load(at.grads, at.grad_type, i);
     float w = grad;
@@ -41,7 +47,7 @@ __global__ void __launch_bounds__(kThreads)
     return ready.scale * grad + ready.l2 * w;
   };
   const bool warps = width <= kWarpWidth;
-  std::int64_t row = (chunk.begin + width - 1) / width;
+  std::int64_t row = rows_before(chunk.begin, width);
   for (row += warps ? threadIdx.x / kWarp : 0; row < end; row += warps ? kThreads / kWarp : 1) {
     const auto of_row = [&](std::int64_t j) { return value(row * width + j); };
     const double sum = warps ? sum_in_warp(width, of_row) : sum_in_block(width, of_row);

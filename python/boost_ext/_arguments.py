@@ -21,6 +21,7 @@ __all__ = [
     "integer",
     "is_array",
     "number",
+    "number_of_step",
     "numbers",
     "on_device",
     "scalar",
@@ -92,6 +93,16 @@ def integer(op: str, arg: str, value: Any) -> int:
         return operator.index(value)
     except TypeError:
         raise TypeError(f"{op}: {arg} must be an integer, got {type(value).__name__}") from None
+
+
+def number_of_step(op: str, step: Any) -> Any:
+    """From 1, or 0 where there is none; arrays as they are."""
+    if is_array(step) and getattr(step, "shape", None) != ():
+        return step
+    t = 0 if step is None else integer(op, "step", step)
+    if not (step is None or 1 <= t < 2**63):
+        raise ValueError(f"{op}: step must be >= 1 and < 2**63, got {t}")
+    return t
 
 
 def factors(op: str, arg: str, value: Any) -> Any:

@@ -37,8 +37,8 @@ def lars_ratios(
         apply: whether LARS is for a tensor; the others get ratio 1 and decay ratio 0.
 
     Returns:
-        ratio and decay_ratio, float32 (tensors,) each, where the tensors are: NumPy arrays, or arrays of a device, which
-        nobody waits for, and the steps take as they are.
+        ratio and decay_ratio, float32 (tensors,) each, where the tensors are: NumPy arrays, or arrays of a device,
+        which nobody waits for, and the steps take as they are.
     """
     op = "lars"
     count = len(params) if isinstance(params, (list, tuple)) else 1

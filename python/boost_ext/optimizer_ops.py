@@ -13,9 +13,10 @@ Every function changes ``params`` and its state in place and returns None. What 
 and, as further keywords, :class:`StepOptions`.
 
 The numbers that change from step to step may also be arrays: ``lr``, `weight_decay` and `ratio` float32 of one element
-or one for each tensor, `inv_scale` and `skip` float32 (1,), ``step`` int32 (1,). On a GPU they lie where the tensors do,
-and only the kernels read them: nobody waits, a captured graph of steps takes what they hold at each replay, and nobody
-checks them. On the CPU they are checked as numbers are.
+or one for each tensor, `inv_scale` and `skip` float32 (1,), ``step`` int32 (1,). On a GPU they lie where the tensors
+are, and only the kernels read them: nobody waits, a captured graph of steps takes what they hold at each replay, and
+nobody checks them. On the CPU they are checked as numbers are. NumPy arrays of any dtype are numbers like lists, where
+there may be one for each tensor.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from typing import TYPE_CHECKING, Any, TypedDict
 import numpy as np
 
 from boost_ext import _core
-from boost_ext._arguments import Array, Arrays, Numbers, flags, integer, is_array, number, scalar, switch, values
+from boost_ext._arguments import Array, Arrays, Numbers, flags, integer, number, number_of_step, scalar, switch, values
 from boost_ext.optimizer_state import scales_beside
 
 if TYPE_CHECKING:
@@ -91,16 +92,6 @@ def _masters(op: str, masters: Any) -> Any:
     return [np.empty(0, np.float32) if m is None else m for m in masters]
 
 
-def _number_of_step(op: str, step: Any) -> Any:
-    """0 where there is none; arrays as they are."""
-    if is_array(step) and getattr(step, "ndim", 1):
-        return step
-    t = 0 if step is None else integer(op, "step", step)
-    if not (step is None or 1 <= t < 2**63):
-        raise ValueError(f"{op}: step must be >= 1 and < 2**63, got {t}")
-    return t
-
-
 def _step(
     rule: str,
     params: Arrays,
@@ -117,7 +108,7 @@ def _step(
     unknown = set(options) - StepOptions.__optional_keys__
     if unknown:
         raise TypeError(f"{op}: unknown keyword {min(unknown)!r}, known are {sorted(StepOptions.__optional_keys__)}")
-    t = _number_of_step(op, step)
+    t = number_of_step(op, step)
     seed = integer(op, "seed", options.get("seed", 0))
     if not 0 <= seed < 2**63:
         raise ValueError(f"{op}: seed must be >= 0 and < 2**63, got {seed}")

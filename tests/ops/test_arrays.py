@@ -196,3 +196,35 @@ def test_a_list_that_changes_during_the_call():
     """Another thread can do this at any time, since the GIL is released: the arrays must be kept alive."""
     result = subprocess.run([sys.executable, "-c", EMPTIED_LIST], capture_output=True, text=True, timeout=60)
     assert result.returncode == 0, f"exit status {result.returncode}: {result.stderr[-300:]}"
+
+
+def test_numbers_of_a_step_in_arrays(rng):
+    """By DLPack or NumPy, they mean what numbers mean, and are checked as these are."""
+    start = [[normal(rng, n) for n in (5, 70)] for _ in range(3)]
+    start.append([abs(x) for x in start[2]])
+    known, there = ([[x.copy() for x in tensors] for tensors in start] for _ in range(2))
+    given = {"lr": [0.5, 0.25], "weight_decay": 0.125, "ratio": [1.0, 2.0], "inv_scale": 0.5}
+    ops.adam_step(*known, step=3, **given)
+    arrays = {key: Producer(np.atleast_1d(np.asarray(value, np.float32))) for key, value in given.items()}
+    step = Producer(np.array([3], np.int32))
+    ops.adam_step(*there, step=step, **arrays, skip=np.zeros(1, np.float32))
+    for one, two in zip(known, there, strict=True):
+        for a, b in zip(one, two, strict=True):
+            assert_same_bits(a, b)
+    ops.adam_step(*there, **{**arrays, "lr": Producer(np.float32([np.nan]))}, step=step, skip=np.ones(1, np.float32))
+    for change, error, text in (
+        ({"lr": np.float32([-1])}, ValueError, "lr must be finite and >= 0, got -1"),
+        ({"lr": np.ones(3, np.float32)}, ValueError, "lr must hold one value, or one for each of the 2 .*, got 3"),
+        ({"ratio": np.float32([np.inf])}, ValueError, "ratio must be finite, got inf"),
+        ({"weight_decay": np.ones(2)}, TypeError, "weight_decay must be float32, got float64"),
+        ({"inv_scale": np.float32([1, 2])}, ValueError, "inv_scale must have 1 elements, got 2"),
+        ({"inv_scale": np.float32([np.nan])}, ValueError, "inv_scale must be finite, got nan"),
+        ({"step": np.int32([0])}, ValueError, "step must be >= 1, got 0"),
+        ({"step": np.float32([1])}, TypeError, "step must be int32, got float32"),
+        ({"skip": np.int32([1])}, TypeError, "skip must be float32, got int32"),
+        ({"skip": 1.0}, TypeError, "skip must be an array .*, got float"),
+        ({"skip": known[0][0][:1]}, ValueError, "params.0. is written and must not overlap other .* overlaps skip"),
+    ):
+        changed = {k: v if k == "skip" else Producer(v) for k, v in change.items()}
+        with pytest.raises(error, match=f"^adam_step: {text}"):
+            ops.adam_step(*known, **{"step": 3, **arrays, **changed})

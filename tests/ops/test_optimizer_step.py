@@ -104,7 +104,10 @@ def test_a_master_follows_a_weight_that_was_set(rng, rule, kind):
     rule(wide, [grad], two)
     assert_same_bits(master, wide[0])
     with np.errstate(over="ignore"):
-        assert_same_bits(weight, wide[0].astype(kind))
+        stored = wide[0].astype(kind)
+    nan = np.isnan(stored)  # which has other bits on other devices
+    assert_same_bits(weight[~nan], stored[~nan])
+    assert np.isnan(weight[nan]).all()
     weight[7] = np.nan
     rule([weight], [grad], one, masters=[master], step=2)
     assert np.isnan(master[7])
