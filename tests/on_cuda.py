@@ -9,7 +9,7 @@ import numpy as np
 from device import memory_of
 from ops.producers import Producer
 
-MISSING = object()
+MISSING = ...  # in the place of a value: without this key
 
 
 class There:
