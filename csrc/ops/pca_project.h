@@ -7,9 +7,8 @@
 // grads  any shapes, each float32, float16 or bfloat16
 // out    (k,) float32, written; must not overlap P or grads
 // Sums: blocks of 4096 elements in 64 float32 lanes, the blocks' sums in float64 in their order. On CUDA the lanes are
-// 128, of single precision too, and add up in float64 in a fixed order: other bits than the CPU's, but the same on every
-// card and however the arrays are aligned.
-// n = 0 gives zeros; inf and nan propagate.
+// 128, of single precision too, and add up in float64 in a fixed order: other bits than the CPU's, but the same on
+// every card and however the arrays are aligned. n = 0 gives zeros; inf and nan propagate.
 #pragma once
 
 #include "ops/runtime.h"
