@@ -74,6 +74,7 @@ void convolution(const std::int32_t* layer, double batch, const View& x, const V
 }  // namespace
 
 void packed_covariance(const Views& arrays) {
+  require_cpu("covariance", {&arrays});
   CurvatureReader in("covariance", arrays);
   const std::int32_t step = *in.integers("step", 1);
   const std::int32_t* layer = in.integers("layer", 15);
@@ -92,6 +93,7 @@ void packed_covariance(const Views& arrays) {
 }
 
 bool packed_inverse(const Views& arrays) {
+  require_cpu("damped_inverse", {&arrays});
   CurvatureReader in("damped_inverse", arrays);
   const std::int32_t step = *in.integers("step", 1);
   const bool skip = *in.some<bool>("skip", DType::b8, 1);
@@ -115,6 +117,7 @@ bool packed_inverse(const Views& arrays) {
 
 void packed_precondition(const Views& arrays) {
   const char* op = "precondition";
+  require_cpu(op, {&arrays});
   CurvatureReader in(op, arrays);
   const double inv_scale = 1 / in.scale();
   std::int64_t factors = 0;  // up to the layout, the first array of integers

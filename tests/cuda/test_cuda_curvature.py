@@ -234,3 +234,14 @@ def test_addresses_of_any_alignment(rng):
     for arguments in (one, two):
         cuda("adafactor_step")(**arguments, step=1, beta1=0.9)
     assert_near(one, two, exact=True)
+
+
+# What MindSpore calls is for the CPU
+
+
+@pytest.mark.parametrize("name", ["packed_covariance", "packed_inverse", "packed_precondition"])
+def test_the_packed_ops_refuse_device_arrays(name):
+    op = {"packed_inverse": "damped_inverse"}.get(name, name.removeprefix("packed_"))
+    run = device.on_device(getattr(_core, name), *device.memory_of("cuda"))
+    with pytest.raises(RuntimeError, match=rf"^{op}: got CUDA arrays, but this op has a CPU kernel only$"):
+        run([np.zeros(15, np.int32), np.ones((2, 2), np.float32)])

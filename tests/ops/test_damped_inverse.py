@@ -85,6 +85,14 @@ def test_what_cannot_be_inverted_stays(rng, bad):
     np.testing.assert_array_equal(diagonal, [7, 7])
 
 
+def test_an_inverse_beyond_float32_stays():
+    """Though the reciprocals of its pivots are not: the first element is 1e30 + (1e-25 / 1e-30)^2 * 1e30."""
+    matrices = np.array([[[1e-30, 1e-25], [1e-25, 1e-20 + 1e-30]], [[2.0, 0.0], [0.0, 4.0]]])
+    out = np.full((2, 2, 2), 7, np.float32)
+    assert not ops.damped_inverse(matrices, out)
+    np.testing.assert_array_equal(out, [[[7, 7], [7, 7]], [[0.5, 0], [0, 0.25]]])
+
+
 def test_subnormal_damping_is_no_error():
     out = np.empty((1, 2, 2), np.float32)
     assert ops.damped_inverse(np.eye(2)[None], out, damping=5e-324)

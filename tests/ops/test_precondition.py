@@ -53,6 +53,18 @@ def test_long_sums(rng, size):
     check(out, g, left, right, 1.0)
 
 
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_a_sum_begins_anew_after_128_products(side):
+    """2^24 + 1 in float32 is 2^24: of one long sum nothing would be left but the first product."""
+    ones, one = np.ones((1, 256, 256), np.float32), np.ones(1, np.float32)
+    g = np.ones((256, 1), np.float32)
+    g[0] = 2.0**24
+    g = g if side == "left" else g.T.copy()
+    out = np.empty_like(g)
+    ops.precondition(g, *((ones, one) if side == "left" else (one, ones)), out)
+    np.testing.assert_array_equal(out, np.full_like(g, 2.0**24 + 128))
+
+
 def test_more_rows_than_a_diagonal_is_cut_into(rng):
     g = normal(rng, (300, 5))
     left, right = factor(rng, 300, 0), factor(rng, 5, 5)
