@@ -111,15 +111,17 @@ __global__ void __launch_bounds__(kThreads)
   const Ready ready(call, 0, 0);
   const std::int32_t row = r.index[i];
   const std::uint64_t key = kNarrow ? key_of(call.key_of_tensor(0, 0), row) : 0;
-  Pack mean;
+  const auto center = [&](Pack& u) {
+    if (r.means == nullptr) return;
 #pragma unroll
-  for (int j = 0; j < kPack; ++j) mean.v[j] = r.means != nullptr ? r.means[i] : 0.0F;
+    for (int j = 0; j < kPack; ++j) u.v[j] = u.v[j] - r.means[i];
+  };
   const std::int64_t stop = (part + 1) * kRowChunk < r.width ? (part + 1) * kRowChunk : r.width;
   for (std::int64_t c = part * kRowChunk + threadIdx.x % kWarp * kPack; c < stop; c += kWarp * kPack) {
     const int n = stop - c < kPack ? static_cast<int>(stop - c) : kPack;
     Random random;
     if constexpr (kNarrow) random = random_bits(key, c);
-    step_pack<kNarrow>(rule, ready, at, row * r.width + c, n, [&] { return sum_of_row(r, i, c, n); }, mean, random);
+    step_pack<kNarrow>(rule, ready, at, row * r.width + c, n, [&] { return sum_of_row(r, i, c, n); }, center, random);
   }
 }
 

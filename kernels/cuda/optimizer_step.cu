@@ -59,6 +59,7 @@ __global__ void __launch_bounds__(kThreads)
 
 // So that enough reads are on their way, where registers allow it.
 template <class R, bool kNarrow> constexpr int kBlocksAtOnce = kNarrow || R::kStates == 3 ? 2 : 3;
+template <> constexpr int kBlocksAtOnce<Ftrl, false> = 2;
 
 template <class R, bool kNarrow>
 __global__ void __launch_bounds__(kThreads, (kBlocksAtOnce<R, kNarrow>))
@@ -70,13 +71,14 @@ __global__ void __launch_bounds__(kThreads, (kBlocksAtOnce<R, kNarrow>))
   const Place<R::kStates> at = place_of<R::kStates, kNarrow>(table, chunk);
   const int g = table.group[chunk.t];
   const Ready ready(call, g, table.tensor + chunk.t);
+  const RowsOfChunk rows(call.group[g], chunk.begin);
   const std::uint64_t key = kNarrow ? call.key_of_tensor(g, table.tensor + chunk.t) : 0;
   each<kNarrow>(chunk, [&](std::int64_t i, int n) {
     Random random;
     if constexpr (kNarrow) random = random_bits(key, i);
     step_pack<kNarrow>(
         rule, ready, at, i, n, [&] { return load_pack(at.grads, at.grad_type, i, n, at.aligned); },
-        means_of(call.group[g], i, n), random);
+        [&](Pack& u) { rows.center(static_cast<int>(i - chunk.begin), n, u); }, random);
   });
 }
 
@@ -98,6 +100,7 @@ __global__ void __launch_bounds__(kThreads)
   const Place<2> at = place_of<2, kNarrow>(table, chunk);
   const int g = table.group[chunk.t];
   const Ready ready(call, g, table.tensor + chunk.t);
+  const RowsOfChunk rows(call.group[g], chunk.begin);
   const std::uint64_t key = kNarrow ? call.key_of_tensor(g, table.tensor + chunk.t) : 0;
   Norms squares{0, 0};
   each<kNarrow>(chunk, [&](std::int64_t i, int n) {
@@ -106,14 +109,15 @@ __global__ void __launch_bounds__(kThreads)
     Pack w = load_pack(at.weights, at.type, i, n, at.aligned);
     Pack state[3];
     load_states<2, kNarrow>(at, i, n, state);
-    const Pack grad = load_pack(at.grads, at.grad_type, i, n, at.aligned);
+    Pack u = load_pack(at.grads, at.grad_type, i, n, at.aligned);
     follow(at, i, n, w);
-    const Pack mean = means_of(call.group[g], i, n);
+#pragma unroll
+    for (int j = 0; j < kPack; ++j) u.v[j] = ready.scale * u.v[j] + ready.l2 * w.v[j];
+    rows.center(static_cast<int>(i - chunk.begin), n, u);
 #pragma unroll
     for (int j = 0; j < kPack; ++j) {
-      const float u = ready.scale * grad.v[j] + ready.l2 * w.v[j] - mean.v[j];
       F mv[2] = {state[0].v[j], state[1].v[j]};
-      rule.moments(u, mv);
+      rule.moments(u.v[j], mv);
       state[0].v[j] = mv[0], state[1].v[j] = mv[1];
     }
     store_states<2, kNarrow>(at, i, n, random, state);

@@ -180,26 +180,36 @@ BOOST_EXT_DEVICE void store_weights(const Place<kStates>& at, std::int64_t i, in
   if (at.narrow != nullptr) store_pack(at.narrow, at.narrow_type, i, n, at.aligned, w);
 }
 
-// Means of the rows of n elements from i on.
-BOOST_EXT_DEVICE Pack means_of(const Group& group, std::int64_t i, int n) {
-  Pack mean;
-#pragma unroll
-  for (int j = 0; j < kPack; ++j) mean.v[j] = 0;
-  if (group.width == 0 || n == 0) return mean;
-  const auto width = static_cast<std::int64_t>(group.width);
-  std::int64_t row = i / width, left = (row + 1) * width - i;
-  float of_row = group.means[row];
-#pragma unroll
-  for (int j = 0; j < kPack; ++j) {
-    if (left == 0 && j < n) {
-      of_row = group.means[++row];
-      left = width;
-    }
-    --left;
-    mean.v[j] = of_row;
+// The rows of a chunk of a centralized tensor: division happens here, and only with 32 bits for each pack.
+struct RowsOfChunk {
+  const float* means = nullptr;  // of the row in which the chunk begins
+  std::int64_t before = 0;       // elements of this row before the chunk
+  std::int64_t width;
+
+  BOOST_EXT_DEVICE RowsOfChunk(const Group& group, std::int64_t begin) : width(static_cast<std::int64_t>(group.width)) {
+    if (width == 0) return;
+    const std::uint64_t row = static_cast<std::uint64_t>(begin) / group.width;
+    means = group.means + row;
+    before = begin - static_cast<std::int64_t>(row) * width;
   }
-  return mean;
-}
+  // From n elements, which begin `at` elements after the chunk does, the means of their rows.
+  BOOST_EXT_DEVICE void center(int at, int n, Pack& u) const {
+    if (width == 0) return;
+    const std::int64_t i = before + at;
+    std::int64_t row = i >= width ? 1 : 0;
+    if (width < (1 << 30)) row = static_cast<unsigned>(i) / static_cast<unsigned>(width);
+    std::int64_t left = (row + 1) * width - i;
+#pragma unroll
+    for (int j = 0; j < kPack; ++j) {
+      if (left == 0) {
+        ++row;
+        left = width;
+      }
+      --left;
+      if (j < n) u.v[j] = u.v[j] - means[row];
+    }
+  }
+};
 
 template <int kStates, bool kNarrow>
 BOOST_EXT_DEVICE void load_states(const Place<kStates>& at, std::int64_t i, int n, Pack (&state)[kStates + 1]) {
@@ -227,23 +237,25 @@ BOOST_EXT_DEVICE void store_states(const Place<kStates>& at, std::int64_t i, int
   }
 }
 
-// One step of n elements from i on, on the gradients that gradient() gives. `random` is for kNarrow. What is mostly
-// float32 is read first: no conversion waits for it while other reads have not begun.
-template <bool kNarrow, class R, class Gradient>
+// One step of n elements from i on, on the gradients that gradient() gives, and center(u) centers. `random` is for
+// kNarrow. What is mostly float32 is read first: no conversion waits for it while other reads have not begun.
+template <bool kNarrow, class R, class Gradient, class Center>
 BOOST_EXT_DEVICE void step_pack(const R& rule, const Ready& ready, const Place<R::kStates>& at, std::int64_t i, int n,
-                                Gradient gradient, const Pack& mean, const Random& random) {
+                                Gradient gradient, Center center, const Random& random) {
   Pack w = load_pack(at.weights, at.type, i, n, at.aligned);
   Pack state[R::kStates + 1];
   load_states<R::kStates, kNarrow>(at, i, n, state);
-  const Pack g = gradient();
+  Pack u = gradient();
   follow(at, i, n, w);
 #pragma unroll
+  for (int j = 0; j < kPack; ++j) u.v[j] = ready.scale * u.v[j] + ready.l2 * w.v[j];
+  center(u);
+#pragma unroll
   for (int j = 0; j < kPack; ++j) {
-    const float u = ready.scale * g.v[j] + ready.l2 * w.v[j] - mean.v[j];
     F s[R::kStates + 1];
 #pragma unroll
     for (int k = 0; k < R::kStates; ++k) s[k] = state[k].v[j];
-    w.v[j] = rule(ready.of, w.v[j], u, s);
+    w.v[j] = rule(ready.of, w.v[j], u.v[j], s);
 #pragma unroll
     for (int k = 0; k < R::kStates; ++k) state[k].v[j] = s[k];
   }

@@ -223,12 +223,11 @@ def test_lars_and_its_step_stay_on_the_device(rng):
         np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-6)
 
 
-@pytest.mark.parametrize("clip", [False, True])
-def test_lars_of_more_tensors_than_a_launch_takes(rng, clip):
+def test_lars_of_more_tensors_than_a_launch_takes(rng):
     tensors = [[normal(rng, 2) for _ in range(3100)] for _ in range(2)]
     apply = [i % 5 != 0 for i in range(3100)]
     lars = inspect.unwrap(ops.lars_ratios)
-    settings = {"lr": 0.01, "weight_decay": 0.1, "use_clip": clip, "apply": apply}
+    settings = {"lr": 0.01, "weight_decay": 0.1, "use_clip": True, "apply": apply}
     expected = lars(*tensors, **settings)
     got = device.on_device(lars, *device.memory_of("cuda"))(*tensors, **settings)
     for a, b in zip(got, expected, strict=True):
