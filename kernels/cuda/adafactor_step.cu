@@ -1,8 +1,7 @@
 // See ops/adafactor_step.h. What needs all of a tensor before what follows is a launch of its own, for all tensors:
 // the means of centralization; the sums of rows and columns; R, C and their factors; RMS; the update.
-#include "ops/adafactor_step.h"
-
 #include "adafactor_sums.cuh"
+#include "ops/adafactor_step.h"
 
 namespace boost_ext::cuda {
 namespace {

@@ -1,7 +1,6 @@
 // What the kernels of a step have in common: what they know of all tensors and of each one, and the step of a pack.
 #pragma once
 
-#include <new>
 
 #include "lanes.cuh"
 #include "multi_tensor.cuh"
@@ -126,14 +125,21 @@ struct Ready {
 // The rule of this step. Where the step is in an array, one thread of the block makes it: powers in float64 are slow.
 template <class R> BOOST_EXT_DEVICE R rule_of(const StepCall& call, const R& rule) {
   if (call.step == nullptr) return rule;
-  alignas(16) __shared__ unsigned char made[sizeof(R)];
+  constexpr int kWords = (sizeof(R) + 3) / 4;
+  __shared__ unsigned words[kWords];  // with the gaps between its members, which have no value of their own
+  unsigned mine[kWords] = {};
+  R made = rule;
   if (threadIdx.x == 0) {
     RuleSettings settings = call.settings;
     settings.step = *call.step;
-    new (made) R(settings);
+    made = R(settings);
+    memcpy(mine, &made, sizeof made);
+    for (int i = 0; i < kWords; ++i) words[i] = mine[i];
   }
   __syncthreads();
-  return *reinterpret_cast<const R*>(made);
+  for (int i = 0; i < kWords; ++i) mine[i] = words[i];
+  memcpy(&made, mine, sizeof made);
+  return made;
 }
 
 // Where a tensor lies.

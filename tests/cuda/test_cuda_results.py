@@ -12,6 +12,7 @@ import pytest
 
 import boost_ext
 from boost_ext import cuda, ops
+from dtypes import assert_same_bits
 from on_cuda import Exported, Interface
 from ops.producers import ManagedVersioned, Tensor
 
