@@ -66,8 +66,8 @@ void dim_reduce_apply(const Context& context, Tensors momentum, Tensors grads, T
                       std::int64_t lr_stride) {
   const auto gamma = static_cast<float>(c.gamma);
   const auto alpha = static_cast<float>(c.alpha);
-  const auto rho = static_cast<float>(c.rho);
-  const auto inv_scale = static_cast<float>(c.inv_scale);
+  const auto rho = static_cast<float>(c.rho.value);
+  const auto inv_scale = static_cast<float>(c.inv_scale.value);
   Blocks(grads, kBlock).run(context.threads, [&](Block at) {
     float* m = static_cast<float*>(momentum[at.tensor].data) + at.begin;
     const float* proj = static_cast<const float*>(grad_proj[at.tensor].data) + at.begin;

@@ -259,8 +259,8 @@ BOOST_EXT_GRAPH_OP(dim_reduce_apply) {
   DimReduceCoefficients c{};
   c.gamma = p.scalar();
   c.alpha = p.scalar();
-  c.rho = p.scalar();
-  c.inv_scale = reciprocal(p.scalar());
+  c.rho.value = p.scalar();
+  c.inv_scale.value = reciprocal(p.scalar());
   const int n = p.split(4);
   const Views momentum = p.list(n), grads = p.list(n), proj = p.list(n);
   dim_reduce_apply(cpu_context(), momentum, grads, proj, p.list(n), c, proj);

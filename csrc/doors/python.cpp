@@ -29,10 +29,10 @@ namespace {
 Object py_pca_project(const Object& P, const Object& grads, const Object& out) {
   Arrays a("pca_project");
   const View p = a.one("P", P);
+  const Views g = a.list("grads", grads);
   Object result;
   const View o = a.result("out", out, DType::f32, {p.ndim == 2 ? p.rows : 1}, result);
-  const Views g = a.list("grads", grads);
-  without_gil([&] { pca_project(cpu_context(), p, g, o); });
+  without_gil([&] { pca_project(a.context(), p, g, o); });
   return result;
 }
 
@@ -41,13 +41,19 @@ void py_pca_back_project(const Object& P, const Object& vectors, const Object& o
   const View p = a.one("P", P);
   const Views v = a.list("vectors", vectors);
   const std::vector<Views> o = a.lists("out", out);
-  without_gil([&] { pca_back_project(cpu_context(), p, v, o); });
+  without_gil([&] { pca_back_project(a.context(), p, v, o); });
 }
 
-bool py_bfgs_update(const Object& B, const Object& s, const Object& y, double eps) {
+Object py_bfgs_update(const Object& B, const Object& s, const Object& y, double eps, const Object& out) {
   Arrays a("bfgs_update");
   const View b = a.one("B", B), step = a.one("s", s), difference = a.one("y", y);
-  return without_gil([&] { return bfgs_update(cpu_context(), b, step, difference, eps); });
+  if (!a.on_device() && out.is_none()) {
+    return py::bool_(without_gil([&] { return bfgs_update(a.context(), b, step, difference, eps); }));
+  }
+  Object result;
+  const View o = a.result("out", out, DType::f32, {1}, result);
+  without_gil([&] { bfgs_update(a.context(), b, step, difference, eps, o); });
+  return result;
 }
 
 void py_adasum_dots(const Object& x, const Object& y, const Object& out) {
@@ -151,37 +157,50 @@ void py_timestamp(const Object& stamps, std::int64_t slot) {
   timestamp(a.one("stamps", stamps), slot);
 }
 
-double py_dim_reduce_direction(const Object& B, const Object& s, const Object& gk_last, bool started, const Object& gk,
-                               double inv_scale, const Object& B_next, const Object& dk, double eps) {
+Object py_dim_reduce_direction(const Object& B, const Object& s, const Object& gk_last, bool started, const Object& gk,
+                               const Object& inv_scale, const Object& B_next, const Object& dk, double eps,
+                               const Object& out) {
   Arrays a("dim_reduce_direction");
   const View b = a.one("B", B), step = a.one("s", s), last = a.one("gk_last", gk_last), g = a.one("gk", gk),
              next = a.one("B_next", B_next), d = a.one("dk", dk);
-  return without_gil(
-      [&] { return dim_reduce_direction(cpu_context(), b, step, last, started, g, inv_scale, next, d, eps); });
+  const Number scale = a.number("inv_scale", inv_scale);
+  if (!a.on_device() && out.is_none()) {
+    return py::float_(without_gil(
+        [&] { return dim_reduce_direction(a.context(), b, step, last, started, g, scale.value, next, d, eps); }));
+  }
+  Object result;
+  const View o = a.result("out", out, DType::f64, {1}, result);
+  without_gil([&] { dim_reduce_direction(a.context(), b, step, last, started, g, scale, next, d, eps, o); });
+  return result;
+}
+
+Factors factors(Arrays& a, const char* arg, const Object& object) {
+  if (py::isinstance<py::float_>(object)) return object.cast<float>();
+  return a.one(arg, object);
 }
 
 void py_dim_reduce_trial(const Object& weights, const Object& saved, const Object& dn, const Object& step, bool save) {
   Arrays a("dim_reduce_trial");
   const Views w = a.list("weights", weights), s = a.list("saved", saved), d = a.list("dn", dn);
-  const View f = a.one("step", step);
-  without_gil([&] { dim_reduce_trial(cpu_context(), w, s, d, f, save); });
+  const Factors f = factors(a, "step", step);
+  without_gil([&] { dim_reduce_trial(a.context(), w, s, d, f, save); });
 }
 
 void py_dim_reduce_apply(const Object& momentum, const Object& grads, const Object& grad_proj, const Object& dn,
-                         const Object& out, double gamma, double alpha, double rho, double inv_scale,
+                         const Object& out, double gamma, double alpha, const Object& rho, const Object& inv_scale,
                          const Object& saved, const Object& lr) {
   Arrays a("dim_reduce_apply");
   const Views m = a.list("momentum", momentum), g = a.list("grads", grads), p = a.list("grad_proj", grad_proj),
               d = a.list("dn", dn);
-  const DimReduceCoefficients c{gamma, alpha, rho, inv_scale};
+  const DimReduceCoefficients c{gamma, alpha, a.number("rho", rho), a.number("inv_scale", inv_scale)};
   if (saved.is_none()) {
     const Views o = a.list("out", out);
-    without_gil([&] { dim_reduce_apply(cpu_context(), m, g, p, d, c, o); });
+    without_gil([&] { dim_reduce_apply(a.context(), m, g, p, d, c, o); });
     return;
   }
   const Views w = a.list("out", out), s = a.list("saved", saved);
-  const View rate = a.one("lr", lr);
-  without_gil([&] { dim_reduce_apply(cpu_context(), m, g, p, d, c, w, s, rate); });
+  const Factors rate = factors(a, "lr", lr);
+  without_gil([&] { dim_reduce_apply(a.context(), m, g, p, d, c, w, s, rate); });
 }
 
 void py_loss_scale_update(const Object& scale, const Object& counters, bool overflow, double factor,
@@ -235,7 +254,8 @@ PYBIND11_MODULE(_core, m) {
   m.doc() = "The native ops of boost_ext; see boost_ext.ops for their documentation.";
   m.def("pca_project", &py_pca_project, py::arg("P"), py::arg("grads"), py::arg("out"));
   m.def("pca_back_project", &py_pca_back_project, py::arg("P"), py::arg("vectors"), py::arg("out"));
-  m.def("bfgs_update", &py_bfgs_update, py::arg("B"), py::arg("s"), py::arg("y"), py::arg("eps"));
+  m.def("bfgs_update", &py_bfgs_update, py::arg("B"), py::arg("s"), py::arg("y"), py::arg("eps"),
+        py::arg("out") = py::none());
   m.def("adasum_dots", &py_adasum_dots, py::arg("a"), py::arg("b"), py::arg("out"));
   m.def("adasum_combine", &py_adasum_combine, py::arg("a"), py::arg("b"), py::arg("dots"), py::arg("out"));
   m.def("adasum_pair", &py_adasum_pair, py::arg("a"), py::arg("b"), py::arg("out"));
@@ -253,7 +273,8 @@ PYBIND11_MODULE(_core, m) {
   m.def("accumulate", &py_accumulate, py::arg("accumulators"), py::arg("grads"), py::arg("factor"), py::arg("first"));
   m.def("timestamp", &py_timestamp, py::arg("stamps"), py::arg("slot"));
   m.def("dim_reduce_direction", &py_dim_reduce_direction, py::arg("B"), py::arg("s"), py::arg("gk_last"),
-        py::arg("started"), py::arg("gk"), py::arg("inv_scale"), py::arg("B_next"), py::arg("dk"), py::arg("eps"));
+        py::arg("started"), py::arg("gk"), py::arg("inv_scale"), py::arg("B_next"), py::arg("dk"), py::arg("eps"),
+        py::arg("out") = py::none());
   m.def("dim_reduce_trial", &py_dim_reduce_trial, py::arg("weights"), py::arg("saved"), py::arg("dn"), py::arg("step"),
         py::arg("save"));
   m.def("dim_reduce_apply", &py_dim_reduce_apply, py::arg("momentum"), py::arg("grads"), py::arg("grad_proj"),

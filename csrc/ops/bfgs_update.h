@@ -16,8 +16,14 @@
 namespace boost_ext {
 
 bool bfgs_update(const Context& context, const View& B, const View& s, const View& y, double eps);
+// out: one float32, 1 if it updated, else 0.
+void bfgs_update(const Context& context, const View& B, const View& s, const View& y, double eps, const View& out);
 
 BOOST_EXT_CPU_KERNEL(bool, bfgs_update, const View& B, const View& s, const View& y, double eps)
+
+// The CPU's bits. `updated` may be nothing, if nobody wants it.
+BOOST_EXT_CUDA_KERNEL(bfgs_update, const Context&, const View& B, const View& s, const View& y, double eps,
+                      float* updated)
 
 // Shared with dim_reduce: B is a square floating matrix.
 void require_square(const char* op, const char* arg, const View& B);

@@ -19,7 +19,8 @@
 //   m, proj, dn float32; g float32, float16 or bfloat16; all of the same sizes.
 //
 // Formulas: the dim_reduce section of mindspore.boost's documentation. The gradient enters everything through
-// inv_scale * g, so that a loss scale that is a power of two changes no bit of the result.
+// inv_scale * g, so that a loss scale that is a power of two changes no bit of the result. CUDA: the CPU's bits. rho,
+// inv_scale, step and lr may lie on the device, where nobody checks that they are finite.
 #pragma once
 
 #include "ops/runtime.h"
@@ -28,21 +29,33 @@ namespace boost_ext {
 
 double dim_reduce_direction(const Context& context, const View& B, const View& s, const View& gk_last, bool started,
                             const View& gk, double inv_scale, const View& B_next, const View& dk, double eps);
+// out: one float64, the slope.
+void dim_reduce_direction(const Context& context, const View& B, const View& s, const View& gk_last, bool started,
+                          const View& gk, const Number& inv_scale, const View& B_next, const View& dk, double eps,
+                          const View& out);
 
+// A number that the caller knows, or a float32 array with one element or one for each tensor.
+struct Factors {
+  float value = 0;
+  View at{};
+  bool is_array = false;
+  Factors(float v) : value(v) {}                     // NOLINT: a number is one of them
+  Factors(const View& v) : at(v), is_array(true) {}  // NOLINT: and so is an array
+};
 void dim_reduce_trial(const Context& context, const Views& weights, const Views& saved, const Views& dn,
-                      const View& step, bool save);
+                      const Factors& step, bool save);
 
 struct DimReduceCoefficients {
   double gamma;
   double alpha;
-  double rho;
-  double inv_scale;
+  Number rho;
+  Number inv_scale;
 };
 void dim_reduce_apply(const Context& context, const Views& momentum, const Views& grads, const Views& grad_proj,
                       const Views& dn, const DimReduceCoefficients& c, const Views& out);
 void dim_reduce_apply(const Context& context, const Views& momentum, const Views& grads, const Views& grad_proj,
                       const Views& dn, const DimReduceCoefficients& c, const Views& weights, const Views& saved,
-                      const View& lr);
+                      const Factors& lr);
 
 BOOST_EXT_CPU_KERNEL(double, dim_reduce_direction, const float* B, const float* s, const float* gk_last, bool started,
                      float* gk, float inv_scale, float* B_next, float* dk, std::int64_t k, double eps)
@@ -52,5 +65,14 @@ BOOST_EXT_CPU_KERNEL(void, dim_reduce_trial, const Context&, Tensors weights, Te
 BOOST_EXT_CPU_KERNEL(void, dim_reduce_apply, const Context&, Tensors momentum, Tensors grads, Tensors grad_proj,
                      Tensors dn, const DimReduceCoefficients& c, Tensors out, Tensors saved, const float* lr,
                      std::int64_t lr_stride)
+
+BOOST_EXT_CUDA_KERNEL(dim_reduce_direction, const Context&, const float* B, const float* s, const float* gk_last,
+                      bool started, float* gk, const Number& inv_scale, float* B_next, float* dk, std::int64_t k,
+                      double eps, double* slope)
+BOOST_EXT_CUDA_KERNEL(dim_reduce_trial, const Context&, Tensors weights, Tensors saved, Tensors dn, const Factors& step,
+                      bool save)
+// lr == nullptr: as on the CPU.
+BOOST_EXT_CUDA_KERNEL(dim_reduce_apply, const Context&, Tensors momentum, Tensors grads, Tensors grad_proj, Tensors dn,
+                      const DimReduceCoefficients& c, Tensors out, Tensors saved, const Factors* lr)
 
 }  // namespace boost_ext

@@ -12,10 +12,11 @@ void pca_back_project(const Context& context, const View& P, const Views& vector
   overlap.reads({"vectors", vectors});
   std::vector<std::string> labels(out.size());
   Views flat;
+  Device device = Device::cpu;
   for (std::size_t j = 0; j < out.size(); ++j) {
     labels[j] = text("out[", j, "]");
     const List list{labels[j].c_str(), out[j]};
-    require_cpu(op, {&out[j], &vectors}, {P});
+    device = require_device(op, {&out[j], &vectors}, {P});
     require_floats(op, list);
     require_writables(op, list);
     require_same_sizes(op, list, {"out[0]", out[0]});
@@ -30,7 +31,9 @@ void pca_back_project(const Context& context, const View& P, const Views& vector
     require_size(op, name, vectors[j], P.rows);
   }
   overlap.check();
-  BOOST_EXT_CPU(pca_back_project)(context, P, vectors, flat, static_cast<std::int64_t>(out[0].size()), n);
+  const auto tensors = static_cast<std::int64_t>(out[0].size());
+  if (device == Device::cuda) return BOOST_EXT_CUDA(pca_back_project)(context, P, vectors, flat, tensors, n);
+  BOOST_EXT_CPU(pca_back_project)(context, P, vectors, flat, tensors, n);
 }
 
 }  // namespace boost_ext

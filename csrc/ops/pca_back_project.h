@@ -6,7 +6,8 @@
 // vectors  J >= 1 arrays (k,), float32
 // out      J lists of tensors, n elements a list, each float32, float16 or bfloat16, written; all lists have the same
 //          sizes in the same order; none may overlap anything else
-// Sums: over the rows of P in their order, float32. n = 0 does nothing; inf and nan propagate.
+// Sums: over the rows of P in their order, float32. n = 0 does nothing; inf and nan propagate. On CUDA one pass over P
+// serves four vectors.
 #pragma once
 
 #include "ops/pca_project.h"
@@ -18,5 +19,8 @@ void pca_back_project(const Context& context, const View& P, const Views& vector
 // `out` is the lists one after the other, `tensors` a list.
 BOOST_EXT_CPU_KERNEL(void, pca_back_project, const Context&, const View& P, Tensors vectors, Tensors out,
                      std::int64_t tensors, std::int64_t n)
+
+BOOST_EXT_CUDA_KERNEL(pca_back_project, const Context&, const View& P, Tensors vectors, Tensors out,
+                      std::int64_t tensors, std::int64_t n)
 
 }  // namespace boost_ext

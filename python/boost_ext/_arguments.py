@@ -75,13 +75,13 @@ def integer(op: str, arg: str, value: Any) -> int:
 
 
 def factors(op: str, arg: str, value: Any) -> Any:
-    """A number as the float32 array that the native op takes."""
+    """A number as a float that float32 holds; what is no number is the array with one for each tensor."""
     if isinstance(value, bool) or not isinstance(value, (Real, np.number)):
         return value
     with np.errstate(over="ignore"):
-        result = np.array([number(op, arg, value)], np.float32)
-    if not np.isfinite(result[0]):
-        raise ValueError(f"{op}: {arg} must be finite, got {result[0]}")
+        result = float(np.float32(number(op, arg, value)))
+    if not math.isfinite(result):
+        raise ValueError(f"{op}: {arg} must be finite, got {result}")
     return result
 
 

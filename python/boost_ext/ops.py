@@ -18,16 +18,16 @@ the argument, what was expected and what it got. A refused call has written noth
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 
 from boost_ext import _core
-from boost_ext._arguments import Array, Arrays, empty_like, factors, integer, number
+from boost_ext._arguments import Array, Arrays, empty_like, integer, number
 from boost_ext.adafactor import adafactor_step
 from boost_ext.clipping import clip_by_global_norm
 from boost_ext.curvature import *  # noqa: F403
 from boost_ext.curvature import __all__ as _CURVATURE
+from boost_ext.dimension_reduction import *  # noqa: F403
+from boost_ext.dimension_reduction import __all__ as _DIMENSION_REDUCTION
 from boost_ext.finiteness import FiniteReport, TensorReport, unscale_and_check
 from boost_ext.lars import lars_ratios
 from boost_ext.optimizer_ops import *  # noqa: F403
@@ -42,73 +42,18 @@ __all__ = [
     "adasum_combine",
     "adasum_dots",
     "adasum_pair",
-    "bfgs_update",
     "centralize",
     "clip_by_global_norm",
     "dequantize_state",
-    "dim_reduce_apply",
-    "dim_reduce_direction",
-    "dim_reduce_trial",
     "global_norm",
     "lars_ratios",
     "loss_scale_update",
-    "pca_back_project",
-    "pca_project",
     "quantize_state",
     "unscale_and_check",
     *_CURVATURE,
+    *_DIMENSION_REDUCTION,
     *_STEPS,
 ]
-
-
-def pca_project(P: Array, grads: Arrays, out: Array | None = None) -> Array:
-    """Project gradients onto the rows of ``P``: ``out = P @ concatenate([g.ravel() for g in grads])``.
-
-    Source: dimension-reduced training, ``grad_k = pca_mat . grad`` (mindspore.boost documentation, ``dim_reduce``).
-
-    Args:
-        P: ``(k, n)`` matrix.
-        grads: tensors with n elements together, in the order of P's columns.
-        out: ``(k,)`` float32; a new NumPy array if None.
-
-    Returns:
-        ``out``. Sums run in float32 lanes over blocks of 4096 elements, and over the blocks in float64.
-    """
-    return _core.pca_project(P, grads, out)
-
-
-def pca_back_project(P: Array, vectors: Sequence[Array], out: Sequence[Arrays]) -> Sequence[Arrays]:
-    """Map coordinates back to tensors, for several vectors in one pass over ``P``.
-
-    ``out[j] = P.T @ vectors[j]``, split over the tensors of ``out[j]`` in order.
-
-    Args:
-        P: ``(k, n)`` matrix.
-        vectors: J arrays ``(k,)`` of float32.
-        out: J lists of writable tensors in the parameters' shapes, n elements a list; all lists have the same sizes.
-
-    Returns:
-        ``out``.
-    """
-    _core.pca_back_project(P, vectors, out)
-    return out
-
-
-def bfgs_update(B: Array, s: Array, y: Array, eps: float = 1e-20) -> bool:
-    """Update the inverse-Hessian approximation ``B`` in place (Nocedal & Wright, eq. 6.17).
-
-    If ``y @ s > eps``: ``B = (I - rho s y^T) B (I - rho y s^T) + rho s s^T`` with ``rho = 1 / (y @ s)``.
-
-    Args:
-        B: symmetric ``(k, k)``, float32 or float64; stays symmetric to the last bit.
-        s: ``(k,)`` step, of B's dtype.
-        y: ``(k,)`` difference of gradients, of B's dtype.
-        eps: smallest curvature ``y @ s`` that is used.
-
-    Returns:
-        Whether B was updated.
-    """
-    return _core.bfgs_update(B, s, y, number("bfgs_update", "eps", eps))
 
 
 def adasum_dots(a: Arrays, b: Arrays, out: Array | None = None) -> Array:
@@ -198,107 +143,6 @@ def accumulate(accumulators: Arrays, grads: Arrays, factor: float, first: bool =
     """
     _core.accumulate(accumulators, grads, number("accumulate", "factor", factor), bool(first))
     return accumulators
-
-
-def dim_reduce_direction(
-    B: Array,
-    s: Array,
-    gk_last: Array,
-    started: bool,
-    gk: Array,
-    B_next: Array,
-    dk: Array,
-    *,
-    inv_scale: float = 1.0,
-    eps: float = 1e-20,
-) -> float:
-    """Propose the quasi-Newton direction of a dimension-reduced step; nothing is committed.
-
-    ``gk *= inv_scale``; ``B_next`` is ``B``, updated with ``s`` and ``y = gk - gk_last`` when ``started``
-    (:func:`bfgs_update`); ``dk = -B_next @ gk``.
-
-    Args:
-        B: symmetric ``(k, k)`` float32.
-        s: ``(k,)`` float32, the last accepted step.
-        gk_last: ``(k,)`` float32, the projected gradient before that step.
-        started: whether ``s`` and ``gk_last`` hold a step yet.
-        gk: ``(k,)`` float32, the projection of the scaled gradient; unscaled in place.
-        B_next: ``(k, k)`` float32, written.
-        dk: ``(k,)`` float32, written.
-        inv_scale: the reciprocal of the loss scale.
-        eps: as in :func:`bfgs_update`.
-
-    Returns:
-        The slope ``gk @ dk``, negative for a direction of descent.
-    """
-    op = "dim_reduce_direction"
-    scale, curvature = number(op, "inv_scale", inv_scale), number(op, "eps", eps)
-    return _core.dim_reduce_direction(B, s, gk_last, bool(started), gk, scale, B_next, dk, curvature)
-
-
-def dim_reduce_trial(weights: Arrays, saved: Arrays, dn: Arrays, step: float | Array, *, save: bool = False) -> Arrays:
-    """Move the weights to a point of the line search: ``weights = saved + step * dn``.
-
-    Args:
-        weights: tensors, written.
-        saved: tensors like ``weights``. With ``save`` they first receive the weights.
-        dn: float32 tensors of the same sizes, the direction ``P.T @ dk``.
-        step: learning rate times rho^m: a number, or a float32 array with one element or one for each tensor. 0
-            restores the bits of ``saved``.
-        save: store the weights first.
-
-    Returns:
-        ``weights``.
-    """
-    _core.dim_reduce_trial(weights, saved, dn, factors("dim_reduce_trial", "step", step), bool(save))
-    return weights
-
-
-def dim_reduce_apply(
-    momentum: Arrays,
-    grads: Arrays,
-    grad_proj: Arrays,
-    dn: Arrays,
-    out: Arrays,
-    *,
-    gamma: float,
-    alpha: float,
-    rho: float,
-    inv_scale: float = 1.0,
-    saved: Arrays | None = None,
-    lr: float | Array | None = None,
-) -> Arrays:
-    """Residual momentum and the step of dimension-reduced training, in one pass.
-
-    ``momentum = gamma * momentum + inv_scale * grads - grad_proj`` and ``delta = alpha * momentum - rho * dn``
-    (mindspore.boost documentation, ``dim_reduce``). Without ``saved``, ``out = delta``, for an optimizer to apply; with
-    it, ``out = saved - lr * delta``: the weights themselves.
-
-    Args:
-        momentum: float32 tensors, written.
-        grads: tensors of the same sizes, as the backward pass left them.
-        grad_proj: float32 tensors, ``P.T @ gk``.
-        dn: float32 tensors, ``P.T @ dk``.
-        out: float32 tensors (may be ``grad_proj``), or with ``saved`` the weights.
-        gamma: decay of the momentum.
-        alpha: weight of the residual.
-        rho: accepted step length of the line search, 0 if none was.
-        inv_scale: the reciprocal of the loss scale.
-        saved: the weights before the line search, like ``out``; may be ``out``.
-        lr: learning rate, with ``saved`` only: a number, or a float32 array with one element or one for each tensor.
-            1 if None.
-
-    Returns:
-        ``out``.
-    """
-    op = "dim_reduce_apply"
-    if saved is None and lr is not None:
-        raise ValueError(f"{op}: lr must come with saved, the weights that it moves, got lr alone")
-    rate = factors(op, "lr", 1.0 if lr is None else lr) if saved is not None else None
-    scale = number(op, "inv_scale", inv_scale)
-    decay, share, step = number(op, "gamma", gamma), number(op, "alpha", alpha), number(op, "rho", rho)
-    _core.dim_reduce_apply(momentum, grads, grad_proj, dn, out, decay, share, step, scale, saved, rate)
-    return out
 
 
 def loss_scale_update(

@@ -165,7 +165,7 @@ void test_dim_reduce(const Context& context, DType dtype, std::int64_t n, std::m
   proj.fill(random);
   rates.fill(0.25);
   const std::vector<double> momentum = values(m);
-  const DimReduceCoefficients c{0.5, 2, 0.25, 0.125};
+  const DimReduceCoefficients c{0.5, 2, {0.25, {}}, {0.125, {}}};
   dim_reduce_apply(context, {m.view()}, {g.view()}, {proj.view()}, {dn.view()}, c, {w.view()}, {saved.view()},
                    rates.view());
   right = true;

@@ -34,7 +34,7 @@ class PcaBackProject(NativeCell):
 
 
 def _bfgs_update(B: Tensor, s: Tensor, y: Tensor, eps: Tensor) -> bool:
-    return _core.bfgs_update(B, s, y, number(eps))
+    return bool(_core.bfgs_update(B, s, y, number(eps)))
 
 
 class BfgsUpdate(NativeCell):
