@@ -118,20 +118,28 @@ py::object Arrays::capsule_of(const Name& arg, py::handle object, bool on_device
   }
 }
 
-void Arrays::see_device(py::handle object, int device_id) {
-  if (on_device_) return;
+void Arrays::see_device(py::handle object, const View& v) {
+  if (on_device_ && (has_elements_ || v.size == 0)) return;
   on_device_ = true;
-  device_context_.device_id = device_id;
-  device_context_.stream = current_stream(object, device_id);
+  has_elements_ = v.size > 0;
+  device_context_.device_id = v.device_id;
+  device_context_.stream = current_stream(object, v.device_id);
+}
+
+// What is still to happen to an array happens first.
+void Arrays::see_work_of(const Context& context) {
+  if (context.stream != device_context_.stream) cuda::order_after(device_context_.stream, context);
 }
 
 View Arrays::from_cuda(const Name& arg, py::handle object) {
   View v;
   v.device = Device::cuda;
   if (cuda::build() == nullptr) return v;
-  v = from_cuda_array_interface(op_, arg, object);
-  see_device(object, v.device_id);
-  return v;
+  CudaArray array = from_cuda_array_interface(op_, arg, object);
+  see_device(object, array.view);
+  if (array.names_stream && array.view.size > 0) see_work_of({array.view.device_id, array.stream});
+  shapes_[count_] = std::move(array.shape);
+  return array.view;
 }
 
 Context Arrays::context() const { return on_device_ ? device_context_ : cpu_context(); }
@@ -139,6 +147,7 @@ Context Arrays::context() const { return on_device_ ? device_context_ : cpu_cont
 Number Arrays::number(const char* arg, py::handle object) {
   if (PyFloat_Check(object.ptr()) || PyLong_Check(object.ptr())) return {object.cast<double>(), {}};
   const View v = one(arg, object);
+  if (v.device != Device::cpu && cuda::build() == nullptr) return {0, v};  // for the op to refuse
   require_dtype(op_, arg, v, DType::f32);
   require_size(op_, arg, v, 1);
   if (v.device != Device::cpu) return {0, v};
@@ -155,6 +164,26 @@ View Arrays::result(const char* arg, py::handle out, DType dtype, std::vector<st
   else
     keep = py::array(py::dtype(name(dtype)), std::move(shape));
   return one(arg, keep);
+}
+
+std::vector<std::int64_t> Arrays::shape_of(std::size_t i, py::handle object, const View& v) const {
+  if (!shapes_[i].empty() || v.ndim == 0) return shapes_[i];
+  return object.attr("shape").cast<std::vector<std::int64_t>>();
+}
+
+// The arrays of `model` are the first of the call.
+Views Arrays::results(const char* arg, py::handle out, py::handle model, const Views& like, py::object& keep) {
+  keep = py::reinterpret_borrow<py::object>(out);
+  if (!out.is_none()) return list(arg, out);
+  if (!on_device_) return {};
+  const bool alone = !PyList_Check(model.ptr()) && !PyTuple_Check(model.ptr());
+  py::list arrays;
+  for (std::size_t i = 0; i < like.size(); ++i) {
+    const py::object item = alone ? py::reinterpret_borrow<py::object>(model) : py::object(model[py::int_(i)]);
+    arrays.append(DeviceArray(op_, device_context_, like[i].dtype, shape_of(i, item, like[i])));
+  }
+  keep = alone ? py::object(arrays[0]) : arrays;
+  return list(arg, keep);
 }
 
 View Arrays::from_dlpack(const Name& arg, py::handle object) {
@@ -176,7 +205,8 @@ View Arrays::from_dlpack(const Name& arg, py::handle object) {
   if (on_device) {
     v.device = Device::cuda;
     v.device_id = static_cast<int>(where.second);
-    see_device(object, v.device_id);
+    v.size = 1;  // as far as is known yet
+    see_device(object, v);
   }
   py::object capsule = capsule_of(arg, object, on_device);
   const dlpack::Tensor* t = nullptr;
@@ -193,6 +223,7 @@ View Arrays::from_dlpack(const Name& arg, py::handle object) {
   alive_.push_back(std::move(capsule));
   set_dtype(v, t->dtype);
   v.set_shape(t->ndim, [t](int d) { return t->shape[d]; });
+  shapes_[count_].assign(t->shape, t->shape + t->ndim);
   if (v.size > 0) require_contiguous(op_, arg, contiguous(*t));
   v.data = static_cast<char*>(t->data) + t->byte_offset;
   require_aligned(op_, arg,
@@ -202,9 +233,11 @@ View Arrays::from_dlpack(const Name& arg, py::handle object) {
 
 View Arrays::view(const Name& arg, py::handle object) {
   alive_.push_back(py::reinterpret_borrow<py::object>(object));  // a list may lose its items during the call
+  shapes_.resize(count_ + 1);
   const View v = convert(arg, object);
+  ++count_;
   // A MindSpore tensor that only has an initializer yet, for one.
-  require(v.size == 0 || v.data != nullptr || v.device != Device::cpu, op_, ": ", arg,
+  require(v.size == 0 || v.data != nullptr || v.device == Device::ascend, op_, ": ", arg,
           " must have its memory allocated, got an array without (a lazily initialised tensor needs init_data())");
   return v;
 }
@@ -219,9 +252,11 @@ View Arrays::convert(const Name& arg, py::handle object) {
       return from_dlpack(arg, object);
     case Kind::ours: {
       const auto& array = object.cast<const DeviceArray&>();
-      see_device(object, array.context().device_id);
-      if (array.context().stream != device_context_.stream) cuda::order_after(device_context_.stream, array.context());
-      return array.view();
+      const View v = array.view();
+      see_device(object, v);
+      see_work_of(array.context());
+      shapes_[count_] = array.shape();
+      return v;
     }
     case Kind::cuda:
       return from_cuda(arg, object);

@@ -26,6 +26,10 @@ class Arrays {
   View result(const char* arg, pybind11::handle out, DType dtype, std::vector<std::int64_t> shape,
               pybind11::object& keep);
 
+  // `out`, or if it is None and the others are on a device, new arrays like those of `model`, which are `like`, there.
+  Views results(const char* arg, pybind11::handle out, pybind11::handle model, const Views& like,
+                pybind11::object& keep);
+
   // Where the arrays are, by the first of them on a device.
   bool on_device() const { return on_device_; }
   Context context() const;
@@ -38,11 +42,16 @@ class Arrays {
   View from_dlpack(const Name& arg, pybind11::handle object);
   View from_cuda(const Name& arg, pybind11::handle object);
   pybind11::object capsule_of(const Name& arg, pybind11::handle object, bool on_device);
-  void see_device(pybind11::handle object, int device_id);
+  void see_device(pybind11::handle object, const View& v);
+  void see_work_of(const Context& context);
+  std::vector<std::int64_t> shape_of(std::size_t i, pybind11::handle object, const View& v) const;
 
   const char* op_;
   bool on_device_ = false;
+  bool has_elements_ = false;  // the array that said where: one without elements may lie anywhere
   Context device_context_;
+  std::size_t count_ = 0;                          // of arrays so far
+  std::vector<std::vector<std::int64_t>> shapes_;  // of these, where they are no NumPy's or MindSpore's
   bool on_device_known_ = false;  // MindSpore's tensors are all on one device; to ask costs as much as the pointer
   Device mindspore_device_ = Device::cpu;
   std::vector<pybind11::object> alive_;  // the arrays, and DLPack capsules, whose destructor gives the tensor back

@@ -38,54 +38,83 @@ bool starts(const std::string& module, const char* package) {
 
 }  // namespace
 
-View from_cuda_array_interface(const char* op, const Name& arg, py::handle object) {
-  View v;
+CudaArray from_cuda_array_interface(const char* op, const Name& arg, py::handle object) {
+  CudaArray result;
+  View& v = result.view;
   v.device = Device::cuda;
-  const auto refuse = [&](const char* what) {
+  const auto refuse = [&](const std::string& what) {
     throw TypeError(text(op, ": ", arg, " must have a valid __cuda_array_interface__, got ", what));
   };
   const py::object got = object.attr("__cuda_array_interface__");
   if (!py::isinstance<py::dict>(got)) refuse("something else than a dict");
   const py::dict interface = got;
   for (const char* key : {"shape", "typestr", "data", "version"}) {
-    if (!interface.contains(key)) refuse(text("none without ", key).c_str());
+    if (!interface.contains(key)) refuse(text("none without ", key));
   }
-  if (interface.contains("mask")) require(interface["mask"].is_none(), op, ": ", arg, " must have no mask, got one");
+  const auto integers = [&](const char* key) {
+    const py::object value = interface[key];
+    if (!py::isinstance<py::tuple>(value)) refuse(text("a ", key, " that is no tuple"));
+    try {
+      return value.cast<std::vector<std::int64_t>>();
+    } catch (const py::cast_error&) { refuse(text("a ", key, " of other things than integers")); }
+    return std::vector<std::int64_t>();
+  };
+  const py::object mask = interface.contains("mask") ? py::object(interface["mask"]) : py::none();
+  require(mask.is_none(), op, ": ", arg, " must have no mask, got one");
+  if (!py::isinstance<py::str>(interface["typestr"])) refuse("a typestr that is no string");
   const auto typestr = interface["typestr"].cast<std::string>();
   require(typestr.empty() || typestr[0] != '>', op, ": ", arg, " must be in native byte order, got ", typestr);
   v.dtype = dtype_of(typestr);
   if (v.dtype == DType::other) set_other(v, typestr);
-  const auto data = interface["data"].cast<std::pair<std::uintptr_t, bool>>();
+  std::pair<std::uintptr_t, bool> data;
+  try {
+    data = interface["data"].cast<std::pair<std::uintptr_t, bool>>();
+  } catch (const py::cast_error&) { refuse("data that are no address and a bool"); }
   v.data = reinterpret_cast<void*>(data.first);
   v.writable = !data.second;
-  const auto shape = interface["shape"].cast<py::tuple>();
-  const auto extent = [](const py::tuple& of, std::size_t d) { return of[d].cast<std::int64_t>(); };
-  v.set_shape(static_cast<int>(shape.size()), [&](int d) { return extent(shape, static_cast<std::size_t>(d)); });
-  if (interface.contains("strides") && !interface["strides"].is_none() && v.size > 0) {
-    const auto strides = interface["strides"].cast<py::tuple>();
+  result.shape = integers("shape");
+  for (std::int64_t extent : result.shape) {
+    if (extent < 0) refuse("a negative extent");
+  }
+  const std::vector<std::int64_t>& shape = result.shape;
+  v.set_shape(static_cast<int>(shape.size()), [&](int d) { return shape[static_cast<std::size_t>(d)]; });
+  if (interface.contains("strides") && !interface["strides"].is_none()) {
+    const std::vector<std::int64_t> strides = integers("strides");
+    if (strides.size() != shape.size()) refuse("strides of another length than its shape");
     std::int64_t expected = item_size(v.dtype);
-    for (std::size_t d = shape.size(); d-- > 0;) {
-      require(extent(shape, d) == 1 || extent(strides, d) == expected, op, ": ", arg,
-              " must be C-contiguous, got a strided array");
-      expected *= extent(shape, d);
+    for (std::size_t d = shape.size(); d-- > 0 && v.size > 0 && v.dtype != DType::other;) {
+      require(shape[d] == 1 || strides[d] == expected, op, ": ", arg, " must be C-contiguous, got a strided array");
+      expected *= shape[d];
     }
   }
   if (v.dtype != DType::other) {
     require(data.first % static_cast<std::uintptr_t>(item_size(v.dtype)) == 0, op, ": ", arg,
             " must be aligned to its element size, got an unaligned array");
   }
-  if (v.size > 0) v.device_id = cuda::device_of(v.data);
-  return v;
+  if (interface.contains("stream") && !interface["stream"].is_none()) {
+    try {
+      result.stream = stream_numbered(interface["stream"].cast<std::uintptr_t>());
+    } catch (const py::cast_error&) { refuse("a stream that is no integer"); }
+    result.names_stream = true;
+  }
+  if (v.size > 0 && v.data != nullptr) v.device_id = cuda::device_of(v.data);
+  return result;
 }
 
 void* current_stream(py::handle object, int device_id) {
   if (chosen) return stream_numbered(*chosen);
-  const auto module = py::str(py::type::handle_of(object).attr("__module__")).cast<std::string>();
-  if (starts(module, "torch")) {
+  // A class of the user's may be a tensor by inheritance.
+  bool torch = false, cupy = false;
+  for (py::handle base : py::type::handle_of(object).attr("__mro__")) {
+    const auto module = py::str(base.attr("__module__")).cast<std::string>();
+    torch = torch || starts(module, "torch");
+    cupy = cupy || starts(module, "cupy");
+  }
+  if (torch) {
     const py::object stream = py::module_::import("torch").attr("cuda").attr("current_stream")(device_id);
     return reinterpret_cast<void*>(stream.attr("cuda_stream").cast<std::uintptr_t>());
   }
-  if (starts(module, "cupy")) {
+  if (cupy) {
     const py::object stream = py::module_::import("cupy").attr("cuda").attr("get_current_stream")(device_id);
     return reinterpret_cast<void*>(stream.attr("ptr").cast<std::uintptr_t>());
   }
@@ -103,8 +132,11 @@ py::object set_stream(const py::object& stream) {
   const py::object before = chosen ? py::object(py::int_(*chosen)) : py::object(py::none());
   if (stream.is_none())
     chosen.reset();
+  else if (!PyLong_Check(stream.ptr()))
+    throw TypeError(text("cuda.stream: pointer must be an integer, got ", Py_TYPE(stream.ptr())->tp_name));
   else
-    chosen = stream.cast<std::uintptr_t>();
+    chosen = PyLong_AsSize_t(stream.ptr());
+  if (PyErr_Occurred() != nullptr) throw py::error_already_set();
   return before;
 }
 

@@ -3,12 +3,20 @@
 
 #include <pybind11/pybind11.h>
 
+#include <vector>
+
 #include "ops/tensor.h"
 
 namespace boost_ext {
 
 // https://numba.readthedocs.io/en/stable/cuda/cuda_array_interface.html, versions 2 and 3.
-View from_cuda_array_interface(const char* op, const Name& arg, pybind11::handle object);
+struct CudaArray {
+  View view;
+  std::vector<std::int64_t> shape;
+  bool names_stream = false;
+  void* stream = nullptr;  // what is on it by now happens before the array is ready
+};
+CudaArray from_cuda_array_interface(const char* op, const Name& arg, pybind11::handle object);
 
 // The stream that the caller works on: that of boost_ext.cuda.stream(), where one is set; the current one of the
 // array's framework (PyTorch, CuPy); the one that the array names; else the legacy default stream.

@@ -53,6 +53,14 @@ py::capsule capsule(const char* name, std::shared_ptr<DeviceArray::Memory> memor
   return py::reinterpret_steal<py::capsule>(object);
 }
 
+std::pair<std::int64_t, std::int64_t> pair(const char* arg, const py::object& value) {
+  try {
+    return value.cast<std::pair<std::int64_t, std::int64_t>>();
+  } catch (const py::cast_error&) {
+    throw TypeError(text("DeviceArray: ", arg, " must be two integers, got ", py::repr(value).cast<std::string>()));
+  }
+}
+
 }  // namespace
 
 DeviceArray::DeviceArray(const char* op, const Context& context, DType dtype, std::vector<std::int64_t> shape)
@@ -95,12 +103,17 @@ py::dict DeviceArray::cuda_array_interface() const {
 }
 
 py::capsule DeviceArray::dlpack(const py::object& stream, const py::object& max_version) const {
-  const std::int64_t number = stream.is_none() ? 1 : stream.cast<std::int64_t>();
+  if (!stream.is_none() && !PyLong_Check(stream.ptr())) {
+    throw TypeError(text("DeviceArray: stream must be an integer or None, got ", Py_TYPE(stream.ptr())->tp_name));
+  }
+  const std::int64_t number = stream.is_none() ? 1 : PyLong_AsLongLong(stream.ptr());
+  if (PyErr_Occurred() != nullptr) throw py::error_already_set();
+  require(number >= -1, "DeviceArray: stream must be a CUDA stream, or -1, got ", number);
   if (number != -1) {
     void* waiting = number == 1 ? nullptr : reinterpret_cast<void*>(static_cast<std::uintptr_t>(number));
     if (waiting != memory_->context.stream) cuda::order_after(waiting, memory_->context);
   }
-  const bool versioned = !max_version.is_none() && max_version.cast<std::pair<int, int>>().first >= 1;
+  const bool versioned = !max_version.is_none() && pair("max_version", max_version).first >= 1;
   return versioned ? capsule<dlpack::ManagedVersioned>("dltensor_versioned", memory_, dtype_, shape_)
                    : capsule<dlpack::Managed>("dltensor", memory_, dtype_, shape_);
 }
@@ -119,8 +132,17 @@ void define_device_array(py::module_& m) {
            [](const DeviceArray& self) { return py::make_tuple(int{dlpack::kCuda}, self.context().device_id); })
       .def(
           "__dlpack__",
-          [](const DeviceArray& self, const py::object& stream, const py::object& max_version, const py::object&,
-             const py::object&) { return self.dlpack(stream, max_version); },
+          [](const DeviceArray& self, const py::object& stream, const py::object& max_version, const py::object& where,
+             const py::object& copy) {
+            const std::pair<std::int64_t, std::int64_t> here{dlpack::kCuda, self.context().device_id};
+            if (!where.is_none() && pair("dl_device", where) != here) {
+              throw py::buffer_error("DeviceArray: dl_device must be where the array is, got another device");
+            }
+            if (!copy.is_none() && py::bool_(copy)) {
+              throw py::buffer_error("DeviceArray: copy must be False or None, got True");
+            }
+            return self.dlpack(stream, max_version);
+          },
           py::kw_only(), py::arg("stream") = py::none(), py::arg("max_version") = py::none(),
           py::arg("dl_device") = py::none(), py::arg("copy") = py::none())
       .def("numpy", &DeviceArray::numpy)

@@ -56,24 +56,32 @@ Object py_bfgs_update(const Object& B, const Object& s, const Object& y, double 
   return result;
 }
 
-void py_adasum_dots(const Object& x, const Object& y, const Object& out) {
+Object py_adasum_dots(const Object& x, const Object& y, const Object& out) {
   Arrays args("adasum_dots");
   const Views a = args.list("a", x), b = args.list("b", y);
-  const View d = args.one("out", out);
-  without_gil([&] { adasum_dots(cpu_context(), a, b, d); });
+  Object result;
+  const View d = args.result("out", out, DType::f64, {static_cast<std::int64_t>(a.size()), 3}, result);
+  without_gil([&] { adasum_dots(args.context(), a, b, d); });
+  return result;
 }
 
-void py_adasum_combine(const Object& x, const Object& y, const Object& dots, const Object& out) {
+Object py_adasum_combine(const Object& x, const Object& y, const Object& dots, const Object& out) {
   Arrays args("adasum_combine");
-  const Views a = args.list("a", x), b = args.list("b", y), o = args.list("out", out);
+  const Views a = args.list("a", x), b = args.list("b", y);
+  Object result;
+  const Views o = args.results("out", out, x, a, result);
   const View d = args.one("dots", dots);
-  without_gil([&] { adasum_combine(cpu_context(), a, b, d, o); });
+  without_gil([&] { adasum_combine(args.context(), a, b, d, o); });
+  return result;
 }
 
-void py_adasum_pair(const Object& x, const Object& y, const Object& out) {
+Object py_adasum_pair(const Object& x, const Object& y, const Object& out) {
   Arrays args("adasum_pair");
-  const Views a = args.list("a", x), b = args.list("b", y), o = args.list("out", out);
-  without_gil([&] { adasum_pair(cpu_context(), a, b, o); });
+  const Views a = args.list("a", x), b = args.list("b", y);
+  Object result;
+  const Views o = args.results("out", out, x, a, result);
+  without_gil([&] { adasum_pair(args.context(), a, b, o); });
+  return result;
 }
 
 // On a device, and with `out`: the flag, or with `report` a pair of it and the rows. Else what was found.
@@ -114,10 +122,17 @@ bool py_check_report(const Object& grads, double inv_scale, const Object& report
   return without_gil([&] { return check(cpu_context(), g, inv_scale, r); });
 }
 
-double py_clip_by_global_norm(const Object& grads, double clip_norm, double scale) {
+Object py_clip_by_global_norm(const Object& grads, double clip_norm, const Object& scale, const Object& out) {
   Arrays a("clip_by_global_norm");
   const Views g = a.list("grads", grads);
-  return without_gil([&] { return clip_by_global_norm(cpu_context(), g, {clip_norm, scale}); });
+  const Number by = a.number("scale", scale);
+  if (!a.on_device() && out.is_none()) {
+    return py::float_(without_gil([&] { return clip_by_global_norm(a.context(), g, {clip_norm, by.value}); }));
+  }
+  Object result;
+  const View o = a.result("out", out, DType::f64, {1}, result);
+  without_gil([&] { clip_by_global_norm(a.context(), g, clip_norm, by, o); });
+  return result;
 }
 
 bool py_check_and_clip(const Object& grads, double scale, double clip_norm, double own_scale, const Object& report,
@@ -141,9 +156,9 @@ Object py_global_norm(const Object& tensors, const Object& out) {
 void py_centralize(const Object& grads, const Object& out) {
   Arrays a("centralize");
   const Views g = a.list("grads", grads);
-  if (out.is_none()) return without_gil([&] { centralize(cpu_context(), g); });
+  if (out.is_none()) return without_gil([&] { centralize(a.context(), g); });
   const Views o = a.list("out", out);
-  without_gil([&] { centralize(cpu_context(), g, o); });
+  without_gil([&] { centralize(a.context(), g, o); });
 }
 
 void py_accumulate(const Object& accumulators, const Object& grads, double factor, bool first) {
@@ -203,10 +218,12 @@ void py_dim_reduce_apply(const Object& momentum, const Object& grads, const Obje
   without_gil([&] { dim_reduce_apply(a.context(), m, g, p, d, c, w, s, rate); });
 }
 
-void py_loss_scale_update(const Object& scale, const Object& counters, bool overflow, double factor,
+void py_loss_scale_update(const Object& scale, const Object& counters, const Object& overflow, double factor,
                           std::int64_t window, double max_scale) {
   Arrays a("loss_scale_update");
-  loss_scale_update(a.one("scale", scale), a.one("counters", counters), overflow, {factor, window, max_scale});
+  const View s = a.one("scale", scale), c = a.one("counters", counters);
+  const Number found = a.number("overflow", overflow);
+  loss_scale_update(a.context(), s, c, found, {factor, window, max_scale});
 }
 
 bool py_group_unscale_and_check(const Object& grads, const Object& groups, const Object& scales, const Object& found,
@@ -256,16 +273,17 @@ PYBIND11_MODULE(_core, m) {
   m.def("pca_back_project", &py_pca_back_project, py::arg("P"), py::arg("vectors"), py::arg("out"));
   m.def("bfgs_update", &py_bfgs_update, py::arg("B"), py::arg("s"), py::arg("y"), py::arg("eps"),
         py::arg("out") = py::none());
-  m.def("adasum_dots", &py_adasum_dots, py::arg("a"), py::arg("b"), py::arg("out"));
-  m.def("adasum_combine", &py_adasum_combine, py::arg("a"), py::arg("b"), py::arg("dots"), py::arg("out"));
-  m.def("adasum_pair", &py_adasum_pair, py::arg("a"), py::arg("b"), py::arg("out"));
+  m.def("adasum_dots", &py_adasum_dots, py::arg("a"), py::arg("b"), py::arg("out") = py::none());
+  m.def("adasum_combine", &py_adasum_combine, py::arg("a"), py::arg("b"), py::arg("dots"), py::arg("out") = py::none());
+  m.def("adasum_pair", &py_adasum_pair, py::arg("a"), py::arg("b"), py::arg("out") = py::none());
   define_adasum_part(m);
   m.def("unscale_and_check", &py_unscale_and_check, py::arg("grads"), py::arg("inv_scale"), py::arg("report"),
         py::arg("out") = py::none());
   m.def("unscale_and_check_report", &py_unscale_and_check_report, py::arg("grads"), py::arg("inv_scale"),
         py::arg("report"));
   m.def("check_report", &py_check_report, py::arg("grads"), py::arg("inv_scale"), py::arg("report"));
-  m.def("clip_by_global_norm", &py_clip_by_global_norm, py::arg("grads"), py::arg("clip_norm"), py::arg("scale"));
+  m.def("clip_by_global_norm", &py_clip_by_global_norm, py::arg("grads"), py::arg("clip_norm"), py::arg("scale"),
+        py::arg("out") = py::none());
   m.def("check_and_clip", &py_check_and_clip, py::arg("grads"), py::arg("scale"), py::arg("clip_norm"),
         py::arg("own_scale"), py::arg("report"), py::arg("norm"), py::arg("divisor"));
   m.def("global_norm", &py_global_norm, py::arg("tensors"), py::arg("out") = py::none());

@@ -31,7 +31,7 @@ void require_dots(const char* op, const char* arg, const Views& a, const View& d
 
 void adasum_dots(const Context& context, const Views& a, const Views& b, const View& out) {
   const char* op = "adasum_dots";
-  require_cpu(op, {&a, &b}, {out});
+  const Device device = require_device(op, {&a, &b}, {out});
   require_pair(op, a, b);
   require_dots(op, "out", a, out);
   require_writable(op, "out", out);
@@ -40,28 +40,33 @@ void adasum_dots(const Context& context, const Views& a, const Views& b, const V
   overlap.reads({"b", b});
   overlap.writes("out", out);
   overlap.check();
-  BOOST_EXT_CPU(adasum_dots)(context, a, b, static_cast<double*>(out.data));
+  auto* dots = static_cast<double*>(out.data);
+  if (device == Device::cuda) return BOOST_EXT_CUDA(adasum_dots)(context, a, b, dots);
+  BOOST_EXT_CPU(adasum_dots)(context, a, b, dots);
 }
 
 void adasum_combine(const Context& context, const Views& a, const Views& b, const View& dots, const Views& out) {
   const char* op = "adasum_combine";
-  require_cpu(op, {&a, &b, &out}, {dots});
+  const Device device = require_device(op, {&a, &b, &out}, {dots});
   require_pair(op, a, b);
   require_dots(op, "dots", a, dots);
   Overlap overlap(op);
   require_out(op, a, b, out, overlap);
   overlap.reads("dots", dots);
   overlap.check();
-  BOOST_EXT_CPU(adasum_combine)(context, a, b, static_cast<const double*>(dots.data), out);
+  const auto* rows = static_cast<const double*>(dots.data);
+  if (device == Device::cuda) return BOOST_EXT_CUDA(adasum_combine)(context, a, b, rows, out);
+  BOOST_EXT_CPU(adasum_combine)(context, a, b, rows, out);
 }
 
 void adasum_pair(const Context& context, const Views& a, const Views& b, const Views& out) {
   const char* op = "adasum_pair";
-  require_cpu(op, {&a, &b, &out});
+  const Device device = require_device(op, {&a, &b, &out});
   require_pair(op, a, b);
   Overlap overlap(op);
   require_out(op, a, b, out, overlap);
   overlap.check();
+  if (device == Device::cuda) return BOOST_EXT_CUDA(adasum_pair)(context, a, b, out);
   std::vector<double> dots(3 * a.size());
   BOOST_EXT_CPU(adasum_dots)(context, a, b, dots.data());
   BOOST_EXT_CPU(adasum_combine)(context, a, b, dots.data(), out);

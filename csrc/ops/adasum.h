@@ -24,4 +24,8 @@ void adasum_pair(const Context& context, const Views& a, const Views& b, const V
 BOOST_EXT_CPU_KERNEL(void, adasum_dots, const Context&, Tensors a, Tensors b, double* dots)
 BOOST_EXT_CPU_KERNEL(void, adasum_combine, const Context&, Tensors a, Tensors b, const double* dots, Tensors out)
 
+BOOST_EXT_CUDA_KERNEL(adasum_dots, const Context&, Tensors a, Tensors b, double* dots)
+BOOST_EXT_CUDA_KERNEL(adasum_combine, const Context&, Tensors a, Tensors b, const double* dots, Tensors out)
+BOOST_EXT_CUDA_KERNEL(adasum_pair, const Context&, Tensors a, Tensors b, Tensors out)
+
 }  // namespace boost_ext

@@ -4,7 +4,7 @@ namespace boost_ext {
 
 void centralize(const Context& context, const Views& grads) {
   const char* op = "centralize";
-  require_cpu(op, {&grads});
+  const Device device = require_device(op, {&grads});
   require_floats(op, {"grads", grads});
   require_writables(op, {"grads", grads});
   const std::vector<std::size_t> first = first_occurrence(grads);
@@ -22,6 +22,7 @@ void centralize(const Context& context, const Views& grads) {
     if (grads[i].ndim >= 2 && grads[i].size > 0) matrices.push_back(grads[i]);
   }
   overlap.check();
+  if (device == Device::cuda) return BOOST_EXT_CUDA(centralize)(context, matrices, matrices);
   if (!matrices.empty()) BOOST_EXT_CPU(centralize)(context, matrices, matrices);
 }
 
@@ -29,7 +30,7 @@ void centralize(const Context& context, const Views& grads, const Views& out) {
   const char* op = "centralize";
   const List from{"grads", grads};
   const List to{"out", out};
-  require_cpu(op, {&grads, &out});
+  const Device device = require_device(op, {&grads, &out});
   require_floats(op, from);
   require_same_count(op, to, from);
   require_same_sizes(op, to, from);
@@ -45,6 +46,7 @@ void centralize(const Context& context, const Views& grads, const Views& out) {
     read.push_back(grads[i]);
     written.push_back(out[i]);
   }
+  if (device == Device::cuda) return BOOST_EXT_CUDA(centralize)(context, read, written);
   if (!read.empty()) BOOST_EXT_CPU(centralize)(context, read, written);
 }
 

@@ -19,4 +19,6 @@ void centralize(const Context& context, const Views& grads, const Views& out);
 
 BOOST_EXT_CPU_KERNEL(void, centralize, const Context&, Tensors grads, Tensors out)
 
+BOOST_EXT_CUDA_KERNEL(centralize, const Context&, Tensors grads, Tensors out)
+
 }  // namespace boost_ext

@@ -38,11 +38,40 @@ double clip_by_global_norm(const Context& context, const Views& grads, const Cli
   return norm;
 }
 
+void clip_by_global_norm(const Context& context, const Views& grads, double clip_norm, const Number& scale,
+                         const View& out) {
+  const char* op = "clip_by_global_norm";
+  require_settings(op, {clip_norm, scale.on_device() ? 1 : scale.value});
+  const Device device = require_device(op, {&grads}, {scale.at, out});
+  const List list{"grads", grads};
+  require_floats(op, list);
+  require_writables(op, list);
+  require_dtype(op, "out", out, DType::f64);
+  require_size(op, "out", out, 1);
+  require_writable(op, "out", out);
+  const std::vector<std::size_t> first = first_occurrence(grads);
+  Views distinct;
+  Overlap overlap(op);
+  overlap.writes("out", out);
+  overlap.reads("scale", scale.at);
+  for (std::size_t i = 0; i < grads.size(); ++i) {
+    if (first[i] != i) continue;
+    distinct.push_back(grads[i]);
+    overlap.writes(Name("grads", static_cast<std::int64_t>(i)), grads[i]);
+  }
+  overlap.check();
+  auto* norm = static_cast<double*>(out.data);
+  if (device == Device::cuda)
+    return BOOST_EXT_CUDA(clip_by_global_norm)(context, grads, distinct, clip_norm, scale, norm);
+  *norm = clip_by_global_norm(context, grads, {clip_norm, scale.value});
+}
+
 bool check_and_clip(const Context& context, const Views& grads, double scale, const ClipSettings& settings,
                     const View& report, const View& norm, const View& divisor) {
   const char* op = "clip_by_global_norm";
   require_settings(op, settings);
   require(std::isfinite(scale) && scale > 0, op, ": scale must be finite and > 0, got ", scale);
+  require_cpu(op, {&grads}, {report, norm, divisor});
   require_number(op, "norm", norm);
   require_number(op, "divisor", divisor);
   std::vector<double> squares;

@@ -7,8 +7,9 @@
 // grads      float32, float16 or bfloat16, any shapes; written only if the norm is finite and above clip_norm
 // scale      finite and > 0: what the gradients are too large by, and stay so
 // clip_norm  finite and > 0
-// The norm is float64, the factor float32. A tensor that is listed more than once counts, and is written, as that of
-// unscale_and_check is.
+// The norm is float64, the factor float32. A tensor that is listed more than once counts each time, and is written
+// once. On a device `scale` may be there, too: nobody checks it, and whatever makes no norm of it leaves the gradients
+// alone.
 #pragma once
 
 #include "ops/runtime.h"
@@ -22,11 +23,18 @@ struct ClipSettings {
 
 // Returns the norm from before; inf or nan if some element is.
 double clip_by_global_norm(const Context& context, const Views& grads, const ClipSettings& settings);
+// The same with everything on a device: `out`, one float64, is the norm.
+void clip_by_global_norm(const Context& context, const Views& grads, double clip_norm, const Number& scale,
+                         const View& out);
 
 // Reads only: whether some element is inf or nan, with the report of `check`, and in the same read the norm of the
 // gradients over scale and over settings.scale, and what they have to be divided by so that they are clipped, and
 // without `scale`. `norm` and `divisor` are float32 of size 1.
 bool check_and_clip(const Context& context, const Views& grads, double scale, const ClipSettings& settings,
                     const View& report, const View& norm, const View& divisor);
+
+// distinct: the tensors of grads, those that are listed again once.
+BOOST_EXT_CUDA_KERNEL(clip_by_global_norm, const Context&, Tensors grads, Tensors distinct, double clip_norm,
+                      const Number& scale, double* norm)
 
 }  // namespace boost_ext

@@ -6,8 +6,14 @@
 namespace boost_ext {
 
 void loss_scale_update(const View& scale, const View& counters, bool overflow, const LossScaleRule& rule) {
+  require_cpu("loss_scale_update", {}, {scale, counters});
+  loss_scale_update(cpu_context(), scale, counters, Number{overflow ? 1.0 : 0.0, {}}, rule);
+}
+
+void loss_scale_update(const Context& context, const View& scale, const View& counters, const Number& overflow,
+                       const LossScaleRule& rule) {
   const char* op = "loss_scale_update";
-  require_cpu(op, {}, {scale, counters});
+  const Device device = require_device(op, {}, {scale, counters, overflow.at});
   require_dtype(op, "scale", scale, DType::f32);
   require_size(op, "scale", scale, 1);
   require_writable(op, "scale", scale);
@@ -21,16 +27,19 @@ void loss_scale_update(const View& scale, const View& counters, bool overflow, c
   Overlap overlap(op);
   overlap.writes("scale", scale);
   overlap.writes("counters", counters);
+  overlap.reads("overflow", overflow.at);
   overlap.check();
+  auto* const number = static_cast<float*>(scale.data);
+  auto* const counter = static_cast<std::int32_t*>(counters.data);
+  if (device == Device::cuda) return BOOST_EXT_CUDA(loss_scale_update)(context, number, counter, overflow, rule);
 
   // A handful of scalars: no kernel of its own on a CPU.
-  float& value = *static_cast<float*>(scale.data);
+  float& value = *number;
   require(std::isfinite(value) && value >= 1, op, ": scale must be finite and >= 1, got ", value);
-  auto* const counter = static_cast<std::int32_t*>(counters.data);
   std::int32_t& iteration = counter[0];
   std::int32_t& last = counter[1];
   std::int32_t& bad = counter[2];
-  if (overflow) {
+  if (overflow.value != 0) {
     value = static_cast<float>(std::max(value / rule.factor, 1.0));
     last = iteration;
     ++bad;

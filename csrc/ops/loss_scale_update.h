@@ -9,7 +9,10 @@
 // ICLR 2018, section 3.2.
 // scale     one float32, finite and >= 1, written
 // counters  (3,) int32, written: iteration (from 1), last overflow or growth, consecutive overflows
-// More than 1000 overflows in a row: std::runtime_error, since such a training does not train.
+// overflow  known to the caller; or one float32 on the device of the others: other than 0, as unscale_and_check leaves
+//           it in `found`
+// More than 1000 overflows in a row: std::runtime_error, since such a training does not train. On a device nobody is
+// told, since nobody waits: counters[2] says it to whoever reads it. Nor is the scale checked there.
 #pragma once
 
 #include "ops/runtime.h"
@@ -24,5 +27,10 @@ struct LossScaleRule {
   double max_scale;
 };
 void loss_scale_update(const View& scale, const View& counters, bool overflow, const LossScaleRule& rule);
+void loss_scale_update(const Context& context, const View& scale, const View& counters, const Number& overflow,
+                       const LossScaleRule& rule);
+
+BOOST_EXT_CUDA_KERNEL(loss_scale_update, const Context&, float* scale, std::int32_t* counters, const Number& overflow,
+                      const LossScaleRule& rule)
 
 }  // namespace boost_ext

@@ -155,10 +155,10 @@ Device require_device(const char* op, std::initializer_list<const Views*> lists,
   const View* first = nullptr;
   const auto see = [&](const View& v) {
     if (v.size == 0 && v.device == Device::cpu) return;
-    if (first == nullptr) first = &v;
+    if (first == nullptr || (first->size == 0 && first->device == v.device)) first = &v;
     const bool with_id = v.device == first->device;
-    require(with_id && v.device_id == first->device_id, op, ": all arguments must live on one device, got ",
-            place(*first, with_id), " and ", place(v, with_id));
+    require(with_id && (v.size == 0 || v.device_id == first->device_id), op,
+            ": all arguments must live on one device, got ", place(*first, with_id), " and ", place(v, with_id));
     if (!built(v.device)) {
       throw std::runtime_error(text(op, ": got ", name(v.device), " arrays, but this build has no ", name(v.device),
                                     " kernels (see boost_ext.build_info())"));

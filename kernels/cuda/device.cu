@@ -21,6 +21,7 @@ constexpr bool kEmulated = false;
 }  // namespace
 
 void fail(cudaError_t error, const char* what) {
+  cudaGetLastError();  // reported now: it is not the next launch's
   throw std::runtime_error(text("CUDA: ", what, ": ", cudaGetErrorString(error), " (", cudaGetErrorName(error), ")"));
 }
 
@@ -57,6 +58,7 @@ void release(const Context& context, void* memory) noexcept {
   cudaSetDevice(context.device_id);
   cudaFreeAsync(memory, stream_of(context));
   cudaSetDevice(before);
+  cudaGetLastError();
 }
 
 void download(const Context& context, void* host, const void* memory, std::int64_t bytes) {

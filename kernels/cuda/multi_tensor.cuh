@@ -38,15 +38,21 @@ struct Chunk {
   bool aligned;
 };
 
-template <int kLists> BOOST_EXT_DEVICE Chunk chunk_of(const Table<kLists>& table, std::int64_t block) {
-  int low = 0, high = table.count;  // first[low] <= block < first[high]
+// t where first[t] <= block < first[t + 1]
+BOOST_EXT_DEVICE int tensor_of(const std::int32_t* first, int count, std::int64_t block) {
+  int low = 0, high = count;  // first[low] <= block < first[high]
   while (high - low > 1) {
     const int middle = (low + high) / 2;
-    if (table.first[middle] <= block)
+    if (first[middle] <= block)
       low = middle;
     else
       high = middle;
   }
+  return low;
+}
+
+template <int kLists> BOOST_EXT_DEVICE Chunk chunk_of(const Table<kLists>& table, std::int64_t block) {
+  const int low = tensor_of(table.first, table.count, block);
   const std::int64_t begin = (block - table.first[low]) * kChunk;
   const std::int64_t rest = table.size[low] - begin;
   return {low, begin, static_cast<int>(rest < kChunk ? rest : kChunk), table.aligned[low] != 0};

@@ -22,6 +22,7 @@ __all__ = [
     "is_array",
     "number",
     "numbers",
+    "on_device",
     "scalar",
     "switch",
 ]
@@ -36,12 +37,18 @@ Numbers = float | Sequence[float]
 """One number, or one for each tensor."""
 
 
-def empty_like(op: str, tensors: Any) -> list[npt.NDArray[Any]] | npt.NDArray[Any]:
-    """New arrays for an ``out`` that was left out, where it is clear of which kind."""
+_CUDA = (2, 13)  # the types of devices of DLPack: kDLCUDA, kDLCUDAManaged
+
+
+def empty_like(op: str, tensors: Any) -> list[npt.NDArray[Any]] | npt.NDArray[Any] | None:
+    """New arrays for an ``out`` that was left out, where it is clear of which kind. None on a device: the native op
+    makes them."""
     if isinstance(tensors, np.ndarray):
         return np.empty_like(tensors, order="C")
     if isinstance(tensors, (list, tuple)) and all(isinstance(t, np.ndarray) for t in tensors):
         return [np.empty_like(t, order="C") for t in tensors]
+    if on_device(tensors):
+        return None
     raise ValueError(f"{op}: out must be given unless a holds NumPy arrays, got {type(tensors).__name__}")
 
 
@@ -64,6 +71,18 @@ def scalar(op: str, arg: str, value: Any) -> Any:
 
 def is_array(value: Any) -> bool:
     return hasattr(value, "__dlpack__") or hasattr(value, "__cuda_array_interface__")
+
+
+def on_device(value: Any) -> bool:
+    """Whether an array, or one of a list of them, lies on a CUDA device."""
+    if isinstance(value, (list, tuple)):
+        return any(map(on_device, value))
+    if isinstance(value, (np.ndarray, np.generic)) or not is_array(value):
+        return False
+    try:
+        return int(value.__dlpack_device__()[0]) in _CUDA
+    except (AttributeError, TypeError, ValueError, IndexError):  # a wrong one is for the native op to refuse
+        return hasattr(value, "__cuda_array_interface__")
 
 
 def integer(op: str, arg: str, value: Any) -> int:

@@ -18,10 +18,10 @@ the argument, what was expected and what it got. A refused call has written noth
 
 from __future__ import annotations
 
-import numpy as np
+from collections.abc import Sequence
 
 from boost_ext import _core
-from boost_ext._arguments import Array, Arrays, empty_like, integer, number
+from boost_ext._arguments import Array, Arrays, empty_like, integer, number, on_device
 from boost_ext.adafactor import adafactor_step
 from boost_ext.clipping import clip_by_global_norm
 from boost_ext.curvature import *  # noqa: F403
@@ -64,12 +64,9 @@ def adasum_dots(a: Arrays, b: Arrays, out: Array | None = None) -> Array:
     Args:
         a: tensors.
         b: tensors of the same sizes and dtypes.
-        out: ``(T, 3)`` float64; a new NumPy array if None.
+        out: ``(T, 3)`` float64; if None a new NumPy array, or one on the device where ``a`` is.
     """
-    if out is None:
-        out = np.empty((len(a) if isinstance(a, (list, tuple)) else 1, 3), np.float64)
-    _core.adasum_dots(a, b, out)
-    return out
+    return _core.adasum_dots(a, b, out)
 
 
 def adasum_combine(a: Arrays, b: Arrays, dots: Array, out: Arrays | None = None) -> Arrays:
@@ -79,8 +76,7 @@ def adasum_combine(a: Arrays, b: Arrays, dots: Array, out: Arrays | None = None)
     """
     if out is None:
         out = empty_like("adasum_combine", a)
-    _core.adasum_combine(a, b, dots, out)
-    return out
+    return _core.adasum_combine(a, b, dots, out)
 
 
 def adasum_pair(a: Arrays, b: Arrays, out: Arrays | None = None) -> Arrays:
@@ -92,15 +88,15 @@ def adasum_pair(a: Arrays, b: Arrays, out: Arrays | None = None) -> Arrays:
     Args:
         a: tensors.
         b: tensors of the same sizes and dtypes.
-        out: tensors like ``a``; may be ``a`` or ``b`` themselves. New NumPy arrays if None and ``a`` are NumPy arrays.
+        out: tensors like ``a``; may be ``a`` or ``b`` themselves. New arrays if None and ``a`` are NumPy arrays or on a
+            device.
 
     Returns:
         ``out``.
     """
     if out is None:
         out = empty_like("adasum_pair", a)
-    _core.adasum_pair(a, b, out)
-    return out
+    return _core.adasum_pair(a, b, out)
 
 
 def global_norm(tensors: Arrays, *, out: Array | None = None) -> float | Array:
@@ -148,7 +144,7 @@ def accumulate(accumulators: Arrays, grads: Arrays, factor: float, first: bool =
 def loss_scale_update(
     scale: Array,
     counters: Array,
-    overflow: bool,
+    overflow: bool | Array,
     *,
     factor: float = 2.0,
     window: int = 2000,
@@ -162,14 +158,17 @@ def loss_scale_update(
     Args:
         scale: one float32.
         counters: ``(3,)`` int32: iteration (from 1), iteration of the last change, consecutive overflows.
-        overflow: whether this step overflowed.
+        overflow: whether this step overflowed. On a device also one float32 there, as :func:`unscale_and_check` gives
+            it: other than 0 if so.
         factor: finite and > 1.
         window: >= 1.
         max_scale: finite and >= 1.
 
     Raises:
-        RuntimeError: at the 1001st overflow in a row.
+        RuntimeError: at the 1001st overflow in a row; not on a device, where nobody waits to be told: ``counters[2]``
+            is how many there were. Nor is the scale checked there.
     """
     op = "loss_scale_update"
     growth, bound = number(op, "factor", factor), number(op, "max_scale", max_scale)
-    _core.loss_scale_update(scale, counters, bool(overflow), growth, integer(op, "window", window), bound)
+    found = overflow if on_device(overflow) else bool(overflow)
+    _core.loss_scale_update(scale, counters, found, growth, integer(op, "window", window), bound)

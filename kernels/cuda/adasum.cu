@@ -1,0 +1,97 @@
+// See ops/adasum.h.
+#include "multi_tensor.cuh"
+#include "ops/adasum.h"
+
+namespace boost_ext::cuda {
+namespace {
+
+struct Dots {
+  double ab, aa, bb;
+};
+
+BOOST_EXT_DEVICE Dots both(const Dots& x, const Dots& y) { return {x.ab + y.ab, x.aa + y.aa, x.bb + y.bb}; }
+
+__global__ void dot_blocks(const __grid_constant__ Table<2> table, Dots* partial) {
+  const Chunk chunk = chunk_of(table, blockIdx.x);
+  const void* a = table.data[0][chunk.t];
+  const void* b = table.data[1][chunk.t];
+  const DType type = table.type(0, chunk.t);
+  Dots dots{0, 0, 0};
+  each_pack(chunk, [&](std::int64_t i, int n) {
+    const Pack x = load_pack(a, type, i, n, chunk.aligned);
+    const Pack y = load_pack(b, type, i, n, chunk.aligned);
+#pragma unroll
+    for (int j = 0; j < kPack; ++j) {
+      const double p = x.v[j], q = y.v[j];
+      dots = both(dots, {p * q, p * p, q * q});
+    }
+  });
+  dots = reduce_block(dots, both);
+  if (threadIdx.x == 0) partial[table.block + blockIdx.x] = dots;
+}
+
+// One block a tensor.
+__global__ void add_dots(const __grid_constant__ Table<2> table, const Dots* partial, double* out) {
+  const int t = static_cast<int>(blockIdx.x);
+  Dots dots{0, 0, 0};
+  for (std::int64_t b = table.first[t] + threadIdx.x; b < table.first[t + 1]; b += kThreads) {
+    dots = both(dots, partial[table.block + b]);
+  }
+  dots = reduce_block(dots, both);
+  if (threadIdx.x != 0) return;
+  double* row = out + 3 * static_cast<std::int64_t>(table.tensor + t);
+  row[0] = dots.ab;
+  row[1] = dots.aa;
+  row[2] = dots.bb;
+}
+
+BOOST_EXT_DEVICE float coefficient(double ab, double norm2) {
+  return norm2 == 0 ? 1.0F : static_cast<float>(1 - ab / (2 * norm2));
+}
+
+__global__ void combine_blocks(const __grid_constant__ Table<3> table, const double* dots) {
+  // From the end, of which most is still in the cache when the dots were taken just before.
+  const Chunk chunk = chunk_of(table, table.blocks() - 1 - static_cast<std::int64_t>(blockIdx.x));
+  __shared__ float coefficients[2];
+  if (threadIdx.x < 2) {
+    const double* row = dots + 3 * static_cast<std::int64_t>(table.tensor + chunk.t);
+    coefficients[threadIdx.x] = coefficient(row[0], row[1 + threadIdx.x]);
+  }
+  __syncthreads();
+  const float ca = coefficients[0], cb = coefficients[1];
+  const DType type = table.type(0, chunk.t);
+  each_pack(chunk, [&](std::int64_t i, int n) {
+    Pack x = load_pack(table.data[0][chunk.t], type, i, n, chunk.aligned);
+    const Pack y = load_pack(table.data[1][chunk.t], type, i, n, chunk.aligned);
+#pragma unroll
+    for (int j = 0; j < kPack; ++j) x.v[j] = ca * x.v[j] + cb * y.v[j];
+    store_pack(table.data[2][chunk.t], type, i, n, chunk.aligned, x);
+  });
+}
+
+}  // namespace
+
+void adasum_dots(const Context& context, Tensors a, Tensors b, double* dots) {
+  const OnDevice device(context);
+  const Workspace<Dots> partial(context, blocks_of(a));
+  each_launch<2>({a, b}, [&](const Table<2>& table) {
+    launch(context, dot_blocks, table.blocks(), kThreads, table, partial.get());
+    launch(context, add_dots, table.count, kThreads, table, partial.get(), dots);
+  });
+}
+
+void adasum_combine(const Context& context, Tensors a, Tensors b, const double* dots, Tensors out) {
+  const OnDevice device(context);
+  each_launch<3>({a, b, out}, [&](const Table<3>& table) {
+    launch(context, combine_blocks, table.blocks(), kThreads, table, dots);
+  });
+}
+
+void adasum_pair(const Context& context, Tensors a, Tensors b, Tensors out) {
+  const OnDevice device(context);
+  const Workspace<double> dots(context, 3 * a.count);
+  adasum_dots(context, a, b, dots.get());
+  adasum_combine(context, a, b, dots.get(), out);
+}
+
+}  // namespace boost_ext::cuda

@@ -1,0 +1,72 @@
+// See ops/clip_by_global_norm.h.
+#include "multi_tensor.cuh"
+#include "ops/clip_by_global_norm.h"
+#include "ops/global_norm.h"
+
+namespace boost_ext::cuda {
+namespace {
+
+constexpr double kLeastNormal = 1.1754943508222875e-38;  // of float32
+constexpr double kLeastSubnormal = 1.401298464324817e-45;
+constexpr double kTwo64 = 18446744073709551616.0;
+constexpr std::int64_t kMostClippers = 4096;  // blocks: some rounds of all that a GPU runs at a time
+
+// g <- (g * first) * second. A factor below the normal numbers is two, as on the CPU: it would lose its last bits.
+struct Factor {
+  float first, second;
+};
+
+// The norm, and what the gradients are multiplied with: 1 if they are short enough, or not finite.
+__global__ void find_factor(const double* squares, std::int64_t count, double clip_norm, Scalar scale, double exact,
+                            double* out, Factor* factor) {
+  double sum = 0;
+  for (std::int64_t i = threadIdx.x; i < count; i += kThreads) sum += squares[i];
+  sum = sum_block(sum);
+  if (threadIdx.x != 0) return;
+  const double norm = sqrt(sum) / (scale.device != nullptr ? static_cast<double>(scale.get()) : exact);
+  *out = norm;
+  *factor = {1, 1};
+  if (!(norm > clip_norm) || isinf(norm)) return;
+  const double wanted = clip_norm / norm < kLeastSubnormal ? kLeastSubnormal : clip_norm / norm;
+  const bool twice = wanted < kLeastNormal;
+  *factor = {twice ? static_cast<float>(1 / kTwo64) : 1.0F, static_cast<float>(twice ? wanted * kTwo64 : wanted)};
+}
+
+// Blocks go on from chunk to chunk, so that few of them come and go where nothing is to be done.
+__global__ void clip_blocks(const __grid_constant__ Table<1> table, const Factor* factor) {
+  const Factor by = *factor;
+  if (by.second == 1) return;
+  for (std::int64_t b = blockIdx.x; b < table.blocks(); b += gridDim.x) {
+    // From the end, of which most is still in the cache from the norm.
+    const Chunk chunk = chunk_of(table, table.blocks() - 1 - b);
+    void* grads = table.data[0][chunk.t];
+    const DType type = table.type(0, chunk.t);
+    each_pack(chunk, [&](std::int64_t i, int n) {
+      Pack g = load_pack(grads, type, i, n, chunk.aligned);
+#pragma unroll
+      for (int j = 0; j < kPack; ++j) {
+        if (by.first != 1) g.v[j] = rounded(type, by.first * g.v[j]);
+        g.v[j] = by.second * g.v[j];
+      }
+      store_pack(grads, type, i, n, chunk.aligned, g);
+    });
+  }
+}
+
+}  // namespace
+
+void clip_by_global_norm(const Context& context, Tensors grads, Tensors distinct, double clip_norm, const Number& scale,
+                         double* norm) {
+  const OnDevice device(context);
+  const Workspace<double> squares(context, grads.count);
+  const Workspace<Factor> factor(context, 1);
+  sums_of_squares(context, grads, squares.get());
+  launch(context, find_factor, 1, kThreads, squares.get(), grads.count, clip_norm, Scalar(scale), scale.value, norm,
+         factor.get());
+  each_launch<1>({distinct}, [&](const Table<1>& table) {
+    const std::int64_t blocks = table.blocks() < kMostClippers ? table.blocks() : kMostClippers;
+    launch(context, clip_blocks, blocks, kThreads, table, factor.get());
+  });
+}
+
+}  // namespace boost_ext::cuda
