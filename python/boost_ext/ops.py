@@ -18,8 +18,6 @@ the argument, what was expected and what it got. A refused call has written noth
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from boost_ext import _core
 from boost_ext._arguments import Array, Arrays, empty_like, integer, number, on_device
 from boost_ext.adafactor import adafactor_step
