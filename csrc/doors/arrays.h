@@ -32,6 +32,7 @@ class Arrays {
 
   // Where the arrays are, by the first of them on a device.
   bool on_device() const { return on_device_; }
+  bool on_ascend() const { return on_device_ && mindspore_device_ == Device::ascend; }
   Context context() const;
 
  private:
@@ -44,6 +45,7 @@ class Arrays {
   pybind11::object capsule_of(const Name& arg, pybind11::handle object, bool on_device);
   void see_device(pybind11::handle object, const View& v);
   void see_work_of(const Context& context);
+  void require_results(const char* arg) const;
   std::vector<std::int64_t> shape_of(std::size_t i, pybind11::handle object, const View& v) const;
 
   const char* op_;
@@ -54,6 +56,7 @@ class Arrays {
   std::vector<std::vector<std::int64_t>> shapes_;  // of these, where they are no NumPy's or MindSpore's
   bool on_device_known_ = false;  // MindSpore's tensors are all on one device; to ask costs as much as the pointer
   Device mindspore_device_ = Device::cpu;
+  int mindspore_device_id_ = 0;
   std::vector<pybind11::object> alive_;  // the arrays, and DLPack capsules, whose destructor gives the tensor back
 };
 

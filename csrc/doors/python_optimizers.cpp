@@ -26,7 +26,7 @@ void py_optimizer_step(const Object& weights, const Object& masters, const Objec
   for (py::handle item : state) s.push_back(a.list(state_name(known, s.size()), item));
   const std::vector<Views> c = scales.is_none() ? std::vector<Views>() : a.lists("scales", scales);
   const StepSettings all{which, settings..., {}};
-  without_gil([&] { optimizer_step(cpu_context(), all, w, m, g, s, c); });
+  without_gil([&] { optimizer_step(a.context(), all, w, m, g, s, c); });
 }
 
 template <class... Settings>
@@ -63,6 +63,7 @@ void py_packed_step(const py::args& parts) {
     const Views some = a.list("gradients", part);
     all.insert(all.end(), some.begin(), some.end());
   }
+  require_cpu("optimizer_step", {&all});  // what is packed is read here
   without_gil([&] { packed_step(all); });
 }
 
@@ -79,6 +80,7 @@ void py_lars(const Object& weights, const Object& grads, const Object& ratios, d
 void py_packed_lars(const Object& arrays) {
   Arrays a("lars");
   const Views all = a.list("arrays", arrays);
+  require_cpu("lars", {&all});
   without_gil([&] { packed_lars(all); });
 }
 

@@ -198,8 +198,8 @@ std::vector<std::uint64_t> keys_of(const StepSettings& s, std::size_t count) {
 }
 
 // The call of the kernel, once the arguments are checked.
-void run(const Context& context, const StepSettings& settings, const Views& weights, const Views& masters,
-         const Views& grads, const std::vector<Views>& state, const std::vector<Views>& scales,
+void run(Device device, const Context& context, const StepSettings& settings, const Views& weights,
+         const Views& masters, const Views& grads, const std::vector<Views>& state, const std::vector<Views>& scales,
          const std::vector<std::uint64_t>& keys) {
   const Spread spread(settings, weights);
   Views wide = weights, narrow(weights.size());
@@ -226,6 +226,7 @@ void run(const Context& context, const StepSettings& settings, const Views& weig
                      {}};
   std::copy(settings.hyper.begin(), settings.hyper.end(), step.settings.hyper);  // as many as require_hyper has allowed
   step.settings.step = settings.step;
+  if (device == Device::ascend) return BOOST_EXT_ASCEND(optimizer_step)(context, settings.rule, step);
   BOOST_EXT_CPU(optimizer_step)(context, settings.rule, step);
 }
 
@@ -251,10 +252,10 @@ Rule find_rule(const std::string& name) {
 void optimizer_step(const Context& context, const StepSettings& settings, const Views& weights, const Views& masters,
                     const Views& grads, const std::vector<Views>& state, const std::vector<Views>& scales) {
   const char* op = facts(settings.rule).op;
-  require_cpu(op, {&weights, &grads});
-  for (const Views& views : state) require_cpu(op, {&weights, &views});
-  for (const Views& views : scales) require_cpu(op, {&weights, &views});
-  if (!masters.empty()) require_cpu(op, {&weights, &masters});
+  const Device device = require_any_device(op, {&weights, &grads, &masters});
+  for (const Views& views : state) require_any_device(op, {&weights, &views});
+  for (const Views& views : scales) require_any_device(op, {&weights, &views});
+  if (device == Device::cuda) require_cpu(op, {&weights});
   const List w{"params", weights};
   const List g{"grads", grads};
   require_floats(op, w);
@@ -264,7 +265,7 @@ void optimizer_step(const Context& context, const StepSettings& settings, const 
   Overlap overlap(op);
   overlap.reads(g);
   require_written(settings, false, weights, masters, state, scales, overlap);
-  run(context, settings, weights, masters, grads, state, scales, keys_of(settings, weights.size()));
+  run(device, context, settings, weights, masters, grads, state, scales, keys_of(settings, weights.size()));
 }
 
 void optimizer_step_rows(const Context& context, const StepSettings& settings, const View& weights, const View& master,
@@ -331,7 +332,7 @@ void optimizer_step_rows(const Context& context, const StepSettings& settings, c
     g.ndim = weights.ndim;
     grads.push_back(g);
   }
-  run(context, settings, rows, master_rows, grads, state_rows, {}, keys);
+  run(Device::cpu, context, settings, rows, master_rows, grads, state_rows, {}, keys);
 }
 
 }  // namespace boost_ext
