@@ -93,17 +93,15 @@ View Arrays::from_mindspore(const Name& arg, py::handle object) {
   v.set_shape(static_cast<int>(shape.size()),
               [&](int d) { return shape[static_cast<std::size_t>(d)].cast<std::int64_t>(); });
   if (v.size > 0) require_contiguous(op_, arg, call(2).ptr() == Py_True);
-  if (!on_device_known_) {
+  const bool with_ascend = ascend::build() != nullptr;
+  if (!on_device_known_ || with_ascend) {
     const auto device = py::cast<std::string>(get(4));
-    if (device.compare(0, 6, "Ascend") == 0) {
-      mindspore_device_ = Device::ascend;
-      mindspore_device_id_ = ascend_device_id(device);
-    }
+    mindspore_device_ = device.compare(0, 6, "Ascend") == 0 ? Device::ascend : Device::cpu;
+    if (mindspore_device_ == Device::ascend) v.device_id = ascend_device_id(device);
     on_device_known_ = true;
   }
   v.device = mindspore_device_;
-  v.device_id = mindspore_device_id_;
-  if (v.device == Device::ascend && ascend::build() != nullptr) see_device(object, v);
+  if (v.device == Device::ascend && with_ascend) see_device(object, v);
   // Last: this waits for the asynchronous queue, and the pointer is good until the next op is launched.
   v.data = reinterpret_cast<void*>(call(3).cast<std::uintptr_t>());
   return v;
@@ -129,6 +127,7 @@ void Arrays::see_device(py::handle object, const View& v) {
   if (on_device_ && (has_elements_ || v.size == 0)) return;
   on_device_ = true;
   has_elements_ = v.size > 0;
+  on_ascend_ = v.device == Device::ascend;
   device_context_.device_id = v.device_id;
   device_context_.stream =
       v.device == Device::ascend ? current_ascend_stream(op_, object) : current_stream(object, v.device_id);

@@ -32,7 +32,7 @@ class Arrays {
 
   // Where the arrays are, by the first of them on a device.
   bool on_device() const { return on_device_; }
-  bool on_ascend() const { return on_device_ && mindspore_device_ == Device::ascend; }
+  bool on_ascend() const { return on_ascend_; }
   Context context() const;
 
  private:
@@ -54,9 +54,11 @@ class Arrays {
   Context device_context_;
   std::size_t count_ = 0;                          // of arrays so far
   std::vector<std::vector<std::int64_t>> shapes_;  // of these, where they are no NumPy's or MindSpore's
-  bool on_device_known_ = false;  // MindSpore's tensors are all on one device; to ask costs as much as the pointer
+  bool on_ascend_ = false;
+  // Without Ascend kernels MindSpore's tensors are all on one device; to ask costs as much as the pointer. On an NPU
+  // one that was made of host data may still lie on the host.
+  bool on_device_known_ = false;
   Device mindspore_device_ = Device::cpu;
-  int mindspore_device_id_ = 0;
   std::vector<pybind11::object> alive_;  // the arrays, and DLPack capsules, whose destructor gives the tensor back
 };
 

@@ -98,6 +98,7 @@ class Flag {
     Load(sum_.Get<float>(), found_, 0, 1);
     Wait<AscendC::HardEvent::MTE2_S>(pipe_);
     const float sum = sum_.Get<float>().GetValue(0);
+    Wait<AscendC::HardEvent::S_MTE3>(pipe_);
     AscendC::Duplicate(flag_.Get<float>(), sum == 0.0F ? 0.0F : 1.0F, 8);
     Wait<AscendC::HardEvent::V_MTE3>(pipe_);
     Store(found_, 0, flag_.Get<float>(), 1);

@@ -102,7 +102,7 @@ def npu(arrays: list[np.ndarray]) -> list[Tensor]:
 
 def random_tensors(rng: np.random.Generator, dtype: Any) -> list[np.ndarray]:
     """Multiples of 1/8: their sums are exact."""
-    return [(rng.integers(-16, 17, size=shape) / 8).astype(dtype) for shape in ((3, 5), (), (0, 2), (700,))]
+    return [np.asarray(rng.integers(-16, 17, size=shape) / 8, dtype) for shape in ((3, 5), (), (0, 2), (700,))]
 
 
 def copies(arrays: list[np.ndarray]) -> list[np.ndarray]:
@@ -115,7 +115,7 @@ def flag() -> Tensor:
 
 def assert_same(ours: list[np.ndarray], theirs: list[np.ndarray]) -> None:
     for a, b in zip(ours, theirs, strict=True):
-        np.testing.assert_array_equal(a, b)
+        np.testing.assert_array_equal(a.astype(np.float64), b.astype(np.float64))
 
 
 @emulated
@@ -191,7 +191,7 @@ STEPS: dict[str, Callable[..., None]] = {
 @pytest.mark.parametrize("rule", STEPS)
 def test_steps(rng, dtype, rule):
     weights, grads = random_tensors(rng, dtype), random_tensors(rng, dtype)
-    moments, squares = random_tensors(rng, np.float32), [abs(a) for a in random_tensors(rng, np.float32)]
+    moments, squares = random_tensors(rng, np.float32), [np.abs(a, out=a) for a in random_tensors(rng, np.float32)]
     masters = [w.astype(np.float32) for w in weights]
     settings = {"weight_decay": 0.01, "inv_scale": 0.5, "ratio": [1.0, 2.0, 1.0, 0.25]}
     lists = [weights, grads, moments, squares]
@@ -231,11 +231,12 @@ def test_results_are_the_callers(rng):
 def test_what_has_no_kernel():
     a, b = Tensor(np.ones((2, 4), np.float32)), Tensor(np.ones((2, 4), np.float32))
     norm, dots = Tensor(np.ones(1)), Tensor(np.ones((1, 3)))
+    states = [[Tensor(np.zeros((2, 4), np.float32))] for _ in range(2)]
     none = "got Ascend arrays, but this op has no Ascend kernel"
     refused(f"global_norm: {none}", RuntimeError, ops.global_norm, [a], out=norm)
     refused(f"accumulate: {none}", RuntimeError, ops.accumulate, [a], [b], 1.0)
     refused(f"centralize: {none}", RuntimeError, ops.centralize, [a], [b])
-    refused(f"rmsprop_step: {none}", RuntimeError, ops.rmsprop_step, [a], [b], [b], [b], lr=0.1)
+    refused(f"rmsprop_step: {none}", RuntimeError, ops.rmsprop_step, [a], [b], *states, lr=0.1)
     with pytest.raises(RuntimeError, match=r"^adasum_dots: got Ascend arrays, but dots are float64, which no"):
         ops.adasum_dots([a], [b], dots)
     text = "momentum_step: centralize must be False on Ascend, whose kernels form no means, got True for params[0]"
@@ -247,7 +248,8 @@ def test_what_has_no_kernel():
 def test_where_tensors_are(runtime):
     a, out = np.ones(4, np.float32), flag()
     text = "unscale_and_check: all arguments must live on one device, got Ascend and CPU"
-    refused(text, ValueError, ops.unscale_and_check, [Tensor(a), a], 0.5, out=out)
+    for other in (a, Tensor(a, "CPU")):
+        refused(text, ValueError, ops.unscale_and_check, [Tensor(a), other], 0.5, out=out)
     text = "unscale_and_check: Ascend device 5 cannot be used by this process"
     five = "Ascend:5"
     refused(text, RuntimeError, ops.unscale_and_check, [Tensor(a, five)], 0.5, out=Tensor(out.array, five))
