@@ -3,7 +3,7 @@
 PYTHON ?= python3
 VENVS ?= .venvs
 ARGS ?=
-SOURCES := $(shell find CMakeLists.txt pyproject.toml csrc kernels/cuda python -type f -not -name '*.so' -not -path '*/__pycache__/*')
+SOURCES := $(shell find CMakeLists.txt pyproject.toml csrc kernels python -type f -not -name '*.so' -not -path '*/__pycache__/*')
 
 .PHONY: train train-distributed test test-python test-core test-native test-nvcc bench bench-levels lint format clean
 
@@ -19,9 +19,10 @@ test: test-python test-core test-native test-nvcc
 test-python: $(VENVS)/test/installed
 	BOOST_EXT_OBJECTS=$(CURDIR)/build/wheel $(VENVS)/test/bin/python -m pytest -n 2 --dist loadfile $(ARGS)
 
-# The core, without MindSpore, on NumPy 2; and its ops once more on CUDA arrays, whose kernels run on our emulator.
+# The core, without MindSpore, on NumPy 2, with the kernels of devices on our emulators; and its ops once more on CUDA
+# arrays.
 test-core: $(VENVS)/core/installed
-	$(VENVS)/core/bin/python -m pytest -n 2 tests/ops tests/test_pca.py tests/test_pca_file.py -q
+	$(VENVS)/core/bin/python -m pytest -n 2 tests/ops tests/ascend tests/test_pca.py tests/test_pca_file.py -q
 	$(VENVS)/core/bin/python -m pytest -n 2 tests/ops tests/cuda -q --device cuda
 
 # The ops from C++ under the address, undefined-behaviour and thread sanitizers; under the last one for one instruction
@@ -74,10 +75,11 @@ $(VENVS)/train/installed $(VENVS)/test/installed $(VENVS)/bench/installed: $(VEN
 	$(VENVS)/$*/bin/python -m pip install -q '.[$*]'
 	touch $@
 
-# In a build folder of its own, since its CUDA kernels are made for the emulator.
+# In a build folder of its own, since its kernels of devices are made for the emulators.
 $(VENVS)/core/installed: $(SOURCES) | $(VENVS)/core/bin/python
 	$(VENVS)/core/bin/python -m pip install -q . 'numpy>=2' pytest pytest-xdist hypothesis ml_dtypes safetensors scikit-learn \
-	  -C build-dir=build/emulated -C cmake.define.BOOST_EXT_CUDA_EMULATOR=ON -C cmake.define.BOOST_EXT_BASELINE_ONLY=ON
+	  -C build-dir=build/emulated -C cmake.define.BOOST_EXT_CUDA_EMULATOR=ON \
+	  -C cmake.define.BOOST_EXT_ASCEND_EMULATOR=ON -C cmake.define.BOOST_EXT_BASELINE_ONLY=ON
 	touch $@
 
 $(VENVS)/lint/installed: pyproject.toml | $(VENVS)/lint/bin/python

@@ -6,6 +6,7 @@
 #include <cstring>
 #include <utility>
 
+#include "doors/ascend_arrays.h"
 #include "doors/cuda_arrays.h"
 #include "doors/dtypes.h"
 
@@ -94,11 +95,15 @@ View Arrays::from_mindspore(const Name& arg, py::handle object) {
   v.set_shape(static_cast<int>(shape.size()),
               [&](int d) { return shape[static_cast<std::size_t>(d)].cast<std::int64_t>(); });
   if (v.size > 0) require_contiguous(op_, arg, call(2).ptr() == Py_True);
-  if (!on_device_known_) {
-    if (!py::cast<std::string>(get(4)).compare(0, 6, "Ascend")) mindspore_device_ = Device::ascend;
+  const bool with_ascend = ascend::build() != nullptr;
+  if (!on_device_known_ || with_ascend) {
+    const auto device = py::cast<std::string>(get(4));
+    mindspore_device_ = device.compare(0, 6, "Ascend") == 0 ? Device::ascend : Device::cpu;
+    if (mindspore_device_ == Device::ascend) v.device_id = ascend_device_id(device);
     on_device_known_ = true;
   }
   v.device = mindspore_device_;
+  if (v.device == Device::ascend && with_ascend) see_device(object, v);
   // Last: this waits for the asynchronous queue, and the pointer is good until the next op is launched.
   v.data = reinterpret_cast<void*>(call(3).cast<std::uintptr_t>());
   return v;
@@ -124,8 +129,10 @@ void Arrays::see_device(py::handle object, const View& v) {
   if (on_device_ && (has_elements_ || v.size == 0)) return;
   on_device_ = true;
   has_elements_ = v.size > 0;
+  on_ascend_ = v.device == Device::ascend;
   device_context_.device_id = v.device_id;
-  device_context_.stream = current_stream(object, v.device_id);
+  device_context_.stream =
+      v.device == Device::ascend ? current_ascend_stream(op_, object) : current_stream(object, v.device_id);
 }
 
 // What is still to happen to an array happens first.
@@ -156,11 +163,17 @@ Number Arrays::number(const char* arg, py::handle object) {
   return {static_cast<double>(*static_cast<const float*>(v.data)), {}};
 }
 
+// Memory that MindSpore could take over is only MindSpore's to make.
+void Arrays::require_results(const char* arg) const {
+  require(!on_ascend(), op_, ": ", arg, " must be given for Ascend tensors, got none");
+}
+
 View Arrays::result(const char* arg, py::handle out, DType dtype, std::vector<std::int64_t> shape, py::object& keep) {
   if (!out.is_none()) {
     keep = py::reinterpret_borrow<py::object>(out);
     return one(arg, out);
   }
+  require_results(arg);
   if (on_device_)
     keep = py::cast(DeviceArray(op_, device_context_, dtype, std::move(shape)));
   else
@@ -178,6 +191,7 @@ Views Arrays::results(const char* arg, py::handle out, py::handle model, const V
   keep = py::reinterpret_borrow<py::object>(out);
   if (!out.is_none()) return list(arg, out);
   if (!on_device_) return {};
+  require_results(arg);
   const bool alone = !PyList_Check(model.ptr()) && !PyTuple_Check(model.ptr());
   py::list arrays;
   for (std::size_t i = 0; i < like.size(); ++i) {
@@ -239,7 +253,8 @@ View Arrays::view(const Name& arg, py::handle object) {
   const View v = convert(arg, object);
   ++count_;
   // A MindSpore tensor that only has an initializer yet, for one.
-  require(v.size == 0 || v.data != nullptr || v.device == Device::ascend, op_, ": ", arg,
+  const bool is_used = v.device != Device::ascend || ascend::build() != nullptr;
+  require(v.size == 0 || v.data != nullptr || !is_used, op_, ": ", arg,
           " must have its memory allocated, got an array without (a lazily initialised tensor needs init_data())");
   return v;
 }

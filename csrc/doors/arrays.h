@@ -32,6 +32,7 @@ class Arrays {
 
   // Where the arrays are, by the first of them on a device.
   bool on_device() const { return on_device_; }
+  bool on_ascend() const { return on_ascend_; }
   Context context() const;
 
  private:
@@ -44,6 +45,7 @@ class Arrays {
   pybind11::object capsule_of(const Name& arg, pybind11::handle object, bool on_device);
   void see_device(pybind11::handle object, const View& v);
   void see_work_of(const Context& context);
+  void require_results(const char* arg) const;
   std::vector<std::int64_t> shape_of(std::size_t i, pybind11::handle object, const View& v) const;
 
   const char* op_;
@@ -52,7 +54,10 @@ class Arrays {
   Context device_context_;
   std::size_t count_ = 0;                          // of arrays so far
   std::vector<std::vector<std::int64_t>> shapes_;  // of these, where they are no NumPy's or MindSpore's
-  bool on_device_known_ = false;  // MindSpore's tensors are all on one device; to ask costs as much as the pointer
+  bool on_ascend_ = false;
+  // Without Ascend kernels MindSpore's tensors are all on one device; to ask costs as much as the pointer. On an NPU
+  // one that was made of host data may still lie on the host.
+  bool on_device_known_ = false;
   Device mindspore_device_ = Device::cpu;
   std::vector<pybind11::object> alive_;  // the arrays, and DLPack capsules, whose destructor gives the tensor back
 };

@@ -90,6 +90,7 @@ py::object py_unscale_and_check(const Object& grads, const Object& inv_scale, bo
   const Views g = a.list("grads", grads);
   const Number factor = a.number("inv_scale", inv_scale);
   if (a.on_device() || !out.is_none()) {
+    require(!report || !a.on_ascend(), "unscale_and_check: report must be False for Ascend tensors, got True");
     Object flag = out, rows = py::none();
     const View found = a.result("out", out, DType::f32, {1}, flag);
     const View r =
@@ -244,8 +245,14 @@ py::dict build_info() {
   info["version"] = BOOST_EXT_VERSION;
   info["compiler"] = compiler();
   const cuda::Build* gpu = cuda::build();
-  info["backends"] = gpu != nullptr ? std::vector<std::string>{"cpu", "cuda"} : std::vector<std::string>{"cpu"};
+  const ascend::Build* npu = ascend::build();
+  std::vector<std::string> backends{"cpu"};
+  if (gpu != nullptr) backends.emplace_back("cuda");
+  if (npu != nullptr) backends.emplace_back("ascend");
+  info["backends"] = backends;
   info["cuda"] = py::none();
+  info["ascend"] = py::none();
+  if (npu != nullptr) info["ascend"] = py::dict(py::arg("emulated") = npu->emulated);
   if (gpu != nullptr) {
     py::dict d;
     d["runtime"] = gpu->runtime;

@@ -102,6 +102,7 @@ void py_packed_step(const py::args& parts) {
     const Views some = a.list("gradients", part);
     all.insert(all.end(), some.begin(), some.end());
   }
+  require_cpu("optimizer_step", {&all});  // what is packed is read here
   without_gil([&] { packed_step(all); });
 }
 
@@ -128,6 +129,7 @@ Object py_lars(const Object& weights, const Object& grads, const Object& ratios,
 void py_packed_lars(const Object& arrays) {
   Arrays a("lars");
   const Views all = a.list("arrays", arrays);
+  require_cpu("lars", {&all});
   without_gil([&] { packed_lars(all); });
 }
 

@@ -27,11 +27,20 @@ void require_dots(const char* op, const char* arg, const Views& a, const View& d
   require_size(op, arg, dots, 3 * static_cast<std::int64_t>(a.size()));
 }
 
+Device require_device_of_dots(const char* op, std::initializer_list<const Views*> lists, const View& dots) {
+  const Device device = require_any_device(op, lists, {dots});
+  if (device == Device::ascend) {
+    throw std::runtime_error(text(op, ": got Ascend arrays, but dots are float64, which no Ascend kernel computes; ",
+                                  "adasum_pair has one"));
+  }
+  return device;
+}
+
 }  // namespace
 
 void adasum_dots(const Context& context, const Views& a, const Views& b, const View& out) {
   const char* op = "adasum_dots";
-  const Device device = require_device(op, {&a, &b}, {out});
+  const Device device = require_device_of_dots(op, {&a, &b}, out);
   require_pair(op, a, b);
   require_dots(op, "out", a, out);
   require_writable(op, "out", out);
@@ -47,7 +56,7 @@ void adasum_dots(const Context& context, const Views& a, const Views& b, const V
 
 void adasum_combine(const Context& context, const Views& a, const Views& b, const View& dots, const Views& out) {
   const char* op = "adasum_combine";
-  const Device device = require_device(op, {&a, &b, &out}, {dots});
+  const Device device = require_device_of_dots(op, {&a, &b, &out}, dots);
   require_pair(op, a, b);
   require_dots(op, "dots", a, dots);
   Overlap overlap(op);
@@ -61,12 +70,13 @@ void adasum_combine(const Context& context, const Views& a, const Views& b, cons
 
 void adasum_pair(const Context& context, const Views& a, const Views& b, const Views& out) {
   const char* op = "adasum_pair";
-  const Device device = require_device(op, {&a, &b, &out});
+  const Device device = require_any_device(op, {&a, &b, &out});
   require_pair(op, a, b);
   Overlap overlap(op);
   require_out(op, a, b, out, overlap);
   overlap.check();
   if (device == Device::cuda) return BOOST_EXT_CUDA(adasum_pair)(context, a, b, out);
+  if (device == Device::ascend) return BOOST_EXT_ASCEND(adasum_pair)(context, a, b, out);
   std::vector<double> dots(3 * a.size());
   BOOST_EXT_CPU(adasum_dots)(context, a, b, dots.data());
   BOOST_EXT_CPU(adasum_combine)(context, a, b, dots.data(), out);

@@ -26,6 +26,7 @@ BOOST_EXT_CPU_KERNEL(void, adasum_combine, const Context&, Tensors a, Tensors b,
 
 BOOST_EXT_CUDA_KERNEL(adasum_dots, const Context&, Tensors a, Tensors b, double* dots)
 BOOST_EXT_CUDA_KERNEL(adasum_combine, const Context&, Tensors a, Tensors b, const double* dots, Tensors out)
+BOOST_EXT_ASCEND_KERNEL(adasum_pair, const Context&, Tensors a, Tensors b, Tensors out)
 BOOST_EXT_CUDA_KERNEL(adasum_pair, const Context&, Tensors a, Tensors b, Tensors out)
 
 }  // namespace boost_ext

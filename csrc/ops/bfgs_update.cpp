@@ -40,13 +40,14 @@ bool bfgs_update(const Context&, const View& B, const View& s, const View& y, do
 
 void bfgs_update(const Context& context, const View& B, const View& s, const View& y, double eps, const View& out) {
   const char* op = "bfgs_update";
-  const Device device = require_device(op, {}, {B, s, y, out});
+  const Device device = require_any_device(op, {}, {B, s, y, out});
   Overlap overlap = require_update(op, B, s, y, eps);
   require_dtype(op, "out", out, DType::f32);
   require_size(op, "out", out, 1);
   require_writable(op, "out", out);
   overlap.writes("out", out);
   overlap.check();
+  if (device == Device::ascend) return BOOST_EXT_ASCEND(bfgs_update)(context, B, s, y, eps, out);
   auto* updated = static_cast<float*>(out.data);
   if (device == Device::cuda) return BOOST_EXT_CUDA(bfgs_update)(context, B, s, y, eps, updated);
   *updated = BOOST_EXT_CPU(bfgs_update)(B, s, y, eps) ? 1.0F : 0.0F;

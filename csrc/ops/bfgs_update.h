@@ -25,6 +25,9 @@ BOOST_EXT_CPU_KERNEL(bool, bfgs_update, const View& B, const View& s, const View
 BOOST_EXT_CUDA_KERNEL(bfgs_update, const Context&, const View& B, const View& s, const View& y, double eps,
                       float* updated)
 
+BOOST_EXT_ASCEND_KERNEL(bfgs_update, const Context&, const View& B, const View& s, const View& y, double eps,
+                        const View& out)
+
 // Shared with dim_reduce: B is a square floating matrix.
 void require_square(const char* op, const char* arg, const View& B);
 

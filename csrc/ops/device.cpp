@@ -15,3 +15,13 @@ int device_of(const void*) { without_cuda(); }
 }  // namespace boost_ext::cuda
 
 #endif
+
+#if !defined(BOOST_EXT_WITH_ASCEND)
+
+namespace boost_ext::ascend {
+
+const Build* build() { return nullptr; }
+
+}  // namespace boost_ext::ascend
+
+#endif

@@ -1,4 +1,5 @@
-// Memory and streams of CUDA devices, for the doors. A build without CUDA has none of them.
+// Memory and streams of CUDA devices, for the doors, and whether there are Ascend kernels. A build without CUDA has
+// none of them, and one without Ascend says so.
 #pragma once
 
 #include "ops/runtime.h"
@@ -23,3 +24,12 @@ void order_after(void* waiting, const Context& context);
 int device_of(const void* memory);
 
 }  // namespace boost_ext::cuda
+
+namespace boost_ext::ascend {
+
+struct Build {
+  bool emulated = false;
+};
+const Build* build();  // nothing without Ascend
+
+}  // namespace boost_ext::ascend

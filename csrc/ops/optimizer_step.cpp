@@ -48,11 +48,17 @@ bool skipped(const StepArrays& at, Device device) {
 
 // Where all that is listed lives.
 Device device_of(const StepSettings& s, std::initializer_list<const Views*> lists,
-                 const std::vector<Views>& more = {}) {
+                 const std::vector<Views>& more = {}, bool on_ascend = false) {
   Views all;
   for (const Views* views : lists) all.insert(all.end(), views->begin(), views->end());
   for (const Views& views : more) all.insert(all.end(), views.begin(), views.end());
-  return require_device(facts(s.rule).op, {&all}, {s.at.scale, s.at.step, s.at.lr, s.at.decay, s.at.ratio, s.at.skip});
+  const char* op = facts(s.rule).op;
+  const Views at{s.at.scale, s.at.step, s.at.lr, s.at.decay, s.at.ratio, s.at.skip};
+  if (!on_ascend) return require_device(op, {&all, &at});
+  const Device device = require_any_device(op, {&all, &at});
+  require(device != Device::ascend || total_size(at) == 0, op,
+          ": lr, weight_decay, ratio, inv_scale and step must be numbers on Ascend, and skip left out, got an array");
+  return device;
 }
 
 // The settings, one value a tensor, in the order and type that kernels read.
@@ -230,7 +236,7 @@ void optimizer_step(const Context& context, const StepSettings& given, const Vie
   const char* op = facts(given.rule).op;
   std::vector<Views> others = state;
   others.insert(others.end(), scales.begin(), scales.end());
-  const Device device = device_of(given, {&weights, &grads, &masters}, others);
+  const Device device = device_of(given, {&weights, &grads, &masters}, others, true);
   const List w{"params", weights};
   const List g{"grads", grads};
   require_floats(op, w);
@@ -245,6 +251,7 @@ void optimizer_step(const Context& context, const StepSettings& given, const Vie
   const std::vector<std::uint64_t> keys = keys_of(settings, weights.size());
   const Call call(settings, weights, masters, grads, state, scales, keys);
   if (device == Device::cuda) return BOOST_EXT_CUDA(optimizer_step)(context, settings.rule, call.step);
+  if (device == Device::ascend) return BOOST_EXT_ASCEND(optimizer_step)(context, settings.rule, call.step);
   BOOST_EXT_CPU(optimizer_step)(context, settings.rule, call.step);
 }
 

@@ -179,6 +179,7 @@ BOOST_EXT_ANYWHERE inline std::uint64_t key_of(std::uint64_t key, std::int64_t p
 }
 
 BOOST_EXT_CPU_KERNEL(void, optimizer_step, const Context&, Rule, const OptimizerStep&)
+BOOST_EXT_ASCEND_KERNEL(optimizer_step, const Context&, Rule, const OptimizerStep&)
 
 // out[r] = sum of the rows order[first[r]] .. order[first[r + 1] - 1] of values, for r < count.
 BOOST_EXT_CPU_KERNEL(void, sum_rows, const Context&, const View& values, const std::int64_t* order,

@@ -16,7 +16,7 @@ void pca_back_project(const Context& context, const View& P, const Views& vector
   for (std::size_t j = 0; j < out.size(); ++j) {
     labels[j] = text("out[", j, "]");
     const List list{labels[j].c_str(), out[j]};
-    device = require_device(op, {&out[j], &vectors}, {P});
+    device = require_any_device(op, {&out[j], &vectors}, {P});
     require_floats(op, list);
     require_writables(op, list);
     require_same_sizes(op, list, {"out[0]", out[0]});
@@ -32,6 +32,7 @@ void pca_back_project(const Context& context, const View& P, const Views& vector
   }
   overlap.check();
   const auto tensors = static_cast<std::int64_t>(out[0].size());
+  if (device == Device::ascend) return BOOST_EXT_ASCEND(pca_back_project)(context, P, vectors, flat, tensors, n);
   if (device == Device::cuda) return BOOST_EXT_CUDA(pca_back_project)(context, P, vectors, flat, tensors, n);
   BOOST_EXT_CPU(pca_back_project)(context, P, vectors, flat, tensors, n);
 }

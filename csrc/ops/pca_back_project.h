@@ -20,6 +20,8 @@ void pca_back_project(const Context& context, const View& P, const Views& vector
 BOOST_EXT_CPU_KERNEL(void, pca_back_project, const Context&, const View& P, Tensors vectors, Tensors out,
                      std::int64_t tensors, std::int64_t n)
 
+BOOST_EXT_ASCEND_KERNEL(pca_back_project, const Context&, const View& P, Tensors vectors, Tensors out,
+                        std::int64_t tensors, std::int64_t n)
 BOOST_EXT_CUDA_KERNEL(pca_back_project, const Context&, const View& P, Tensors vectors, Tensors out,
                       std::int64_t tensors, std::int64_t n)
 

@@ -12,7 +12,7 @@ void require_projection(const char* op, const View& P, std::int64_t n) {
 
 void pca_project(const Context& context, const View& P, const Views& grads, const View& out) {
   const char* op = "pca_project";
-  const Device device = require_device(op, {&grads}, {P, out});
+  const Device device = require_any_device(op, {&grads}, {P, out});
   require_floats(op, {"grads", grads});
   const std::int64_t n = total_size(grads);
   require_projection(op, P, n);
@@ -25,6 +25,7 @@ void pca_project(const Context& context, const View& P, const Views& grads, cons
   overlap.writes("out", out);
   overlap.check();
   auto* sums = static_cast<float*>(out.data);
+  if (device == Device::ascend) return BOOST_EXT_ASCEND(pca_project)(context, P, grads, n, out);
   if (device == Device::cuda) return BOOST_EXT_CUDA(pca_project)(context, P, grads, n, sums);
   BOOST_EXT_CPU(pca_project)(context, P, grads, n, sums);
 }

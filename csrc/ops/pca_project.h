@@ -19,6 +19,7 @@ void pca_project(const Context& context, const View& P, const Views& grads, cons
 
 BOOST_EXT_CPU_KERNEL(void, pca_project, const Context&, const View& P, Tensors grads, std::int64_t n, float* out)
 
+BOOST_EXT_ASCEND_KERNEL(pca_project, const Context&, const View& P, Tensors grads, std::int64_t n, const View& out)
 BOOST_EXT_CUDA_KERNEL(pca_project, const Context&, const View& P, Tensors grads, std::int64_t n, float* out)
 
 // Shared with pca_back_project: P is a floating (k, n) matrix.

@@ -41,6 +41,23 @@ template <class... Arguments> [[noreturn]] void without_cuda(Arguments&&...) {
 #define BOOST_EXT_CUDA(name) ::boost_ext::without_cuda
 #endif
 
+// The same for Ascend, whose part of an op is in csrc/ascend.
+#if defined(BOOST_EXT_WITH_ASCEND)
+#define BOOST_EXT_ASCEND_KERNEL(name, ...) \
+  namespace ascend {                       \
+  void name(__VA_ARGS__);                  \
+  }
+#define BOOST_EXT_ASCEND(name) ascend::name
+#else
+namespace boost_ext {
+template <class... Arguments> [[noreturn]] void without_ascend(Arguments&&...) {
+  throw std::logic_error("boost_ext was built without Ascend kernels");
+}
+}  // namespace boost_ext
+#define BOOST_EXT_ASCEND_KERNEL(name, ...)
+#define BOOST_EXT_ASCEND(name) ::boost_ext::without_ascend
+#endif
+
 // The kernel `name` of the instruction set in use. Every kernel is declared by BOOST_EXT_CPU_KERNEL in its op's header.
 #if defined(__x86_64__) && !defined(BOOST_EXT_BASELINE_ONLY)
 #define BOOST_EXT_X86_ISAS

@@ -144,14 +144,17 @@ std::string place(const View& v, bool with_id) {
 
 bool built(Device d) {
 #if defined(BOOST_EXT_WITH_CUDA)
-  return d == Device::cpu || d == Device::cuda;
-#else
-  return d == Device::cpu;
+  if (d == Device::cuda) return true;
 #endif
+#if defined(BOOST_EXT_WITH_ASCEND)
+  if (d == Device::ascend) return true;
+#endif
+  return d == Device::cpu;
 }
 }  // namespace
 
-Device require_device(const char* op, std::initializer_list<const Views*> lists, std::initializer_list<View> views) {
+Device require_any_device(const char* op, std::initializer_list<const Views*> lists,
+                          std::initializer_list<View> views) {
   const View* first = nullptr;
   const auto see = [&](const View& v) {
     if (v.size == 0 && v.device == Device::cpu) return;
@@ -169,6 +172,14 @@ Device require_device(const char* op, std::initializer_list<const Views*> lists,
   }
   for (const View& v : views) see(v);
   return first == nullptr ? Device::cpu : first->device;
+}
+
+Device require_device(const char* op, std::initializer_list<const Views*> lists, std::initializer_list<View> views) {
+  const Device device = require_any_device(op, lists, views);
+  if (device == Device::ascend) {
+    throw std::runtime_error(text(op, ": got Ascend arrays, but this op has no Ascend kernel"));
+  }
+  return device;
 }
 
 void require_cpu(const char* op, std::initializer_list<const Views*> lists, std::initializer_list<View> views) {

@@ -158,7 +158,9 @@ std::vector<std::size_t> first_occurrence(const Views& views);
 // All arguments live on one device, and this build has a backend for it: which one. Arrays without elements live
 // anywhere.
 Device require_device(const char* op, std::initializer_list<const Views*> lists,
-                      std::initializer_list<View> views = {});
+                      std::initializer_list<View> views = {});  // not Ascend
+Device require_any_device(const char* op, std::initializer_list<const Views*> lists,
+                          std::initializer_list<View> views = {});
 // The same for ops that only the CPU has.
 void require_cpu(const char* op, std::initializer_list<const Views*> lists, std::initializer_list<View> views = {});
 

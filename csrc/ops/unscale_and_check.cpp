@@ -35,6 +35,12 @@ Views require_grads(const Views& grads, double inv_scale, bool writes, std::vect
   return distinct;
 }
 
+// A caller may run with subnormals flushed to zero, as MindSpore does: then in two passes with normal factors.
+std::vector<float> factors(double inv_scale) {
+  if (inv_scale >= kLeastNormal) return {static_cast<float>(inv_scale)};
+  return {static_cast<float>(1 / kTwo64), static_cast<float>(inv_scale * kTwo64)};
+}
+
 }  // namespace
 
 std::vector<Finiteness> unscale_and_check(const Context& context, const Views& grads, double inv_scale) {
@@ -42,12 +48,10 @@ std::vector<Finiteness> unscale_and_check(const Context& context, const Views& g
   std::vector<std::size_t> place;
   const bool writes = static_cast<float>(inv_scale) != 1;
   const Views distinct = require_grads(grads, inv_scale, writes, place);
-  // A caller may run with subnormals flushed to zero, as MindSpore does: then in two passes with normal factors.
-  const bool twice = inv_scale < kLeastNormal;
-  const auto factor = static_cast<float>(twice ? inv_scale * kTwo64 : inv_scale);
   std::vector<Finiteness> found(distinct.size());
-  if (twice) BOOST_EXT_CPU(unscale_and_check)(context, distinct, static_cast<float>(1 / kTwo64), found.data());
-  BOOST_EXT_CPU(unscale_and_check)(context, distinct, factor, found.data());
+  for (const float factor : factors(inv_scale)) {
+    BOOST_EXT_CPU(unscale_and_check)(context, distinct, factor, found.data());
+  }
   if (distinct.size() == grads.size()) return found;
   std::vector<Finiteness> result(grads.size());
   for (std::size_t i = 0; i < grads.size(); ++i) result[i] = found[place[i]];
@@ -58,7 +62,7 @@ void unscale_and_check(const Context& context, const Views& grads, const Number&
                        const View& found) {
   const char* op = "unscale_and_check";
   const bool reports = report.data != nullptr;
-  const Device device = require_device(op, {&grads}, {inv_scale.at, found, report});
+  const Device device = require_any_device(op, {&grads}, {inv_scale.at, found, report});
   const bool known = !inv_scale.on_device();
   std::vector<std::size_t> place;
   const Views distinct =
@@ -73,6 +77,11 @@ void unscale_and_check(const Context& context, const Views& grads, const Number&
   overlap.reads({"grads", grads});
   overlap.reads("inv_scale", inv_scale.at);
   overlap.check();
+  if (device == Device::ascend) {
+    require(known, op, ": inv_scale must be a number on Ascend, got an array");
+    require(!reports, op, ": report must be left out on Ascend, got one");
+    return BOOST_EXT_ASCEND(unscale_and_check)(context, distinct, factors(inv_scale.value), found);
+  }
   auto* flag = static_cast<float*>(found.data);
   auto* rows = static_cast<double*>(report.data);
   if (device == Device::cuda) {

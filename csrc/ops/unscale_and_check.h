@@ -49,5 +49,8 @@ BOOST_EXT_CPU_KERNEL(void, check_and_square, const Context&, Tensors grads, Fini
 // report, if there is one: the four numbers of tensor i in row i.
 BOOST_EXT_CUDA_KERNEL(unscale_and_check, const Context&, Tensors grads, const Number& inv_scale, double* report,
                       float* found)
+// Each factor in its own pass; found is one float32.
+BOOST_EXT_ASCEND_KERNEL(unscale_and_check, const Context&, Tensors grads, const std::vector<float>& factors,
+                        const View& found)
 
 }  // namespace boost_ext

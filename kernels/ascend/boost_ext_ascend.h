@@ -6,7 +6,20 @@
 
 #include <cstdint>
 
+#pragma GCC visibility push(default)
 extern "C" {
+
+// Around the launches of an op, on one thread at a time: `begin` makes `device` current, until `end`. The memory that
+// kernels may touch in between is what `show` has named: the emulator needs it, on an NPU it does nothing.
+int boost_ext_ascend_begin(std::int32_t device);
+void boost_ext_ascend_show(const void* memory, std::int64_t bytes);
+void boost_ext_ascend_end();
+// Device memory for what is enqueued on `stream` before `end`. Every call gets the same one, since a stream does its
+// work in order; it grows, and what it has outgrown is kept, since aclrtFree does not wait for work on it.
+int boost_ext_ascend_work_memory(std::int64_t bytes, void* stream, void** memory);
+int boost_ext_ascend_clear(void* memory, std::int64_t bytes, void* stream);
+std::int32_t boost_ext_ascend_cores();     // vector cores of the current device; 0 where there is none
+std::int32_t boost_ext_ascend_emulated();  // 1 where the kernels run on the host, for tests
 
 // What a `workspace` must hold for reductions of `values` values (adasum_dots: 3, pca_project: k), in bytes.
 std::int64_t boost_ext_ascend_workspace_bytes(std::int64_t values);
@@ -37,7 +50,11 @@ BOOST_EXT_ASCEND_DECLARE(f16)
 BOOST_EXT_ASCEND_DECLARE(bf16)
 #undef BOOST_EXT_ASCEND_DECLARE
 
+// After the last tensor of boost_ext_unscale_and_check: *found <- 1 if it is nan, else 0.
+int boost_ext_flag(void* found, void* stream);
+
 // B (k, k), s, y (k,) float32, k <= 192. updated: one float32, 1 or 0.
 int boost_ext_bfgs_update_f32(void* B, const void* s, const void* y, void* updated, float eps, std::int64_t k,
                               void* stream);
 }
+#pragma GCC visibility pop

@@ -85,4 +85,29 @@ template <class T> class UnscaleAndCheck {
   float scale_;
 };
 
+// After the last tensor, on one core: found <- 1 where it is nan, else 0.
+class Flag {
+ public:
+  __aicore__ inline void Init(GM_ADDR found) {
+    found_.SetGlobalBuffer(reinterpret_cast<__gm__ float*>(found), 1);
+    pipe_.InitBuffer(sum_, 32);
+    pipe_.InitBuffer(flag_, 32);
+  }
+
+  __aicore__ inline void Process() {
+    Load(sum_.Get<float>(), found_, 0, 1);
+    Wait<AscendC::HardEvent::MTE2_S>(pipe_);
+    const float sum = sum_.Get<float>().GetValue(0);
+    Wait<AscendC::HardEvent::S_MTE3>(pipe_);
+    AscendC::Duplicate(flag_.Get<float>(), sum == 0.0F ? 0.0F : 1.0F, 8);
+    Wait<AscendC::HardEvent::V_MTE3>(pipe_);
+    Store(found_, 0, flag_.Get<float>(), 1);
+  }
+
+ private:
+  AscendC::TPipe pipe_;
+  AscendC::TBuf<AscendC::TPosition::VECCALC> sum_, flag_;
+  AscendC::GlobalTensor<float> found_;
+};
+
 }  // namespace boost_ext::ascend

@@ -4,10 +4,9 @@
 #include <cstdlib>
 #include <vector>
 
-#include "boost_ext_ascend.h"
+#include "ascend/call.h"
 #include "emulator/core.h"
 #include "native/harness.h"
-#include "ops/runtime.h"
 
 namespace native {
 
@@ -31,10 +30,8 @@ class Workspace {
 
 constexpr DType kStorage[] = {DType::f32, DType::f16, DType::bf16};
 
-// The function of the C ABI for a dtype.
-#define ASCEND(name, dtype)                         \
-  ((dtype) == DType::f32   ? boost_ext_##name##_f32 \
-   : (dtype) == DType::f16 ? boost_ext_##name##_f16 \
-                           : boost_ext_##name##_bf16)
+#define ASCEND(name, dtype) BOOST_EXT_ASCEND_BY_DTYPE(name, dtype)
+
+inline void set_cores(std::int32_t cores) { emulator::settings.cores = cores; }
 
 }  // namespace native

@@ -7,6 +7,7 @@ void test_emulated_values();
 void test_tiling();
 void test_ascend_kernels();
 void test_ascend_steps();
+void test_ascend_ops();
 void test_barriers();
 }  // namespace native
 
@@ -17,6 +18,7 @@ int main() {
   native::test_tiling();
   native::test_ascend_kernels();
   native::test_ascend_steps();
+  native::test_ascend_ops();
   native::test_barriers();
   std::printf("%d passed, %d failed\n", native::passed, native::failed);
   return native::failed == 0 ? 0 : 1;

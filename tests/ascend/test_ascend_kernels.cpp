@@ -11,8 +11,6 @@
 
 namespace native {
 
-void set_cores(std::int32_t cores);
-
 namespace {
 
 using namespace boost_ext;
@@ -35,6 +33,7 @@ void test_unscale(DType dtype, std::int64_t n, std::mt19937& random) {
     const bool bad = boost_ext::unscale_and_check(cpu, {theirs.view()}, scale)[0].found();
     CHECK(std::isnan(special) || ours.same_bits(theirs));
     CHECK(bad ? std::isnan(found.get(0)) : found.get(0) == 0);
+    CHECK(boost_ext_flag(found.data(), nullptr) == 0 && found.get(0) == (bad ? 1 : 0));
     CHECK(bad == (special != 0));
   }
   Array g(dtype, n), before(dtype, n), found(DType::f32, 1);  // nothing is written, but looked at

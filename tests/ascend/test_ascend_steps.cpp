@@ -5,8 +5,6 @@
 
 namespace native {
 
-void set_cores(std::int32_t cores);
-
 namespace {
 
 using namespace boost_ext;

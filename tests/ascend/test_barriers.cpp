@@ -7,8 +7,6 @@
 
 namespace native {
 
-void set_cores(std::int32_t cores);
-
 namespace {
 
 // Some tiles on each of two cores, with a rest, so that buffers come round.
@@ -20,6 +18,13 @@ void unscale(DType dtype) {
   const Device a(g), b(found);
   ASCEND(unscale_and_check, dtype)(g.data(), found.data(), 0.5F, n, nullptr);
   ASCEND(unscale_and_check, dtype)(g.data(), found.data(), 1, n, nullptr);
+}
+
+void flag() {
+  Array found(DType::f32, 1);
+  found.fill(0);
+  const Device d(found);
+  boost_ext_flag(found.data(), nullptr);
 }
 
 void adasum(DType dtype, std::int64_t n) {
@@ -131,6 +136,7 @@ void test_barriers() {
                                               [=] { kernel(DType::f32, 0); }};
   };
   check_needed("unscale_and_check", shared, both(unscale));
+  check_needed("flag", shared, {flag});
   check_needed("adasum", shared, with_empty(adasum, 20003));
   check_needed("pca_project", shared, with_empty(project, 9003));
   check_needed("pca_back_project", shared, both(back_project));

@@ -46,6 +46,7 @@ using Clock = std::array<std::uint32_t, kPipes>;
 struct Settings {
   bool strict = true;
   std::uint32_t seed = 1;
+  std::int32_t cores = 4;  // of the device
   // For tests of the kernels' own barriers: these are passed over.
   std::string without_barrier;  // "file:line" of a PipeBarrier
   int without_wait = -1;        // the how-manieth WaitFlag of a core

@@ -105,6 +105,8 @@ class Launch {
   std::exception_ptr error_;
 };
 
+inline void* last_stream = nullptr;  // on which something was launched
+
 // Throws Error at the first mistake of a kernel.
 inline void launch(int blocks, std::function<void()> kernel) {
   Launch launch(blocks, std::move(kernel));

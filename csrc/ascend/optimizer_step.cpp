@@ -1,0 +1,53 @@
+#include "ops/optimizer_step.h"
+
+#include "ascend/call.h"
+
+namespace boost_ext::ascend {
+namespace {
+
+std::int32_t number_of(Rule rule) {  // StepRule of kernels/ascend/tiling.h
+  return rule == Rule::momentum ? 0 : rule == Rule::adam ? 1 : rule == Rule::adam_weight_decay ? 2 : -1;
+}
+
+// What the kernels lack beside those of the CPU. Nothing is enqueued before.
+void require_supported(const RuleFacts& rule, std::int32_t number, const OptimizerStep& s) {
+  if (number < 0) throw std::runtime_error(text(rule.op, ": got Ascend arrays, but this op has no Ascend kernel"));
+  require(s.states == rule.min_states, rule.op, ": ", rule.state[rule.min_states],
+          " must be left out on Ascend, got one (AMSGrad)");
+  for (std::int64_t i = 0; i < s.weights.count; ++i) {
+    const bool with_master = s.narrow[i].data != nullptr;
+    require_same_dtype(rule.op, {"grads", i}, s.grads[i], "the parameter",
+                       (with_master ? s.narrow : s.weights)[i].dtype);
+    require(!s.centralize[i], rule.op,
+            ": centralize must be False on Ascend, whose kernels form no means, got True for ", Name("params", i));
+    for (int k = 0; k < s.states; ++k) {
+      const View& v = s.state[k][static_cast<std::size_t>(i)];
+      if (v.dtype != DType::f32) {
+        throw TypeError(text(rule.op, ": ", Name(rule.state[k], i), " must be float32 on Ascend, got ", dtype_name(v)));
+      }
+    }
+  }
+}
+
+}  // namespace
+
+void optimizer_step(const Context& context, Rule rule, const OptimizerStep& s) {
+  const RuleFacts& known = facts(rule);
+  const std::int32_t number = number_of(rule);
+  require_supported(known, number, s);
+  const Call call(known.op, context);
+  for (std::int64_t i = 0; i < s.weights.count; ++i) {
+    const bool with_master = s.narrow[i].data != nullptr;
+    const View& weight = (with_master ? s.narrow : s.weights)[i];
+    void* weights = call.at(weight);
+    void* masters = with_master ? call.at(s.weights[i]) : nullptr;
+    void* state[kMaxStates] = {};
+    for (int k = 0; k < s.states; ++k) state[k] = call.at(s.state[k][static_cast<std::size_t>(i)]);
+    const auto run = BOOST_EXT_ASCEND_BY_DTYPE(optimizer_step, weight.dtype);
+    call.check(run(number, weights, masters, call.at(s.grads[i]), state[0], state[1], s.scale[i], s.l2[i], s.lr[i],
+                   s.decay[i], s.settings.hyper, s.settings.step, weight.size, call.stream()),
+               {"params", i});
+  }
+}
+
+}  // namespace boost_ext::ascend

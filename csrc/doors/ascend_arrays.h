@@ -1,0 +1,16 @@
+// MindSpore's tensors on Ascend devices: on which one, and on which stream MindSpore works.
+#pragma once
+
+#include <pybind11/pybind11.h>
+
+#include <string>
+
+namespace boost_ext {
+
+// Of a tensor's `device`, as in "Ascend:0".
+int ascend_device_id(const std::string& device);
+
+// The current stream of the MindSpore that the tensor's class is from.
+void* current_ascend_stream(const char* op, pybind11::handle tensor);
+
+}  // namespace boost_ext
