@@ -22,8 +22,8 @@ test-python: $(VENVS)/test/installed
 # The core, without MindSpore, on NumPy 2, with the kernels of devices on our emulators; and its ops once more on CUDA
 # arrays.
 test-core: $(VENVS)/core/installed
-	$(VENVS)/core/bin/python -m pytest -n 2 tests/ops tests/ascend tests/test_pca.py tests/test_pca_file.py -q
-	$(VENVS)/core/bin/python -m pytest -n 2 tests/ops tests/cuda -q --device cuda
+	$(VENVS)/core/bin/python -m pytest -n 2 tests/ops tests/ascend tests/cuda tests/test_pca.py tests/test_pca_file.py -q
+	$(VENVS)/core/bin/python -m pytest -n 2 tests/ops -q --device cuda
 
 # The ops from C++ under the address, undefined-behaviour and thread sanitizers; under the last one for one instruction
 # set, since who waits for whom is the same in all. It needs memory at fixed addresses, hence setarch -R. The Ascend

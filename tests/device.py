@@ -37,6 +37,9 @@ OF_THE_HOST = {
 ONLY: dict[str, dict[str, str]] = {
     "host-dlpack": {},
     "cuda": {
+        "test_adasum_part": "an op of the CPU alone",
+        "test_determinism": "about threads of the host; tests/cuda/test_cuda_determinism.py is about a device's",
+        "test_group_loss_scale": "an op of the CPU alone",
         "test_optimizer_step_rows::test_indices_out_of_range": "nobody reads the indices on the host; they are ignored",
         "test_loss_scale_update::test_the_1001st_overflow_in_a_row_raises": "nobody waits for the device to be told",
         "test_arguments::test_dtypes_nobody_takes": "most of them DLPack has no word for, and they stay on the host",

@@ -47,8 +47,8 @@ bool skipped(const StepArrays& at, Device device) {
 }
 
 // Where all that is listed lives.
-Device device_of(const StepSettings& s, std::initializer_list<const Views*> lists,
-                 const std::vector<Views>& more = {}, bool on_ascend = false) {
+Device device_of(const StepSettings& s, std::initializer_list<const Views*> lists, const std::vector<Views>& more = {},
+                 bool on_ascend = false) {
   Views all;
   for (const Views* views : lists) all.insert(all.end(), views->begin(), views->end());
   for (const Views& views : more) all.insert(all.end(), views.begin(), views.end());

@@ -1,7 +1,6 @@
 // What the kernels of a step have in common: what they know of all tensors and of each one, and the step of a pack.
 #pragma once
 
-
 #include "lanes.cuh"
 #include "multi_tensor.cuh"
 #include "ops/optimizer_rules.h"
@@ -124,6 +123,7 @@ struct Ready {
 
 // The rule of this step. Where the step is in an array, one thread of the block makes it: powers in float64 are slow.
 template <class R> BOOST_EXT_DEVICE R rule_of(const StepCall& call, const R& rule) {
+  if constexpr (std::is_empty_v<R>) return rule;
   if (call.step == nullptr) return rule;
   constexpr int kWords = (sizeof(R) + 3) / 4;
   __shared__ unsigned words[kWords];  // with the gaps between its members, which have no value of their own

@@ -1,0 +1,41 @@
+"""The same bits in whatever order blocks and threads run: the emulator's is another one at every launch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from every_op import calls
+
+import boost_ext
+import device
+from boost_ext import ops
+
+pytestmark = pytest.mark.skipif(boost_ext.build_info()["cuda"] is None, reason="this build has no CUDA kernels")
+
+
+def arrays(value: Any) -> Iterator[bytes]:
+    if isinstance(value, (list, tuple)):
+        for item in value:
+            yield from arrays(item)
+    elif isinstance(value, dict):
+        yield from arrays(list(value.values()))
+    else:
+        yield np.asarray(value).tobytes()
+
+
+def after(size: int) -> Iterator[tuple[str, list[bytes]]]:
+    """Every op over tensors of `size` elements, as bytes: results, and arguments after the call."""
+    for case, name, given in calls([size]):
+        op = device.on_device(getattr(ops, case.op), *device.memory_of("cuda"))
+        result = op(**{**case.settings, **given})
+        yield name, [*arrays(given), *arrays(result)]
+
+
+def test_same_bits_in_every_run():
+    first = list(after(20_011))
+    for _ in range(2):
+        for (name, expected), (_, found) in zip(first, after(20_011), strict=True):
+            assert found == expected, name
