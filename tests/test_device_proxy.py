@@ -143,13 +143,13 @@ def test_only_arrays_are_moved():
         assert isinstance(lr, np.ndarray)
         assert isinstance(x[1], np.ndarray)  # no word for it
         assert x[0].struct.tensor.code == 4  # bfloat16
-        assert isinstance(rest["ratio"], np.ndarray)
+        assert isinstance(rest["centralize"], np.ndarray)
         assert not isinstance(rest["masters"], np.ndarray)
 
     endless: list[Any] = []
     endless.append(endless)
     x = [np.zeros(3, ml_dtypes.bfloat16), np.zeros(3, ">f4"), endless]
-    proxied(op)(x, lr=np.ones(2), ratio=np.ones(2), masters=np.ones(2))
+    proxied(op)(x, lr=np.ones(2), centralize=np.ones(2), masters=np.ones(2))
 
 
 def test_results_become_what_the_cpu_returns(monkeypatch):
