@@ -27,6 +27,7 @@ STEMS = sorted(p.stem for p in (CSRC / "ops").glob("*.h") if p.stem not in FOUND
 WITHOUT_KERNEL = {
     *("adasum_part", "clip_by_global_norm", "group_loss_scale", "lars", "loss_scale_update", "timestamp")
 }  # scalars, or calls of another op
+CPU_ONLY = {"adasum_part", "group_loss_scale", "timestamp"}  # what MindSpore's cells call, and no function of ops.py
 KERNEL_HEADERS = {
     *("cstdint", "cstring", "cstdlib", "cstddef", "cfloat", "climits"),
     *("new", "omp.h", "immintrin.h", "arm_neon.h"),
@@ -215,6 +216,8 @@ def test_only_the_public_namespaces_look_into_ms():
 @pytest.mark.parametrize("stem", STEMS)
 def test_an_op_is_a_word_that_leads_through_every_layer(stem):
     expected = [CSRC / "ops" / f"{stem}.cpp", TESTS / "ops" / f"test_{stem}.py"]
+    if stem not in CPU_ONLY:
+        expected.append(ROOT / "kernels" / "cuda" / f"{stem}.cu")
     if stem not in WITHOUT_KERNEL:
         expected.append(CSRC / "cpu" / f"{stem}.cpp")
         if any((ROOT / "benchmarks").glob("*.py")):
