@@ -10,6 +10,7 @@ import weakref
 import numpy as np
 import pytest
 
+import boost_ext
 from boost_ext import ops
 from dtypes import DTYPES, FLOATS, assert_same_bits, normal
 
@@ -125,6 +126,12 @@ def test_producer_that_lives_nowhere(device):
         ops.global_norm(Lost())
 
 
+without_cuda = pytest.mark.skipif(
+    boost_ext.build_info()["cuda"] is not None, reason="this build has CUDA kernels: tests/cuda/test_cuda_arrays.py"
+)
+
+
+@without_cuda
 @pytest.mark.parametrize(
     "array", [OnDevice(2), OnDevice(13), OnlyCudaInterface()], ids=["cuda", "managed", "interface"]
 )
@@ -134,6 +141,7 @@ def test_arrays_on_a_gpu_need_kernels_for_it(array):
         ops.global_norm(array)
 
 
+@without_cuda
 def test_arrays_on_two_devices(rng):
     with pytest.raises(ValueError, match=r"^global_norm: all arguments must live on one device, got CPU and CUDA$"):
         ops.global_norm([normal(rng, 3), OnDevice(2)])
