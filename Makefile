@@ -19,10 +19,11 @@ test: test-python test-core test-native test-nvcc
 test-python: $(VENVS)/test/installed
 	BOOST_EXT_OBJECTS=$(CURDIR)/build/wheel $(VENVS)/test/bin/python -m pytest -n 2 --dist loadfile $(ARGS)
 
-# The core, without MindSpore, on NumPy 2, with the kernels of devices on our emulators; and its ops once more on CUDA
-# arrays.
+# The core, without MindSpore, on NumPy 2, with the kernels of devices on our emulators: what takes NumPy's arrays, and
+# all ops on CUDA arrays.
+NUMPY2 := $(wildcard tests/ops/test_a*.py) $(addprefix tests/ops/test_,overlaps.py fuzz.py optimizer_state.py)
 test-core: $(VENVS)/core/installed
-	$(VENVS)/core/bin/python -m pytest -n 2 tests/ops tests/ascend tests/cuda tests/test_pca.py tests/test_pca_file.py -q
+	$(VENVS)/core/bin/python -m pytest -n 2 $(NUMPY2) tests/ascend tests/cuda tests/test_pca.py tests/test_pca_file.py -q
 	$(VENVS)/core/bin/python -m pytest -n 2 tests/ops -q --device cuda
 
 # The ops from C++ under the address, undefined-behaviour and thread sanitizers; under the last one for one instruction

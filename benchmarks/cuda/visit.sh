@@ -123,7 +123,9 @@ if "$python" -c 'import xdist' 2>/dev/null; then workers=(-n "$(($(nproc) < 8 ? 
 part machine 60 bash -c about
 if part build $((seconds / 3)) bash -c compile; then
   tests=$((seconds * 2 / 3))
-  part tests_cuda $((tests - seconds / 9)) "$python" -m pytest "${quiet[@]}" tests/cuda -k 'not sanitizer'
+  # By themselves: an error of the GPU fails everything after it in its process.
+  part tests_gpu $((tests - seconds / 6)) "$python" -m pytest "${quiet[@]}" tests/cuda/test_gpu_*.py
+  part tests_cuda $((tests - seconds / 9)) "$python" -m pytest "${quiet[@]}" tests/cuda --ignore-glob='*test_gpu_*' -k 'not sanitizer'
   part tests_ops $((tests - seconds / 18)) "$python" -m pytest "${quiet[@]}" "${workers[@]}" tests/ops --device cuda
   part sanitizers "$tests" bash -c sanitizers
   part benchmarks $((seconds - 15)) "$python" -m benchmarks.cuda --budget $((seconds - SECONDS - 60)) --out "$work/bench"

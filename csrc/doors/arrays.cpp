@@ -135,6 +135,10 @@ void Arrays::see_device(py::handle object, const View& v) {
       v.device == Device::ascend ? current_ascend_stream(op_, object) : current_stream(object, v.device_id);
 }
 
+Arrays::~Arrays() {
+  for (const Context& owner : owners_) cuda::try_order_after(owner.stream, device_context_);
+}
+
 // What is still to happen to an array happens first.
 void Arrays::see_work_of(const Context& context) {
   if (context.stream != device_context_.stream) cuda::order_after(device_context_.stream, context);
@@ -272,6 +276,7 @@ View Arrays::convert(const Name& arg, py::handle object) {
       const View v = array.view();
       see_device(object, v);
       see_work_of(array.context());
+      if (array.context().stream != device_context_.stream) owners_.push_back(array.context());
       shapes_[count_] = array.shape();
       return v;
     }

@@ -17,6 +17,9 @@ namespace boost_ext {
 class Arrays {
  public:
   explicit Arrays(const char* op) : op_(op) {}
+  ~Arrays();
+  Arrays(const Arrays&) = delete;
+  Arrays& operator=(const Arrays&) = delete;
   View one(const char* arg, pybind11::handle object) { return view(Name(arg), object); }
   Views list(const char* arg, pybind11::handle object);                // one array, or a list or tuple of them
   std::vector<Views> lists(const char* arg, pybind11::handle object);  // a list or tuple of such lists
@@ -49,6 +52,7 @@ class Arrays {
   std::vector<std::int64_t> shape_of(std::size_t i, pybind11::handle object, const View& v) const;
 
   const char* op_;
+  std::vector<Context> owners_;  // of memory of ours from other streams, whose next work must wait for this call's
   bool on_device_ = false;
   bool has_elements_ = false;  // the array that said where: one without elements may lie anywhere
   Context device_context_;

@@ -2,6 +2,8 @@
 
 #include <pybind11/stl.h>
 
+#include <optional>
+
 #include "doors/dlpack.h"
 
 namespace py = pybind11;
@@ -33,12 +35,21 @@ template <class Managed> struct Exported {
   Managed managed{};
   std::shared_ptr<DeviceArray::Memory> memory;
   std::vector<std::int64_t> shape;
+  std::optional<void*> reader;  // the stream that it was made ready for
+
+  // The memory goes back in the order of its own stream, so that has to wait for those who read it.
+  ~Exported() {
+    if (!reader || *reader == memory->context.stream) return;
+    Context reading = memory->context;
+    reading.stream = *reader;
+    cuda::try_order_after(memory->context.stream, reading);
+  }
 };
 
 template <class Managed>
 py::capsule capsule(const char* name, std::shared_ptr<DeviceArray::Memory> memory, DType dtype,
-                    const std::vector<std::int64_t>& shape) {
-  auto* exported = new Exported<Managed>{{}, std::move(memory), shape};
+                    const std::vector<std::int64_t>& shape, std::optional<void*> reader) {
+  auto* exported = new Exported<Managed>{{}, std::move(memory), shape, reader};
   dlpack::Tensor& t = exported->managed.tensor;
   t.data = exported->memory->data;
   t.device = {dlpack::kCuda, exported->memory->context.device_id};
@@ -117,13 +128,14 @@ py::capsule DeviceArray::dlpack(const py::object& stream, const py::object& max_
   const std::int64_t number = stream.is_none() ? 1 : PyLong_AsLongLong(stream.ptr());
   if (PyErr_Occurred() != nullptr) throw py::error_already_set();
   require(number >= -1, "DeviceArray: stream must be a CUDA stream, or -1, got ", number);
+  std::optional<void*> reader;
   if (number != -1) {
-    void* waiting = number == 1 ? nullptr : reinterpret_cast<void*>(static_cast<std::uintptr_t>(number));
-    if (waiting != memory_->context.stream) cuda::order_after(waiting, memory_->context);
+    reader = number == 1 ? nullptr : reinterpret_cast<void*>(static_cast<std::uintptr_t>(number));
+    if (*reader != memory_->context.stream) cuda::order_after(*reader, memory_->context);
   }
   const bool versioned = !max_version.is_none() && pair("max_version", max_version).first >= 1;
-  return versioned ? capsule<dlpack::ManagedVersioned>("dltensor_versioned", memory_, dtype_, shape_)
-                   : capsule<dlpack::Managed>("dltensor", memory_, dtype_, shape_);
+  return versioned ? capsule<dlpack::ManagedVersioned>("dltensor_versioned", memory_, dtype_, shape_, reader)
+                   : capsule<dlpack::Managed>("dltensor", memory_, dtype_, shape_, reader);
 }
 
 void define_device_array(py::module_& m) {

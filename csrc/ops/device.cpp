@@ -10,6 +10,7 @@ void release(const Context&, void*) noexcept {}
 void download(const Context&, void*, const void*, std::int64_t) { without_cuda(); }
 bool is_capturing(const Context&) { without_cuda(); }
 void order_after(void*, const Context&) { without_cuda(); }
+void try_order_after(void*, const Context&) noexcept {}
 int device_of(const void*) { without_cuda(); }
 
 }  // namespace boost_ext::cuda

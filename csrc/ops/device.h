@@ -19,8 +19,10 @@ void release(const Context& context, void* memory) noexcept;
 // Waits for the stream: only what a caller asks to see takes this way.
 void download(const Context& context, void* host, const void* memory, std::int64_t bytes);
 bool is_capturing(const Context& context);
-// What is enqueued on `waiting` from now on happens after what is on the context's stream by now.
+// What is enqueued on `waiting` from now on happens after what is on the context's stream by now. Not where one of them
+// is being captured in a graph and the other is not: what happens outside of a graph is the caller's to order.
 void order_after(void* waiting, const Context& context);
+void try_order_after(void* waiting, const Context& context) noexcept;  // for those who let go of memory
 int device_of(const void* memory);
 
 }  // namespace boost_ext::cuda

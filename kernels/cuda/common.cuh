@@ -72,7 +72,7 @@ template <class T> class Workspace {
     return memory;
   }
   static void free_bytes(const Context& context, void* memory) {
-    if (memory != nullptr) cudaFreeAsync(memory, stream_of(context));
+    if (memory != nullptr && cudaFreeAsync(memory, stream_of(context)) != cudaSuccess) cudaGetLastError();
   }
   Context context_;
   T* data_;

@@ -1,4 +1,6 @@
 // See ops/device.h.
+#include <mutex>
+
 #include "common.cuh"
 #include "ops/device.h"
 
@@ -17,6 +19,46 @@ constexpr bool kEmulated = true;
 #else
 constexpr bool kEmulated = false;
 #endif
+
+// Of the legacy stream nobody may ask while some other stream is being captured; nor is it ever captured itself.
+bool captures(cudaStream_t stream) {
+  if (stream == nullptr) return false;
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  check(cudaStreamIsCapturing(stream, &status), "capture");
+  return status != cudaStreamCaptureStatusNone;
+}
+
+// Memory that was let go while its stream was being captured: the graph must not own what it has not made.
+class WaitingRoom {
+ public:
+  void add(const Context& context, void* memory) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    waiting_.push_back({context, memory});
+  }
+  void empty() {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    for (std::size_t i = waiting_.size(); i-- > 0;) {
+      const OnDevice device(waiting_[i].context);
+      const cudaStream_t stream = stream_of(waiting_[i].context);
+      if (captures(stream)) continue;
+      if (cudaFreeAsync(waiting_[i].memory, stream) != cudaSuccess) cudaGetLastError();
+      waiting_.erase(waiting_.begin() + static_cast<std::ptrdiff_t>(i));
+    }
+  }
+
+ private:
+  struct Waiting {
+    Context context;
+    void* memory;
+  };
+  std::mutex mutex_;
+  std::vector<Waiting> waiting_;
+};
+
+WaitingRoom& waiting_room() {
+  static auto* const room = new WaitingRoom();  // arrays may outlive whatever ends with the process
+  return *room;
+}
 
 }  // namespace
 
@@ -53,12 +95,12 @@ void* allocate(const Context& context, std::int64_t bytes) {
 // What comes back from a process that ends, or after an error that has been reported, interests nobody.
 void release(const Context& context, void* memory) noexcept {
   if (memory == nullptr) return;
-  int before = 0;
-  cudaGetDevice(&before);
-  cudaSetDevice(context.device_id);
-  cudaFreeAsync(memory, stream_of(context));
-  cudaSetDevice(before);
-  cudaGetLastError();
+  try {
+    const OnDevice device(context);
+    if (captures(stream_of(context))) return waiting_room().add(context, memory);
+    if (cudaFreeAsync(memory, stream_of(context)) != cudaSuccess) cudaGetLastError();
+    waiting_room().empty();
+  } catch (...) { cudaGetLastError(); }
 }
 
 void download(const Context& context, void* host, const void* memory, std::int64_t bytes) {
@@ -71,15 +113,12 @@ void download(const Context& context, void* host, const void* memory, std::int64
 
 bool is_capturing(const Context& context) {
   const OnDevice device(context);
-  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
-  // Of the legacy stream nobody may ask while some other stream is being captured; nor is it ever captured itself.
-  if (context.stream == nullptr) return false;
-  check(cudaStreamIsCapturing(stream_of(context), &status), "capture");
-  return status != cudaStreamCaptureStatusNone;
+  return captures(stream_of(context));
 }
 
 void order_after(void* waiting, const Context& context) {
   const OnDevice device(context);
+  if (captures(static_cast<cudaStream_t>(waiting)) != captures(stream_of(context))) return;
   cudaEvent_t event = nullptr;
   check(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "event");
   const cudaError_t recorded = cudaEventRecord(event, stream_of(context));
@@ -87,6 +126,12 @@ void order_after(void* waiting, const Context& context) {
       recorded == cudaSuccess ? cudaStreamWaitEvent(static_cast<cudaStream_t>(waiting), event, 0) : recorded;
   cudaEventDestroy(event);
   check(waits, "event");
+}
+
+void try_order_after(void* waiting, const Context& context) noexcept {
+  try {
+    order_after(waiting, context);
+  } catch (...) { cudaGetLastError(); }
 }
 
 int device_of(const void* memory) {

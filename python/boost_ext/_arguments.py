@@ -97,7 +97,7 @@ def integer(op: str, arg: str, value: Any) -> int:
 
 def number_of_step(op: str, step: Any) -> Any:
     """From 1, or 0 where there is none; arrays as they are."""
-    if is_array(step) and getattr(step, "shape", None) != ():
+    if is_array(step) and (getattr(step, "shape", None) != () or on_device(step)):
         return step
     t = 0 if step is None else integer(op, "step", step)
     if not (step is None or 1 <= t < 2**63):

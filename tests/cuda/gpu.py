@@ -23,7 +23,7 @@ def missing_gpu() -> str:
     count = ctypes.c_int(0)
     try:
         status = cudart().cudaGetDeviceCount(ctypes.byref(count))
-    except RuntimeError as error:
+    except (RuntimeError, pytest.UsageError) as error:
         return str(error)
     return "" if status == 0 and count.value > 0 else f"CUDA finds no GPU: error {status}"
 

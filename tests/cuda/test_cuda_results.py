@@ -139,7 +139,6 @@ def test_dlpack_export_that_is_refused(x):
         ({"stream": -2}, ValueError, "stream must be a CUDA stream, or -1, got -2"),
         ({"stream": "main"}, TypeError, "stream must be an integer or None, got str"),
         ({"max_version": 1}, TypeError, "max_version must be two integers, got 1"),
-        ({"stream": 12345}, RuntimeError, "^CUDA: event"),
     ]:
         with pytest.raises(error, match=text):
             norm.__dlpack__(**keywords)
