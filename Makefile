@@ -16,8 +16,9 @@ train-distributed: $(VENVS)/train/installed
 
 test: test-python test-core test-native test-nvcc
 
+# Three at a time, since who waits for ranks leaves a core idle.
 test-python: $(VENVS)/test/installed
-	BOOST_EXT_OBJECTS=$(CURDIR)/build/wheel $(VENVS)/test/bin/python -m pytest -n 2 --dist loadfile $(ARGS)
+	BOOST_EXT_OBJECTS=$(CURDIR)/build/wheel $(VENVS)/test/bin/python -m pytest -n 3 --dist loadfile $(ARGS)
 
 # The core, without MindSpore, on NumPy 2, with the kernels of devices on our emulators: what takes NumPy's arrays, and
 # all ops on CUDA arrays.
