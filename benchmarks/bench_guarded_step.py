@@ -18,7 +18,7 @@ from boost_ext import ops
 
 from .data import split, uniform
 from .harness import Case, Peer
-from .peers import mindspore_or_none, optimizer_peers, torch_or_none, torch_weights
+from .peers import grad_scaler_step, mindspore_or_none, optimizer_peers, torch_or_none, torch_weights
 
 LR, BETA1, BETA2 = 0.1, 0.9, 0.999
 EPS = 0.5  # beside the corrected root, as PyTorch's; large, or the first step would not show the clipping
@@ -70,22 +70,9 @@ def guarded(n: int, count: int, tiny: bool = False) -> Case:
 
 
 def _torch(weights: Any, grads: Any, clip_norm: float) -> Iterator[Peer]:
-    torch = torch_or_none()
-    if not torch:
+    if not torch_or_none():
         return
-    tensors = torch_weights(weights, grads)
-    optimizer = torch.optim.Adam(tensors, lr=LR, betas=(BETA1, BETA2), eps=EPS, fused=True)
-    scaler = torch.amp.GradScaler("cpu", init_scale=1.0, growth_interval=2**31 - 1)
-    scaler.scale(torch.ones(()))
-
-    def run() -> Any:
-        scaler.unscale_(optimizer)
-        torch.nn.utils.clip_grad_norm_(tensors, clip_norm, foreach=True)
-        scaler.step(optimizer)
-        scaler.update()
-        return tensors
-
-    yield Peer("PyTorch GradScaler, clip_grad_norm_, Adam fused", run, goal=1.3)
+    yield grad_scaler_step(torch_weights(weights, grads), clip_norm, 1.3, lr=LR, betas=(BETA1, BETA2), eps=EPS)
 
 
 def _mindspore(weights: Any, grads: Any, clip_norm: float) -> Iterator[Peer]:

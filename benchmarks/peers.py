@@ -50,6 +50,27 @@ def torch_bfloat16(array: Any) -> Any:
     return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
 
 
+def grad_scaler_step(tensors: list[Any], clip_norm: float, goal: float | None, **adam: Any) -> Peer:
+    """The whole guarded step of PyTorch on such tensors, with a loss scale of 1 that stays."""
+    from .harness import Peer
+
+    torch = torch_or_none()
+    assert torch is not None
+    optimizer = torch.optim.Adam(tensors, fused=True, **adam)
+    where = tensors[0].device
+    scaler = torch.amp.GradScaler(where.type, init_scale=1.0, growth_interval=2**31 - 1)
+    scaler.scale(torch.ones((), device=where))
+
+    def run() -> Any:
+        scaler.unscale_(optimizer)
+        torch.nn.utils.clip_grad_norm_(tensors, clip_norm, foreach=True)
+        scaler.step(optimizer)
+        scaler.update()
+        return tensors
+
+    return Peer("PyTorch GradScaler, clip_grad_norm_, Adam fused", run, goal)
+
+
 def torch_weights(weights: Any, grads: Any) -> list[Any]:
     """Tensors on the storage of the weights, with their gradients, as ``torch.optim`` takes them."""
     torch = torch_or_none()

@@ -5,10 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import pytest
 
+import boost_ext
 from device import memory_of
 from ops.producers import Producer
 
+needs_cuda = pytest.mark.skipif(boost_ext.build_info()["cuda"] is None, reason="this build has no CUDA kernels")
 MISSING = ...  # in the place of a value: without this key
 
 

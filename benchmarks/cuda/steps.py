@@ -14,6 +14,7 @@ from typing import Any
 from boost_ext import ops
 
 from ..harness import Peer
+from ..peers import grad_scaler_step
 from .devices import Device
 from .layouts import CudaCase, Layout, Layouts
 
@@ -148,7 +149,10 @@ def _guarded(device: Device, layout: Layout, whole_call: bool = False) -> CudaCa
         ops.adam_step(tensors.weights, tensors.grads, *tensors.states, **keywords, inv_scale=factor, skip=found)
         return tensors.weights
 
-    peers = [_scaled(device.torch, tensors, clip_norm, eps, None if whole_call else 1.3)] if device.torch else []
+    peers = []
+    if device.torch:
+        goal = None if whole_call else 1.3
+        peers.append(grad_scaler_step(tensors.of_torch(), clip_norm, goal, lr=LR, betas=(BETA1, BETA2), eps=eps))
     return CudaCase(
         f"guarded Adam step, {layout}" + ", with the host's part" * whole_call,
         ours,
@@ -159,20 +163,3 @@ def _guarded(device: Device, layout: Layout, whole_call: bool = False) -> CudaCa
         reset=tensors.reset,
         whole_call=whole_call,
     )
-
-
-def _scaled(torch: Any, tensors: Weights, clip_norm: float, eps: float, goal: float | None) -> Peer:
-    theirs = tensors.of_torch()
-    optimizer = torch.optim.Adam(theirs, lr=LR, betas=(BETA1, BETA2), eps=eps, fused=True)
-    where = theirs[0].device
-    scaler = torch.amp.GradScaler(where.type, init_scale=1.0, growth_interval=2**31 - 1)
-    scaler.scale(torch.ones((), device=where))
-
-    def run() -> Any:
-        scaler.unscale_(optimizer)
-        torch.nn.utils.clip_grad_norm_(theirs, clip_norm, foreach=True)
-        scaler.step(optimizer)
-        scaler.update()
-        return theirs
-
-    return Peer("PyTorch GradScaler, clip_grad_norm_, Adam fused", run, goal)

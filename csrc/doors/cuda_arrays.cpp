@@ -28,11 +28,6 @@ DType dtype_of(const std::string& typestr) {
   return DType::other;
 }
 
-void* stream_numbered(std::uintptr_t number) {
-  return number == 1 ? nullptr
-                     : reinterpret_cast<void*>(number);  // 1 is the legacy default stream; 2, per thread, is 2
-}
-
 bool starts(const std::string& module, const char* package) {
   const std::size_t n = std::strlen(package);
   return module.compare(0, n, package) == 0 && (module.size() == n || module[n] == '.');
@@ -147,6 +142,11 @@ py::object set_stream(const py::object& stream) {
 
 std::int64_t number_of_stream(const void* stream) {
   return stream == nullptr ? 1 : static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(stream));
+}
+
+void* stream_numbered(std::uintptr_t number) {
+  return number == 1 ? nullptr
+                     : reinterpret_cast<void*>(number);  // 1 is the legacy default stream; 2, per thread, is 2
 }
 
 }  // namespace boost_ext

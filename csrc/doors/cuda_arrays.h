@@ -25,7 +25,8 @@ void* current_stream(pybind11::handle object, int device_id);
 // For boost_ext.cuda.stream(): of this thread, None for none. Returns the one before.
 pybind11::object set_stream(const pybind11::object& stream);
 
-// As DLPack and the interface above number it.
+// As DLPack and the interface above number them.
 std::int64_t number_of_stream(const void* stream);
+void* stream_numbered(std::uintptr_t number);
 
 }  // namespace boost_ext

@@ -4,6 +4,7 @@
 
 #include <optional>
 
+#include "doors/cuda_arrays.h"
 #include "doors/dlpack.h"
 
 namespace py = pybind11;
@@ -116,8 +117,7 @@ py::dict DeviceArray::cuda_array_interface() const {
   d["data"] = py::make_tuple(reinterpret_cast<std::uintptr_t>(memory_->data), false);
   d["strides"] = py::none();
   d["version"] = 3;
-  const auto stream = reinterpret_cast<std::uintptr_t>(memory_->context.stream);
-  d["stream"] = stream == 0 ? 1 : stream;  // 0 is not allowed; 1 is the legacy default stream
+  d["stream"] = number_of_stream(memory_->context.stream);
   return d;
 }
 
@@ -130,7 +130,7 @@ py::capsule DeviceArray::dlpack(const py::object& stream, const py::object& max_
   require(number >= -1, "DeviceArray: stream must be a CUDA stream, or -1, got ", number);
   std::optional<void*> reader;
   if (number != -1) {
-    reader = number == 1 ? nullptr : reinterpret_cast<void*>(static_cast<std::uintptr_t>(number));
+    reader = stream_numbered(static_cast<std::uintptr_t>(number));
     if (*reader != memory_->context.stream) cuda::order_after(*reader, memory_->context);
   }
   const bool versioned = !max_version.is_none() && pair("max_version", max_version).first >= 1;

@@ -42,9 +42,7 @@ void bfgs_update(const Context& context, const View& B, const View& s, const Vie
   const char* op = "bfgs_update";
   const Device device = require_any_device(op, {}, {B, s, y, out});
   Overlap overlap = require_update(op, B, s, y, eps);
-  require_dtype(op, "out", out, DType::f32);
-  require_size(op, "out", out, 1);
-  require_writable(op, "out", out);
+  require_result(op, "out", out, DType::f32);
   overlap.writes("out", out);
   overlap.check();
   if (device == Device::ascend) return BOOST_EXT_ASCEND(bfgs_update)(context, B, s, y, eps, out);

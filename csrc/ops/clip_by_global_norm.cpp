@@ -17,12 +17,6 @@ void require_settings(const char* op, const ClipSettings& settings) {
           settings.scale);
 }
 
-void require_number(const char* op, const char* name, const View& v) {
-  require_dtype(op, name, v, DType::f32);
-  require_size(op, name, v, 1);
-  require_writable(op, name, v);
-}
-
 }  // namespace
 
 double clip_by_global_norm(const Context& context, const Views& grads, const ClipSettings& settings) {
@@ -34,7 +28,7 @@ double clip_by_global_norm(const Context& context, const Views& grads, const Cli
   require_writables(op, list);
   const double norm = global_norm(context, grads) / settings.scale;
   if (std::isfinite(norm) && norm > settings.clip_norm)
-    unscale_and_check(context, grads, std::max(settings.clip_norm / norm, 1.401298464324817e-45));
+    unscale_and_check(context, grads, std::max(settings.clip_norm / norm, kLeastSubnormal));
   return norm;
 }
 
@@ -46,9 +40,7 @@ void clip_by_global_norm(const Context& context, const Views& grads, double clip
   const List list{"grads", grads};
   require_floats(op, list);
   require_writables(op, list);
-  require_dtype(op, "out", out, DType::f64);
-  require_size(op, "out", out, 1);
-  require_writable(op, "out", out);
+  require_result(op, "out", out, DType::f64);
   const std::vector<std::size_t> first = first_occurrence(grads);
   Views distinct;
   Overlap overlap(op);
@@ -72,8 +64,8 @@ bool check_and_clip(const Context& context, const Views& grads, double scale, co
   require_settings(op, settings);
   require(std::isfinite(scale) && scale > 0, op, ": scale must be finite and > 0, got ", scale);
   require_cpu(op, {&grads}, {report, norm, divisor});
-  require_number(op, "norm", norm);
-  require_number(op, "divisor", divisor);
+  require_result(op, "norm", norm, DType::f32);
+  require_result(op, "divisor", divisor, DType::f32);
   std::vector<double> squares;
   const bool found = check_and_square(context, grads, 1 / scale, report, squares);
   const double length = std::sqrt(std::accumulate(squares.begin(), squares.end(), 0.0)) / scale / settings.scale;

@@ -48,9 +48,7 @@ std::vector<std::int64_t> require_all(const Views& matrices, const std::vector<d
   overlap.reads(from);
   overlap.writes(to);
   if (inverted != nullptr) {
-    require_dtype(kOp, "inverted", *inverted, DType::f32);
-    require_size(kOp, "inverted", *inverted, 1);
-    require_writable(kOp, "inverted", *inverted);
+    require_result(kOp, "inverted", *inverted, DType::f32);
     overlap.writes("inverted", *inverted);
   }
   overlap.check();

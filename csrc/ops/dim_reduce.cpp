@@ -103,9 +103,7 @@ void dim_reduce_direction(const Context& context, const View& B, const View& s, 
   const char* op = "dim_reduce_direction";
   const Device device = require_device(op, {}, {B, s, gk_last, gk, B_next, dk, inv_scale.at, out});
   Overlap overlap = require_direction(op, B, s, gk_last, gk, inv_scale.value, B_next, dk, eps);
-  require_dtype(op, "out", out, DType::f64);
-  require_size(op, "out", out, 1);
-  require_writable(op, "out", out);
+  require_result(op, "out", out, DType::f64);
   overlap.reads("inv_scale", inv_scale.at);
   overlap.writes("out", out);
   overlap.check();

@@ -18,9 +18,7 @@ void global_norm(const Context& context, const Views& tensors, const View& out) 
   const char* op = "global_norm";
   const Device device = require_device(op, {&tensors}, {out});
   require_floats(op, {"tensors", tensors});
-  require_dtype(op, "out", out, DType::f64);
-  require_size(op, "out", out, 1);
-  require_writable(op, "out", out);
+  require_result(op, "out", out, DType::f64);
   Overlap overlap(op);
   overlap.reads({"tensors", tensors});
   overlap.writes("out", out);

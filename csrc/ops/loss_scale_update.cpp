@@ -14,9 +14,7 @@ void loss_scale_update(const Context& context, const View& scale, const View& co
                        const LossScaleRule& rule) {
   const char* op = "loss_scale_update";
   const Device device = require_device(op, {}, {scale, counters, overflow.at});
-  require_dtype(op, "scale", scale, DType::f32);
-  require_size(op, "scale", scale, 1);
-  require_writable(op, "scale", scale);
+  require_result(op, "scale", scale, DType::f32);
   require_dtype(op, "counters", counters, DType::i32);
   require_size(op, "counters", counters, 3);
   require_writable(op, "counters", counters);

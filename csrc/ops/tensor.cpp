@@ -53,6 +53,12 @@ void require_writable(const char* op, Name arg, const View& v) {
   require(v.writable, op, ": ", arg, " must be writable, got a read-only array");
 }
 
+void require_result(const char* op, Name arg, const View& v, DType expected) {
+  require_dtype(op, arg, v, expected);
+  require_size(op, arg, v, 1);
+  require_writable(op, arg, v);
+}
+
 void require_finite(const char* op, const char* arg, double value) {
   require(std::isfinite(value), op, ": ", arg, " must be finite, got ", value);
 }

@@ -102,6 +102,7 @@ void require_float(const char* op, Name arg, const View& v);  // float32, float1
 void require_dtype(const char* op, Name arg, const View& v, DType expected);
 void require_size(const char* op, Name arg, const View& v, std::int64_t expected);
 void require_writable(const char* op, Name arg, const View& v);
+void require_result(const char* op, Name arg, const View& v, DType expected);  // one element, written
 void require_finite(const char* op, const char* arg, double value);
 void require_non_negative(const char* op, const char* arg, const std::vector<float>& values);
 

@@ -3,10 +3,6 @@
 namespace boost_ext {
 namespace {
 
-constexpr double kLeastNormal = 1.1754943508222875e-38;  // of float32
-constexpr double kLeastSubnormal = 1.401298464324817e-45;
-constexpr double kTwo64 = 18446744073709551616.0;
-
 // The arguments that all forms share. Returns the tensors without those that are listed again, and says in `place`
 // which of them each one of the list is.
 Views require_grads(const Views& grads, double inv_scale, bool writes, std::vector<std::size_t>& place) {
@@ -67,9 +63,7 @@ void unscale_and_check(const Context& context, const Views& grads, const Number&
   std::vector<std::size_t> place;
   const Views distinct =
       require_grads(grads, known ? inv_scale.value : 1, !known || static_cast<float>(inv_scale.value) != 1, place);
-  require_dtype(op, "out", found, DType::f32);
-  require_size(op, "out", found, 1);
-  require_writable(op, "out", found);
+  require_result(op, "out", found, DType::f32);
   if (reports) require_report(op, report, grads.size());
   Overlap overlap(op);
   overlap.writes("out", found);

@@ -16,6 +16,10 @@
 
 namespace boost_ext {
 
+constexpr double kLeastNormal = 1.1754943508222875e-38;  // of float32
+constexpr double kLeastSubnormal = 1.401298464324817e-45;
+constexpr double kTwo64 = 18446744073709551616.0;
+
 struct Finiteness {
   std::int64_t inf = 0;
   std::int64_t nan = 0;

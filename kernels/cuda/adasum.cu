@@ -33,11 +33,7 @@ __global__ void dot_blocks(const __grid_constant__ Table<2> table, Dots* partial
 // One block a tensor.
 __global__ void add_dots(const __grid_constant__ Table<2> table, const Dots* partial, double* out) {
   const int t = static_cast<int>(blockIdx.x);
-  Dots dots{0, 0, 0};
-  for (std::int64_t b = table.first[t] + threadIdx.x; b < table.first[t + 1]; b += kThreads) {
-    dots = both(dots, partial[table.block + b]);
-  }
-  dots = reduce_block(dots, both);
+  const Dots dots = combine_partials(table, t, partial, Dots{0, 0, 0}, both);
   if (threadIdx.x != 0) return;
   double* row = out + 3 * static_cast<std::int64_t>(table.tensor + t);
   row[0] = dots.ab;

@@ -39,10 +39,6 @@ __host__ __device__ inline int held_by_lane(std::int64_t width, int lanes) {
   return held;
 }
 
-BOOST_EXT_DEVICE float wide(float x) { return x; }
-BOOST_EXT_DEVICE float wide(__half x) { return __half2float(x); }
-BOOST_EXT_DEVICE float wide(__nv_bfloat16 x) { return __bfloat162float(x); }
-
 // Units of a matrix: how they are read and written. The dtype is a template's, so that no branch parts the loads of a
 // thread from one another.
 template <class T> struct Singles {
@@ -54,7 +50,7 @@ template <class T> struct Singles {
   T* to;
   BOOST_EXT_DEVICE Singles(const Matrices& m, int t)
       : from(static_cast<const T*>(m.from[t])), to(static_cast<T*>(m.to[t])) {}
-  BOOST_EXT_DEVICE void read(float (&x)[1], std::int64_t i) const { x[0] = wide(from[i]); }
+  BOOST_EXT_DEVICE void read(float (&x)[1], std::int64_t i) const { x[0] = as_float(from[i]); }
   BOOST_EXT_DEVICE void write(const float (&x)[1], std::int64_t i) const { store(to, kType, i, x[0]); }
 };
 

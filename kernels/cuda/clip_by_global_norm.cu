@@ -2,13 +2,11 @@
 #include "multi_tensor.cuh"
 #include "ops/clip_by_global_norm.h"
 #include "ops/global_norm.h"
+#include "ops/unscale_and_check.h"
 
 namespace boost_ext::cuda {
 namespace {
 
-constexpr double kLeastNormal = 1.1754943508222875e-38;  // of float32
-constexpr double kLeastSubnormal = 1.401298464324817e-45;
-constexpr double kTwo64 = 18446744073709551616.0;
 constexpr std::int64_t kMostClippers = 4096;  // blocks: some rounds of all that a GPU runs at a time
 
 // g <- (g * first) * second. A factor below the normal numbers is two, as on the CPU: it would lose its last bits.
@@ -19,9 +17,7 @@ struct Factor {
 // The norm, and what the gradients are multiplied with: 1 if they are short enough, or not finite.
 __global__ void find_factor(const double* squares, std::int64_t count, double clip_norm, Scalar scale, double exact,
                             double* out, Factor* factor) {
-  double sum = 0;
-  for (std::int64_t i = threadIdx.x; i < count; i += kThreads) sum += squares[i];
-  sum = sum_block(sum);
+  const double sum = sum_in_block(count, [&](std::int64_t i) { return squares[i]; });
   if (threadIdx.x != 0) return;
   const double norm = sqrt(sum) / (scale.device != nullptr ? static_cast<double>(scale.get()) : exact);
   *out = norm;

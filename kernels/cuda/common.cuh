@@ -87,6 +87,12 @@ struct Scalar {
   BOOST_EXT_DEVICE float get() const { return device != nullptr ? *device : value; }
 };
 
+constexpr unsigned kInfBits = 0x7f800000u;  // of float32; a nan's, without its sign, are more
+
+BOOST_EXT_DEVICE float as_float(float x) { return x; }
+BOOST_EXT_DEVICE float as_float(__half x) { return __half2float(x); }
+BOOST_EXT_DEVICE float as_float(__nv_bfloat16 x) { return __bfloat162float(x); }
+
 // Elements by index, whatever they are stored as.
 BOOST_EXT_DEVICE float load(const void* p, DType t, std::int64_t i) {
   if (t == DType::f16) return __half2float(static_cast<const __half*>(p)[i]);
@@ -175,6 +181,13 @@ template <class T, class Combine> BOOST_EXT_DEVICE T reduce_block(T mine, Combin
 }
 BOOST_EXT_DEVICE double sum_block(double mine) {
   return reduce_block(mine, [](double a, double b) { return a + b; });
+}
+
+// The sum of value(j) for j < count, for thread 0. Nothing but the count decides the order.
+template <class Value> BOOST_EXT_DEVICE double sum_in_block(std::int64_t count, Value value) {
+  double sum = 0;
+  for (std::int64_t j = threadIdx.x; j < count; j += kThreads) sum += static_cast<double>(value(j));
+  return sum_block(sum);
 }
 
 }  // namespace boost_ext::cuda

@@ -7,7 +7,6 @@
 namespace boost_ext::cuda {
 namespace {
 
-constexpr unsigned kInfBits = 0x7f800000u;
 constexpr int kTileSize = kTile * kTile;
 constexpr std::int64_t kWanted = 1024;    // blocks of threads that fill a device
 constexpr std::int64_t kLeastRows = 512;  // that are worth a block

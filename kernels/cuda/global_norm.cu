@@ -18,9 +18,7 @@ __global__ void square_blocks(const __grid_constant__ Table<1> table, double* pa
 }
 
 __global__ void root_of_sum(const double* squares, std::int64_t count, double* norm) {
-  double sum = 0;
-  for (std::int64_t i = threadIdx.x; i < count; i += kThreads) sum += squares[i];
-  sum = sum_block(sum);
+  const double sum = sum_in_block(count, [&](std::int64_t i) { return squares[i]; });
   if (threadIdx.x == 0) *norm = sqrt(sum);
 }
 

@@ -118,15 +118,22 @@ void each_launch(const Tensors (&lists)[kLists], LaunchOne launch_one, Group gro
   }
 }
 
+// What the blocks of tensor t left in `partial`, combined in an order of its own, for thread 0; `none` if there are
+// none.
+template <int kLists, int kOthers, class T, class Combine>
+BOOST_EXT_DEVICE T combine_partials(const Table<kLists, kOthers>& table, int t, const T* partial, T none,
+                                    Combine combine) {
+  for (std::int64_t b = table.first[t] + threadIdx.x; b < table.first[t + 1]; b += kThreads) {
+    none = combine(none, partial[table.block + b]);
+  }
+  return reduce_block(none, combine);
+}
+
 // out[t] = the sum of what the blocks of tensor t left in `partial`, in their order: one block a tensor.
 template <int kLists>
 __global__ void add_blocks(const __grid_constant__ Table<kLists> table, const double* partial, double* out) {
   const int t = static_cast<int>(blockIdx.x);
-  double sum = 0;
-  for (std::int64_t b = table.first[t] + threadIdx.x; b < table.first[t + 1]; b += kThreads) {
-    sum += partial[table.block + b];
-  }
-  sum = sum_block(sum);
+  const double sum = combine_partials(table, t, partial, 0.0, [](double a, double b) { return a + b; });
   if (threadIdx.x == 0) out[table.tensor + t] = sum;
 }
 

@@ -32,7 +32,7 @@ BOOST_EXT_DEVICE unsigned sixteen_bits(unsigned random, int k) { return (random 
 // As a bfloat16 is stored, in the upper half of a float32: away from 0 as often as the bits cut off say.
 BOOST_EXT_DEVICE float rounded_at_random(float x, unsigned sixteen) {
   const unsigned bits = __float_as_uint(x);
-  const bool nan = (bits & 0x7fffffffu) > 0x7f800000u;
+  const bool nan = (bits & 0x7fffffffu) > kInfBits;
   return __uint_as_float((nan ? bits | 0x400000u : bits + sixteen) & 0xffff0000u);
 }
 

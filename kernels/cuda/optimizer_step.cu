@@ -139,11 +139,7 @@ template <bool kNarrow>
 __global__ void lamb_ratios(const __grid_constant__ StepTable<kListsOf<2, kNarrow>> table, const Norms* partial,
                             float* ratios) {
   const int t = static_cast<int>(blockIdx.x);
-  Norms sum{0, 0};
-  for (std::int64_t b = table.first[t] + threadIdx.x; b < table.first[t + 1]; b += kThreads) {
-    sum = add(sum, partial[table.block + b]);
-  }
-  sum = reduce_block(sum, add);
+  const Norms sum = combine_partials(table, t, partial, Norms{0, 0}, add);
   if (threadIdx.x != 0) return;
   const bool ratio = sum.weights > 0 && sum.direction > 0;
   ratios[table.tensor + t] = ratio ? static_cast<float>(square_root(sum.weights) / square_root(sum.direction)) : 1.0F;

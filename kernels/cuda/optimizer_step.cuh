@@ -269,8 +269,8 @@ BOOST_EXT_DEVICE void step_pack(const R& rule, const Ready& ready, const Place<R
   store_weights(at, i, n, w);
 }
 
-// The sum of value(j) for j < width: over a warp, each of whose threads gets it; or over a block, for its thread 0. In
-// an order that nothing but the width decides: a warp's up to kWarpWidth.
+// The sum of value(j) for j < width, over a warp, each of whose threads gets it. Wider rows than kWarpWidth are for
+// sum_in_block.
 constexpr std::int64_t kWarpWidth = 2048;
 template <class Value> BOOST_EXT_DEVICE double sum_in_warp(std::int64_t width, Value value) {
   double sum = 0;
@@ -278,11 +278,6 @@ template <class Value> BOOST_EXT_DEVICE double sum_in_warp(std::int64_t width, V
 #pragma unroll
   for (int other = kWarp / 2; other > 0; other /= 2) sum += __shfl_xor_sync(kWholeWarp, sum, other);
   return sum;
-}
-template <class Value> BOOST_EXT_DEVICE double sum_in_block(std::int64_t width, Value value) {
-  double sum = 0;
-  for (std::int64_t j = threadIdx.x; j < width; j += kThreads) sum += static_cast<double>(value(j));
-  return sum_block(sum);
 }
 
 }  // namespace boost_ext::cuda

@@ -58,10 +58,6 @@ template <class T> BOOST_EXT_DEVICE float element(const Vector& x, int i) {
     return from_bits(i % 2 ? x.word[i / 2] >> 16 : x.word[i / 2] & 0xffffu, T{});
 }
 
-BOOST_EXT_DEVICE float as_float(float x) { return x; }
-BOOST_EXT_DEVICE float as_float(__half x) { return __half2float(x); }
-BOOST_EXT_DEVICE float as_float(__nv_bfloat16 x) { return __bfloat162float(x); }
-
 // fn(T{}) with the type of P's elements.
 template <class Fn> void with_type(DType t, Fn fn) {
   if (t == DType::f16)

@@ -5,12 +5,13 @@
 namespace boost_ext::cuda {
 namespace {
 
-constexpr unsigned kInfBits = 0x7f800000u;
 constexpr long long kNowhere = 0x7fffffffffffffffll;
 
 struct Seen {
   long long inf, nan, first;
-  unsigned largest;  // bits of the largest finite magnitude
+  // Bits of the largest finite magnitude. As wide as the others: a copy of padding, which nobody writes, is reported
+  // by the emulator's watch over shared memory.
+  unsigned long long largest;
 };
 
 BOOST_EXT_DEVICE Seen both(const Seen& a, const Seen& b) {
@@ -63,18 +64,14 @@ __global__ void scale_blocks(const __grid_constant__ Table<1> table, Scalar inv_
 // One block a tensor.
 __global__ void write_rows(const __grid_constant__ Table<1> table, const Seen* partial, double* report, float* found) {
   const int t = static_cast<int>(blockIdx.x);
-  Seen seen{0, 0, kNowhere, 0};
-  for (std::int64_t b = table.first[t] + threadIdx.x; b < table.first[t + 1]; b += kThreads) {
-    seen = both(seen, partial[table.block + b]);
-  }
-  seen = reduce_block(seen, both);
+  const Seen seen = combine_partials(table, t, partial, Seen{0, 0, kNowhere, 0}, both);
   if (threadIdx.x != 0) return;
   double* row = report + 4 * (table.tensor + t);
   const bool any = seen.first != kNowhere;
   row[0] = static_cast<double>(seen.inf);
   row[1] = static_cast<double>(seen.nan);
   row[2] = any ? static_cast<double>(seen.first) : -1;
-  row[3] = static_cast<double>(__uint_as_float(seen.largest));
+  row[3] = static_cast<double>(__uint_as_float(static_cast<unsigned>(seen.largest)));
   if (any) *found = 1;
 }
 

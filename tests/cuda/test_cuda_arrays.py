@@ -7,9 +7,9 @@ import pytest
 
 import boost_ext
 from boost_ext import _core, cuda, ops
-from on_cuda import MISSING, Exported, Interface
+from on_cuda import MISSING, Exported, Interface, needs_cuda
 
-pytestmark = pytest.mark.skipif(boost_ext.build_info()["cuda"] is None, reason="this build has no CUDA kernels")
+pytestmark = needs_cuda
 
 # CUDA looks behind a stream's handle, whatever it is.
 emulated = pytest.mark.skipif(

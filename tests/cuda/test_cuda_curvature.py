@@ -10,14 +10,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-import boost_ext
 import device
 import kfac
 from boost_ext import _core, ops
 from dtypes import DTYPES, UNIT, assert_close, assert_same_bits, normal
+from on_cuda import needs_cuda
 from ops.producers import Producer
 
-pytestmark = pytest.mark.skipif(boost_ext.build_info()["cuda"] is None, reason="this build has no CUDA kernels")
+pytestmark = needs_cuda
 
 
 def cpu(op: str) -> Callable[..., Any]:

@@ -6,14 +6,13 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-import pytest
 from every_op import calls
 
-import boost_ext
 import device
 from boost_ext import ops
+from on_cuda import needs_cuda
 
-pytestmark = pytest.mark.skipif(boost_ext.build_info()["cuda"] is None, reason="this build has no CUDA kernels")
+pytestmark = needs_cuda
 
 
 def arrays(value: Any) -> Iterator[bytes]:

@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-import boost_ext
 import device
 import oracle
 from boost_ext import _core, ops
 from dtypes import DTYPES, FLOATS, assert_close, assert_same_bits, normal
+from on_cuda import needs_cuda
 from ops.producers import Producer
 
-pytestmark = pytest.mark.skipif(boost_ext.build_info()["cuda"] is None, reason="this build has no CUDA kernels")
+pytestmark = needs_cuda
 
 ROUNDINGS = 32 + 32 + 3  # a lane has 32 products, then its accumulators add up
 RATES = {"gamma": 0.9, "alpha": 0.001}

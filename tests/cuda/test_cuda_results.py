@@ -13,10 +13,10 @@ import pytest
 import boost_ext
 from boost_ext import cuda, ops
 from dtypes import assert_same_bits
-from on_cuda import Exported, Interface
+from on_cuda import Exported, Interface, needs_cuda
 from ops.producers import ManagedVersioned, Tensor
 
-pytestmark = pytest.mark.skipif(boost_ext.build_info()["cuda"] is None, reason="this build has no CUDA kernels")
+pytestmark = needs_cuda
 
 
 @pytest.fixture

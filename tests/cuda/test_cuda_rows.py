@@ -5,11 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-import boost_ext
 from boost_ext import ops
-from on_cuda import Interface
+from on_cuda import Interface, needs_cuda
 
-pytestmark = pytest.mark.skipif(boost_ext.build_info()["cuda"] is None, reason="this build has no CUDA kernels")
+pytestmark = needs_cuda
 
 
 @pytest.mark.parametrize(

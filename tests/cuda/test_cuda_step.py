@@ -10,14 +10,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-import boost_ext
 import device
 from boost_ext import ops
 from dtypes import FLOATS, assert_same_bits, normal
+from on_cuda import needs_cuda
 from ops.narrow_state import Stored
 from ops.steps import ELEMENTWISE, VARIANTS, Rule, gradient
 
-pytestmark = pytest.mark.skipif(boost_ext.build_info()["cuda"] is None, reason="this build has no CUDA kernels")
+pytestmark = needs_cuda
 
 EACH_RULE = pytest.mark.parametrize("rule", VARIANTS.values(), ids=VARIANTS.keys())
 # A power of CUDA differs from the CPU's in its last bits, and sums over a tensor have an order of their own.
