@@ -24,7 +24,7 @@ import boost_ext
 from boost_ext import _core, ops
 from boost_ext._arguments import empty_like
 from boost_ext.optimizer_ops import StepOptions
-from ops.producers import CODES, Producer
+from ops.producers import CODES, ByFunctions, Producer
 
 DEVICES = ("cpu", "host-dlpack", "cuda")
 CPU, CUDA = 1, 2  # DLPack's types of devices
@@ -32,6 +32,7 @@ CPU, CUDA = 1, 2  # DLPack's types of devices
 # What cannot run on a device: modules, or tests of one, and the reason.
 OF_THE_HOST = {
     "test_arrays": "about objects that hand out arrays, which the proxy would have to know",
+    "test_exchange": "the same",
     "test_large": "gigabytes that are never written, of which the proxy would make copies",
 }
 ONLY: dict[str, dict[str, str]] = {
@@ -225,11 +226,13 @@ def merged(arrays: list[np.ndarray]) -> list[tuple[int, int]]:
 
 
 class Exchange:
-    """Device objects for arrays, also in lists, and back: who returns one of them returns the caller's own object."""
+    """Device objects for arrays, also in lists, and back: who returns one of them returns the caller's own object. Every
+    other one goes by the functions of its type."""
 
     def __init__(self, image: Image, start: int, device: tuple[int, int]) -> None:
         self._new: dict[int, Any] = {
-            key: Producer(a, data=start + image.place(a), device=device) for key, a in image.arrays.items()
+            key: (Producer, ByFunctions)[i % 2](a, data=start + image.place(a), device=device)
+            for i, (key, a) in enumerate(image.arrays.items())
         }
         self._own: dict[int, Any] = {id(new): image.arrays[key] for key, new in self._new.items()}
         self._alive: list[Any] = []

@@ -6,6 +6,7 @@
 #include <cstring>
 #include <utility>
 
+#include "doors/array_type.h"
 #include "doors/ascend_arrays.h"
 #include "doors/cuda_arrays.h"
 #include "doors/dtypes.h"
@@ -13,47 +14,8 @@
 namespace py = pybind11;
 
 namespace boost_ext {
+
 namespace {
-
-enum class Kind { numpy, mindspore, ours, dlpack, cuda, unknown };
-
-Kind classify(py::handle type, py::handle object) {
-  if (py::isinstance<py::array>(object)) return Kind::numpy;
-  if (py::isinstance<DeviceArray>(object)) return Kind::ours;
-  for (py::handle base : type.attr("__mro__")) {
-    const auto module = py::str(base.attr("__module__")).cast<std::string>();
-    if (module.rfind("mindspore", 0) == 0 && py::hasattr(type, "data_ptr")) return Kind::mindspore;
-  }
-  // Of the type, not of the object: a class is no array, though it has its instances' methods.
-  if (py::hasattr(type, "__dlpack__") && py::hasattr(type, "__dlpack_device__")) return Kind::dlpack;
-  if (py::hasattr(type, "__cuda_array_interface__")) return Kind::cuda;
-  return Kind::unknown;
-}
-
-// Asked once a type; types are few and are kept alive so that their address stays theirs.
-Kind kind_of(py::handle object) {
-  static auto* known = new std::vector<std::pair<PyTypeObject*, Kind>>();
-  PyTypeObject* type = Py_TYPE(object.ptr());
-  for (const auto& [t, kind] : *known) {
-    if (t == type) return kind;
-  }
-  const Kind kind = classify(reinterpret_cast<PyObject*>(type), object);
-  if (kind != Kind::unknown && kind != Kind::cuda && known->size() < 64) {
-    Py_INCREF(type);
-    known->emplace_back(type, kind);
-  }
-  return kind;
-}
-
-bool contiguous(const dlpack::Tensor& t) {
-  if (t.strides == nullptr) return true;
-  std::int64_t expected = 1;
-  for (std::int32_t i = t.ndim - 1; i >= 0; --i) {
-    if (t.shape[i] != 1 && t.strides[i] != expected) return false;
-    expected *= t.shape[i];
-  }
-  return true;
-}
 
 void require_contiguous(const char* op, const Name& arg, bool ok) {
   require(ok, op, ": ", arg, " must be C-contiguous, got a strided array");
@@ -103,7 +65,7 @@ View Arrays::from_mindspore(const Name& arg, py::handle object) {
     on_device_known_ = true;
   }
   v.device = mindspore_device_;
-  if (v.device == Device::ascend && with_ascend) see_device(object, v);
+  if (v.device == Device::ascend && with_ascend) see_device(v, [&] { return current_ascend_stream(op_, object); });
   // Last: this waits for the asynchronous queue, and the pointer is good until the next op is launched.
   v.data = reinterpret_cast<void*>(call(3).cast<std::uintptr_t>());
   return v;
@@ -121,18 +83,18 @@ py::object Arrays::capsule_of(const Name& arg, py::handle object, bool on_device
       return object.attr("__dlpack__")(**keywords);
     }
   } catch (py::error_already_set& e) {
-    throw std::invalid_argument(text(op_, ": ", arg, " cannot be read through DLPack: ", e.what()));
+    throw std::invalid_argument(text(op_, ": ", arg, " cannot be read through DLPack: ", first_line(e)));
   }
 }
 
-void Arrays::see_device(py::handle object, const View& v) {
+void Arrays::see_device(const View& v, const std::function<void*()>& stream) {
   if (on_device_ && (has_elements_ || v.size == 0)) return;
   on_device_ = true;
   has_elements_ = v.size > 0;
   on_ascend_ = v.device == Device::ascend;
   device_context_.device_id = v.device_id;
-  device_context_.stream =
-      v.device == Device::ascend ? current_ascend_stream(op_, object) : current_stream(object, v.device_id);
+  device_context_.stream = stream();
+  seen_.clear();
 }
 
 Arrays::~Arrays() {
@@ -141,7 +103,12 @@ Arrays::~Arrays() {
 
 // What is still to happen to an array happens first.
 void Arrays::see_work_of(const Context& context) {
-  if (context.stream != device_context_.stream) cuda::order_after(device_context_.stream, context);
+  if (context.stream == device_context_.stream) return;
+  for (const Context& seen : seen_) {
+    if (seen.stream == context.stream && seen.device_id == context.device_id) return;
+  }
+  cuda::order_after(device_context_.stream, context);
+  seen_.push_back(context);
 }
 
 View Arrays::from_cuda(const Name& arg, py::handle object) {
@@ -149,7 +116,7 @@ View Arrays::from_cuda(const Name& arg, py::handle object) {
   v.device = Device::cuda;
   if (cuda::build() == nullptr) return v;
   CudaArray array = from_cuda_array_interface(op_, arg, object);
-  see_device(object, array.view);
+  see_device(array.view, [&] { return current_stream(object, array.view.device_id); });
   if (array.names_stream && array.view.size > 0) see_work_of({array.view.device_id, array.stream});
   shapes_[count_] = std::move(array.shape);
   return array.view;
@@ -214,40 +181,65 @@ View Arrays::from_dlpack(const Name& arg, py::handle object) {
   } catch (const py::cast_error&) {
     throw TypeError(text(op_, ": ", arg, " must return two integers from __dlpack_device__, got something else"));
   }
-  const bool on_device = where.first == dlpack::kCuda || where.first == dlpack::kCudaManaged;
-  if (on_device && cuda::build() == nullptr) {
-    v.device = Device::cuda;  // for the op to refuse; the data are not touched here
-    v.size = 0;
-    return v;
-  }
-  require(on_device || where.first == dlpack::kCpu || where.first == dlpack::kCudaHost, op_, ": ", arg,
-          " must live on a CPU or CUDA device, got DLPack device type ", where.first);
+  const dlpack::Device device{static_cast<std::int32_t>(where.first), static_cast<std::int32_t>(where.second)};
+  require_reachable(op_, arg, device);
+  const bool on_device = is_cuda(device);
   if (on_device) {
     v.device = Device::cuda;
-    v.device_id = static_cast<int>(where.second);
-    v.size = 1;  // as far as is known yet
-    see_device(object, v);
+    v.device_id = device.id;
+    if (cuda::build() == nullptr) return v;  // for the op to refuse; the data are not touched here
+    v.size = 1;                              // as far as is known yet
+    see_device(v, [&] { return current_stream(object, device.id); });
   }
   py::object capsule = capsule_of(arg, object, on_device);
   const dlpack::Tensor* t = nullptr;
   if (PyCapsule_IsValid(capsule.ptr(), "dltensor_versioned") != 0) {
     auto* managed = static_cast<dlpack::ManagedVersioned*>(PyCapsule_GetPointer(capsule.ptr(), "dltensor_versioned"));
-    require(managed->version.major == 1, op_, ": ", arg, " must be DLPack version 1, got version ",
-            managed->version.major);
-    v.writable = (managed->flags & dlpack::kReadOnly) == 0;
+    set_tensor(v, op_, arg, *managed);
     t = &managed->tensor;
   } else if (PyCapsule_IsValid(capsule.ptr(), "dltensor") != 0) {
     t = &static_cast<dlpack::Managed*>(PyCapsule_GetPointer(capsule.ptr(), "dltensor"))->tensor;
+    set_tensor(v, op_, arg, *t);
   }
   require(t != nullptr, op_, ": ", arg, " must return a DLPack capsule from __dlpack__, got something else");
   alive_.push_back(std::move(capsule));
-  set_dtype(v, t->dtype);
-  v.set_shape(t->ndim, [t](int d) { return t->shape[d]; });
   shapes_[count_].assign(t->shape, t->shape + t->ndim);
-  if (v.size > 0) require_contiguous(op_, arg, contiguous(*t));
-  v.data = static_cast<char*>(t->data) + t->byte_offset;
-  require_aligned(op_, arg,
-                  v.dtype == DType::other || reinterpret_cast<std::uintptr_t>(v.data) % item_size(v.dtype) == 0);
+  return v;
+}
+
+// As PyTorch's own functions that write: what it records it could not follow.
+void Arrays::require_no_gradient(const Name& arg, py::handle object) {
+  static const auto& requires_grad = *new py::str("requires_grad");
+  PyObject* required = PyObject_GetAttr(object.ptr(), requires_grad.ptr());
+  if (required == nullptr) throw py::error_already_set();
+  Py_DECREF(required);  // True and False live for ever
+  if (required != Py_True) return;
+  if (!gradient_recorded_) { gradient_recorded_ = py::module_::import("torch").attr("is_grad_enabled")().cast<bool>(); }
+  require(
+      !*gradient_recorded_, op_, ": ", arg,
+      " must not require a gradient while PyTorch records them (call this under torch.no_grad(), or detach() it), got "
+      "a tensor that does");
+}
+
+// As above, without a call of Python, on the stream on which its framework works.
+View Arrays::from_exchange(const Name& arg, py::handle object, const ArrayType& type) {
+  if (type.is_torch) require_no_gradient(arg, object);
+  const LentTensor& lent = lent_.emplace_back(tensor_of(op_, arg, object, *type.exchange));
+  const dlpack::Tensor& t = lent->tensor;
+  require_reachable(op_, arg, t.device);
+  View v;
+  if (is_cuda(t.device)) {
+    v.device = Device::cuda;
+    v.device_id = t.device.id;
+    if (cuda::build() == nullptr) return v;
+  }
+  set_tensor(v, op_, arg, *lent);
+  if (is_cuda(t.device)) {
+    void* working = work_stream(op_, arg, *type.exchange, t.device);
+    see_device(v, [&] { return chosen_stream().value_or(working); });
+    if (v.size > 0) see_work_of({t.device.id, working});
+  }
+  shapes_[count_].assign(t.shape, t.shape + t.ndim);
   return v;
 }
 
@@ -264,25 +256,26 @@ View Arrays::view(const Name& arg, py::handle object) {
 }
 
 View Arrays::convert(const Name& arg, py::handle object) {
-  switch (kind_of(object)) {
-    case Kind::numpy:
+  const ArrayType type = array_type_of(object);
+  switch (type.kind) {
+    case ArrayType::numpy:
       return from_numpy(arg, py::reinterpret_borrow<py::array>(object));
-    case Kind::mindspore:
+    case ArrayType::mindspore:
       return from_mindspore(arg, object);
-    case Kind::dlpack:
-      return from_dlpack(arg, object);
-    case Kind::ours: {
+    case ArrayType::dlpack:
+      return type.exchange != nullptr ? from_exchange(arg, object, type) : from_dlpack(arg, object);
+    case ArrayType::ours: {
       const auto& array = object.cast<const DeviceArray&>();
       const View v = array.view();
-      see_device(object, v);
+      see_device(v, [&] { return current_stream(object, v.device_id); });
       see_work_of(array.context());
       if (array.context().stream != device_context_.stream) owners_.push_back(array.context());
       shapes_[count_] = array.shape();
       return v;
     }
-    case Kind::cuda:
+    case ArrayType::cuda:
       return from_cuda(arg, object);
-    case Kind::unknown:
+    case ArrayType::unknown:
       break;
   }
   throw TypeError(

@@ -5,13 +5,18 @@
 #include <pybind11/numpy.h>
 #include <pybind11/pybind11.h>
 
+#include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "doors/device_array.h"
+#include "doors/dlpack_arrays.h"
 #include "ops/tensor.h"
 
 namespace boost_ext {
+
+struct ArrayType;
 
 // The arguments of one call of `op`. Views are good as long as this object lives.
 class Arrays {
@@ -44,10 +49,12 @@ class Arrays {
   View from_numpy(const Name& arg, pybind11::array array);
   View from_mindspore(const Name& arg, pybind11::handle object);
   View from_dlpack(const Name& arg, pybind11::handle object);
+  View from_exchange(const Name& arg, pybind11::handle object, const ArrayType& type);
   View from_cuda(const Name& arg, pybind11::handle object);
   pybind11::object capsule_of(const Name& arg, pybind11::handle object, bool on_device);
-  void see_device(pybind11::handle object, const View& v);
+  void see_device(const View& v, const std::function<void*()>& stream);
   void see_work_of(const Context& context);
+  void require_no_gradient(const Name& arg, pybind11::handle object);
   void require_results(const char* arg) const;
   std::vector<std::int64_t> shape_of(std::size_t i, pybind11::handle object, const View& v) const;
 
@@ -63,7 +70,10 @@ class Arrays {
   // one that was made of host data may still lie on the host.
   bool on_device_known_ = false;
   Device mindspore_device_ = Device::cpu;
-  std::vector<pybind11::object> alive_;  // the arrays, and DLPack capsules, whose destructor gives the tensor back
+  std::vector<Context> seen_;              // whose work ours already waits for
+  std::optional<bool> gradient_recorded_;  // by PyTorch, where a tensor made that a question
+  std::vector<pybind11::object> alive_;    // the arrays, and DLPack capsules, whose destructor gives the tensor back
+  std::vector<LentTensor> lent_;
 };
 
 // MindSpore tensors that keep dtype and shape, as parameters do, for calls that are made again and again: only where

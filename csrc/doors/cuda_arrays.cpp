@@ -28,12 +28,21 @@ DType dtype_of(const std::string& typestr) {
   return DType::other;
 }
 
-bool starts(const std::string& module, const char* package) {
+}  // namespace
+
+bool is_from(py::handle type, const char* package) {
   const std::size_t n = std::strlen(package);
-  return module.compare(0, n, package) == 0 && (module.size() == n || module[n] == '.');
+  for (py::handle base : type.attr("__mro__")) {
+    const auto module = py::str(base.attr("__module__")).cast<std::string>();
+    if (module.compare(0, n, package) == 0 && (module.size() == n || module[n] == '.')) return true;
+  }
+  return false;
 }
 
-}  // namespace
+std::optional<void*> chosen_stream() {
+  if (!chosen) return std::nullopt;
+  return stream_numbered(*chosen);
+}
 
 CudaArray from_cuda_array_interface(const char* op, const Name& arg, py::handle object) {
   CudaArray result;
@@ -99,19 +108,13 @@ CudaArray from_cuda_array_interface(const char* op, const Name& arg, py::handle 
 }
 
 void* current_stream(py::handle object, int device_id) {
-  if (chosen) return stream_numbered(*chosen);
-  // A class of the user's may be a tensor by inheritance.
-  bool torch = false, cupy = false;
-  for (py::handle base : py::type::handle_of(object).attr("__mro__")) {
-    const auto module = py::str(base.attr("__module__")).cast<std::string>();
-    torch = torch || starts(module, "torch");
-    cupy = cupy || starts(module, "cupy");
-  }
-  if (torch) {
+  if (const std::optional<void*> stream = chosen_stream()) return *stream;
+  const py::handle type = py::type::handle_of(object);
+  if (is_from(type, "torch")) {
     const py::object stream = py::module_::import("torch").attr("cuda").attr("current_stream")(device_id);
     return reinterpret_cast<void*>(stream.attr("cuda_stream").cast<std::uintptr_t>());
   }
-  if (cupy) {
+  if (is_from(type, "cupy")) {
     const py::object stream = py::module_::import("cupy").attr("cuda").attr("get_current_stream")(device_id);
     return reinterpret_cast<void*>(stream.attr("ptr").cast<std::uintptr_t>());
   }

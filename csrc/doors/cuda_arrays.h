@@ -3,6 +3,7 @@
 
 #include <pybind11/pybind11.h>
 
+#include <optional>
 #include <vector>
 
 #include "ops/tensor.h"
@@ -21,6 +22,12 @@ CudaArray from_cuda_array_interface(const char* op, const Name& arg, pybind11::h
 // The stream that the caller works on: that of boost_ext.cuda.stream(), where one is set; the current one of the
 // array's framework (PyTorch, CuPy); the one that the array names; else the legacy default stream.
 void* current_stream(pybind11::handle object, int device_id);
+
+// That of boost_ext.cuda.stream(), where one is set.
+std::optional<void*> chosen_stream();
+
+// Whether a type is one of `package`, or inherits from one: a class of the user's may be a tensor.
+bool is_from(pybind11::handle type, const char* package);
 
 // For boost_ext.cuda.stream(): of this thread, None for none. Returns the one before.
 pybind11::object set_stream(const pybind11::object& stream);

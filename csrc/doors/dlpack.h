@@ -1,4 +1,5 @@
-// The part of the DLPack ABI (version 1, and the unversioned one before it) that reading a tensor needs.
+// The part of the DLPack ABI (version 1, and the unversioned one before it) that reading a tensor needs, by a capsule or
+// by the functions of its type.
 // https://dmlc.github.io/dlpack/latest/c_api.html
 #pragma once
 
@@ -43,6 +44,21 @@ struct ManagedVersioned {
   void (*deleter)(ManagedVersioned*);
   std::uint64_t flags;
   Tensor tensor;
+};
+
+// What a type of arrays has as __dlpack_c_exchange_api__, since DLPack 1.3. The functions need the GIL, return 0, or -1
+// with a Python error set, and synchronize nothing.
+struct ExchangeHeader {
+  Version version;
+  ExchangeHeader* previous;  // the same of an older version, if there is one
+};
+struct Exchange {
+  ExchangeHeader header;
+  void* allocate;
+  int (*managed_from_object)(void* object, ManagedVersioned** out);
+  void* managed_to_object;
+  void* tensor_from_object;
+  int (*current_work_stream)(DeviceType type, std::int32_t id, void** out);
 };
 
 }  // namespace boost_ext::dlpack

@@ -60,7 +60,7 @@ template <DType kType, bool kAligned> struct Vectors {
   void* to;
   DType type;
   BOOST_EXT_DEVICE Vectors(const Matrices& m, int t)
-      : from(m.from[t]), to(m.to[t]), type(kType == DType::other ? m.dtype[t] : kType) {}
+      : from(m.from[t]), to(m.to[t]), type(kType == DType::other ? DType(m.dtype[t]) : kType) {}
   BOOST_EXT_DEVICE void read(float (&x)[kPack], std::int64_t i) const {
     const Pack p = load_pack(from, type, i, kPack, kAligned);
 #pragma unroll

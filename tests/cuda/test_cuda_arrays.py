@@ -7,7 +7,8 @@ import pytest
 
 import boost_ext
 from boost_ext import _core, cuda, ops
-from on_cuda import MISSING, Exported, Interface, needs_cuda
+from on_cuda import MISSING, Exported, Interface, There, needs_cuda
+from ops.producers import ByFunctions, Exchanged
 
 pytestmark = needs_cuda
 
@@ -142,6 +143,51 @@ def test_dlpack_is_asked_for_our_stream(x, kind, legacy, chosen, asked):
     np.testing.assert_array_equal(array.read(), centralized(x))
     assert array.asked[0] == {"stream": asked, "max_version": (1, 0)}
     assert array.asked[1:] == ([{"stream": asked}] if legacy else [])
+
+
+class Lent(There, ByFunctions):
+    """By the functions of its type, without a call of Python."""
+
+    def __init__(self, array, kind=2):
+        There.__init__(self, array)
+        ByFunctions.__init__(self, self.array, data=self.memory.address, device=(kind, 0))
+
+
+@pytest.fixture
+def work_stream(monkeypatch):
+    def set_to(stream):
+        monkeypatch.setattr(Exchanged, "stream", stream)
+        Exchanged.asked.clear()
+
+    set_to(0)
+    return set_to
+
+
+@pytest.mark.parametrize("kind", [2, 13])
+@pytest.mark.parametrize("working", [0, 2])
+@pytest.mark.parametrize("chosen", [None, 1, 2])
+def test_functions_of_a_type_are_asked_for_the_stream(x, work_stream, kind, working, chosen):
+    work_stream(working)
+    arrays = [Lent(x, kind), Lent(x, kind)]
+    if chosen is None:
+        ops.centralize(arrays)
+    else:
+        with cuda.stream(chosen):
+            ops.centralize(arrays)
+    for array in arrays:
+        np.testing.assert_array_equal(array.read(), centralized(x))
+    assert Exchanged.asked == [(kind, 0)] * 2
+    assert Exchanged.lent == []
+
+
+@emulated
+def test_work_is_on_the_stream_of_the_type(x, work_stream):
+    """And where it is on another one, it comes after what is on that one. The emulator knows no stream 3."""
+    work_stream(3)
+    with pytest.raises(RuntimeError, match=r"^CUDA: "):
+        ops.centralize(Lent(x))
+    with cuda.stream(1), pytest.raises(RuntimeError, match=r"^CUDA: "):
+        ops.centralize(Lent(x))
 
 
 def test_a_chosen_stream_must_be_a_number():

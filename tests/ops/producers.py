@@ -96,6 +96,70 @@ class Producer:
         return capsule(self.struct, self.name)
 
 
+FROM_OBJECT = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.POINTER(ctypes.c_void_p))
+WORK_STREAM = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_int32, ctypes.c_int32, ctypes.POINTER(ctypes.c_void_p))
+DELETER = ctypes.PYFUNCTYPE(None, ctypes.c_void_p)
+
+
+class Exchange(ctypes.Structure):
+    """DLPack's functions of a type, from version 1.3 on."""
+
+    _fields_ = (
+        ("major", ctypes.c_uint32),
+        ("minor", ctypes.c_uint32),
+        ("previous", ctypes.c_void_p),
+        ("allocate", ctypes.c_void_p),
+        ("managed_from_object", ctypes.c_void_p),
+        ("managed_to_object", ctypes.c_void_p),
+        ("tensor_from_object", ctypes.c_void_p),
+        ("current_work_stream", ctypes.c_void_p),
+    )
+
+
+class Exchanged(Producer):
+    """By the functions of its type instead of methods. `lent` are the tensors that nobody has given back yet."""
+
+    lent: ClassVar[list[int]] = []
+    asked: ClassVar[list[tuple[int, int]]] = []  # for the current stream of this device
+    stream: ClassVar[int] = 0
+
+    def __dlpack__(self, **_: Any) -> Any:
+        raise AssertionError("the functions of the type are there")
+
+    def lend(self, out: Any) -> int:
+        self.struct.deleter = ctypes.cast(TAKE_BACK, ctypes.c_void_p)
+        out[0] = ctypes.addressof(self.struct)
+        self.lent.append(out[0])
+        return 0
+
+
+def current_work_stream(kind: int, number: int, out: Any) -> int:
+    Exchanged.asked.append((kind, number))
+    out[0] = Exchanged.stream
+    return 0
+
+
+LEND = FROM_OBJECT(lambda object, out: ctypes.cast(object, ctypes.py_object).value.lend(out))
+TAKE_BACK = DELETER(Exchanged.lent.remove)
+STREAM = WORK_STREAM(current_work_stream)
+
+
+def exchange(managed_from_object: Any = LEND, major: int = 1, previous: Exchange | None = None) -> Exchange:
+    functions = (ctypes.cast(f, ctypes.c_void_p).value for f in (managed_from_object, STREAM))
+    made, stream = functions
+    older = previous and ctypes.addressof(previous)
+    return Exchange(major, 3, older, None, made, None, None, stream)
+
+
+def exchanged_type(exchange: Exchange, name: bytes = b"dlpack_exchange_api") -> Any:
+    """A type of such arrays. The functions live as long as it does."""
+    api = capsule(exchange, name)
+    return type("Array", (Exchanged,), {"__dlpack_c_exchange_api__": api, "exchange": exchange})
+
+
+ByFunctions = exchanged_type(exchange())
+
+
 class FromNumPy:
     """Only NumPy's own two methods."""
 

@@ -1,0 +1,21 @@
+// What kind of array an object is, by its type.
+#pragma once
+
+#include <pybind11/pybind11.h>
+
+#include "doors/dlpack.h"
+
+namespace boost_ext {
+
+struct ArrayType {
+  enum Kind { numpy, mindspore, ours, dlpack, cuda, unknown };
+
+  PyTypeObject* type;
+  Kind kind;
+  const dlpack::Exchange* exchange = nullptr;  // of a DLPack type that has it
+  bool is_torch = false;                       // of such a type
+};
+
+ArrayType array_type_of(pybind11::handle object);
+
+}  // namespace boost_ext

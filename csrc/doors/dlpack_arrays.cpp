@@ -1,0 +1,87 @@
+#include "doors/dlpack_arrays.h"
+
+#include <cstring>
+
+#include "doors/dtypes.h"
+
+namespace py = pybind11;
+
+namespace boost_ext {
+namespace {
+
+constexpr std::uint32_t kMajor = 1;  // the version whose structures we know
+
+bool contiguous(const dlpack::Tensor& t) {
+  if (t.strides == nullptr) return true;
+  std::int64_t expected = 1;
+  for (std::int32_t i = t.ndim - 1; i >= 0; --i) {
+    if (t.shape[i] != 1 && t.strides[i] != expected) return false;
+    expected *= t.shape[i];
+  }
+  return true;
+}
+
+[[noreturn]] void refuse(const char* op, const Name& arg) {
+  std::string reason = "its type gives no reason";
+  if (PyErr_Occurred() != nullptr) reason = first_line(py::error_already_set());
+  throw std::invalid_argument(text(op, ": ", arg, " cannot be read through DLPack: ", reason));
+}
+
+}  // namespace
+
+// Frameworks append where in their C++, and Python's error where in Python.
+std::string first_line(const py::error_already_set& e) {
+  const char* what = e.what();
+  return std::string(what, std::strcspn(what, "\n"));
+}
+
+bool is_cuda(const dlpack::Device& device) {
+  return device.type == dlpack::kCuda || device.type == dlpack::kCudaManaged;
+}
+
+void require_reachable(const char* op, const Name& arg, const dlpack::Device& device) {
+  require(is_cuda(device) || device.type == dlpack::kCpu || device.type == dlpack::kCudaHost, op, ": ", arg,
+          " must live on a CPU or CUDA device, got DLPack device type ", device.type);
+}
+
+void set_tensor(View& v, const char* op, const Name& arg, const dlpack::Tensor& t) {
+  set_dtype(v, t.dtype);
+  v.set_shape(t.ndim, [&t](int d) { return t.shape[d]; });
+  require(v.size == 0 || contiguous(t), op, ": ", arg, " must be C-contiguous, got a strided array");
+  v.data = static_cast<char*>(t.data) + t.byte_offset;
+  require(v.dtype == DType::other || reinterpret_cast<std::uintptr_t>(v.data) % item_size(v.dtype) == 0, op, ": ", arg,
+          " must be aligned to its element size, got an unaligned array");
+}
+
+void set_tensor(View& v, const char* op, const Name& arg, const dlpack::ManagedVersioned& managed) {
+  require(managed.version.major == kMajor, op, ": ", arg, " must be DLPack version ", kMajor, ", got version ",
+          managed.version.major);
+  v.writable = (managed.flags & dlpack::kReadOnly) == 0;
+  set_tensor(v, op, arg, managed.tensor);
+}
+
+const dlpack::Exchange* exchange_of(py::handle type) {
+  const py::object capsule = py::getattr(type, "__dlpack_c_exchange_api__", py::none());
+  constexpr const char* name = "dlpack_exchange_api";
+  if (PyCapsule_IsValid(capsule.ptr(), name) == 0) return nullptr;
+  auto* header = static_cast<dlpack::ExchangeHeader*>(PyCapsule_GetPointer(capsule.ptr(), name));
+  while (header != nullptr && header->version.major > kMajor) header = header->previous;
+  if (header == nullptr || header->version.major != kMajor) return nullptr;
+  return reinterpret_cast<const dlpack::Exchange*>(header);  // its first member
+}
+
+LentTensor tensor_of(const char* op, const Name& arg, py::handle object, const dlpack::Exchange& exchange) {
+  dlpack::ManagedVersioned* managed = nullptr;
+  if (exchange.managed_from_object(object.ptr(), &managed) != 0 || managed == nullptr) refuse(op, arg);
+  return LentTensor(managed);
+}
+
+void* work_stream(const char* op, const Name& arg, const dlpack::Exchange& exchange, const dlpack::Device& device) {
+  void* stream = nullptr;
+  if (exchange.current_work_stream(static_cast<dlpack::DeviceType>(device.type), device.id, &stream) != 0) {
+    refuse(op, arg);
+  }
+  return stream;
+}
+
+}  // namespace boost_ext
