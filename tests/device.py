@@ -226,8 +226,8 @@ def merged(arrays: list[np.ndarray]) -> list[tuple[int, int]]:
 
 
 class Exchange:
-    """Device objects for arrays, also in lists, and back: who returns one of them returns the caller's own object. Every
-    other one goes by the functions of its type."""
+    """Device objects for arrays, also in lists, and back: who returns one of them returns the caller's own object.
+    Every other one goes by the functions of its type."""
 
     def __init__(self, image: Image, start: int, device: tuple[int, int]) -> None:
         self._new: dict[int, Any] = {

@@ -1,6 +1,5 @@
-// The part of the DLPack ABI (version 1, and the unversioned one before it) that reading a tensor needs, by a capsule or
-// by the functions of its type.
-// https://dmlc.github.io/dlpack/latest/c_api.html
+// The part of the DLPack ABI (version 1, and the unversioned one before it) that reading a tensor needs, by a capsule
+// or by the functions of its type. https://dmlc.github.io/dlpack/latest/c_api.html
 #pragma once
 
 #include <cstdint>

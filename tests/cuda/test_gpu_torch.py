@@ -109,7 +109,7 @@ def test_views_are_taken_where_they_are_contiguous(rng):
 
 def test_parameters_go_in_where_nothing_is_recorded():
     weight = torch.nn.Parameter(torch.ones(8, device="cuda"))
-    text = "unscale_and_check: grads(\\[0\\])? (must not require a gradient|cannot be read through DLPack)"
+    text = r"unscale_and_check: grads(\[0\])? (must not require a gradient|cannot be read through DLPack)"
     with pytest.raises(ValueError, match=text):
         ops.unscale_and_check(weight, 0.5)
     ops.unscale_and_check(weight.detach(), 0.5)

@@ -66,7 +66,7 @@ def test_what_cannot_be_used(rng, make, error, text):
 
 @pytest.mark.skipif(boost_ext.build_info()["cuda"] is not None, reason="this build has CUDA kernels")
 def test_on_a_gpu(rng):
-    with pytest.raises(RuntimeError, match="^global_norm: got CUDA arrays, but this build has no CUDA kernels"):
+    with pytest.raises(RuntimeError, match=r"^global_norm: got CUDA arrays, but this build has no CUDA kernels"):
         ops.global_norm(ByFunctions(normal(rng, 3), device=(2, 0)))
 
 
