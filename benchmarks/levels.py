@@ -1,7 +1,9 @@
-"""What the boost levels bring: ``python -m benchmarks.levels [--quick] [--seeds N] [--only time|accuracy]``.
+"""What the boost levels bring: ``python -m benchmarks.levels [--quick] [--seeds N] [--only time|accuracy] [--sweep]``.
 
 Time: a ResNet-20 on CIFAR-shaped random images, a few steps of each variant in turns, so that whatever else the machine
-does hits all of them. Accuracy: a smaller ResNet on scikit-learn's digits, the same seeds for every variant.
+does hits all of them, and beforehand what it takes to compile each. Accuracy: a smaller ResNet on scikit-learn's
+digits, the same seeds for every variant. The sweep is what the defaults of O1 and O2 were chosen by; what is said of
+their accuracy comes from other seeds (``--first-seed``).
 """
 
 from __future__ import annotations
@@ -46,6 +48,14 @@ VARIANTS = (
     Variant("grad_freeze, p 0.7", "O1", FREEZE, grad_freeze={"freeze_p": 0.7}),
     Variant("O1", "O1"),
     Variant("O2", "O2"),
+)
+SWEEP = (
+    VARIANTS[1],
+    *(
+        Variant(f"p {p}, {'FN head' if fn else 'no head'}", "O1", {}, {"fn_flag": fn, "gc_flag": True}, {"freeze_p": p})
+        for p in (0.7, 0.4, 0.2, 0.1, 0.0)
+        for fn in (True, False)
+    ),
 )
 
 
@@ -115,8 +125,8 @@ def compile_all(cell: Any, batch: Any) -> None:
         ms.ops.assign(cell.optimizer.position, ms.Tensor([0], ms.int32))
 
 
-def step_times(mode: int, batch_size: int, rounds: int, depth: int) -> dict[str, float]:
-    """Mean milliseconds of a step for each variant."""
+def step_times(mode: int, batch_size: int, rounds: int, depth: int) -> tuple[dict[str, float], dict[str, float]]:
+    """For each variant mean milliseconds of a step, and seconds until all its graphs are compiled."""
     import mindspore as ms
     from rich.progress import track
 
@@ -126,13 +136,15 @@ def step_times(mode: int, batch_size: int, rounds: int, depth: int) -> dict[str,
         ms.Tensor(rng.standard_normal((batch_size, 3, 32, 32)).astype(np.float32)),
         ms.Tensor(rng.integers(0, 10, batch_size).astype(np.int32)),
     )
-    cells = {}
+    cells, compiling = {}, {}
     # In PYNATIVE_MODE the training cells run the graphs of GRAPH_MODE; only MindSpore's own cell differs there.
     names = {"MindSpore", "O0", "O1", "O2"} if mode == ms.PYNATIVE_MODE else {v.name for v in VARIANTS}
     for variant in track([v for v in VARIANTS if v.name in names], description="compiling"):
         ms.set_seed(0)
         cells[variant.name] = cell_of(variant, resnet((16, 32, 64), depth, 3), 1e-3, 5 * rounds)
+        start = time.perf_counter()
         compile_all(cells[variant.name], batch)
+        compiling[variant.name] = time.perf_counter() - start
     spent = dict.fromkeys(cells, 0.0)
     for _ in track(range(rounds), description="timing"):
         for name, cell in cells.items():
@@ -141,10 +153,10 @@ def step_times(mode: int, batch_size: int, rounds: int, depth: int) -> dict[str,
                 result = cell(*batch)
                 (result[0] if isinstance(result, tuple) else result).asnumpy()
             spent[name] += time.perf_counter() - start
-    return {name: 1e3 * seconds / (5 * rounds) for name, seconds in spent.items()}
+    return {name: 1e3 * seconds / (5 * rounds) for name, seconds in spent.items()}, compiling
 
 
-def accuracies(seeds: int, epochs: int) -> dict[str, list[float]]:
+def accuracies(variants: Sequence[Variant], seeds: range, epochs: int) -> dict[str, list[float]]:
     """Test accuracy after the last epoch, for each variant and seed."""
     import mindspore as ms
     from rich.progress import track
@@ -157,11 +169,11 @@ def accuracies(seeds: int, epochs: int) -> dict[str, list[float]]:
     steps = data.steps_per_epoch(digits, 32) * epochs
     rates = (0.05 * (1 + np.cos(np.pi * np.arange(steps) / steps))).tolist()
     found: dict[str, list[float]] = {}
-    for variant in VARIANTS[1:]:  # O0 trains as MindSpore does, which the tests show
+    for variant in variants:
         network = resnet((8, 16), 2, 1)
         cell = cell_of(variant, network, rates, steps)
         start = cell.state_dict()
-        for seed in track(range(seeds), description=f"{variant.name}, {seeds} seeds"):
+        for seed in track(seeds, description=f"{variant.name}, {len(seeds)} seeds"):
             cell.load_state_dict(start)
             ms.set_seed(seed)
             for name, parameter in resnet((8, 16), 2, 1).parameters_dict().items():
@@ -175,9 +187,41 @@ def accuracies(seeds: int, epochs: int) -> dict[str, list[float]]:
     return found
 
 
+def compilation(times: dict[str, dict[str, float]], compiling: dict[str, dict[str, float]]) -> list[str]:
+    """How long each variant compiles, and after how many steps that has paid."""
+    lines = [
+        "",
+        "| variant | " + " | ".join(f"{mode}, compilation s | steps to make up for it" for mode in times) + " |",
+    ]
+    lines += ["|---|" + "---|" * (2 * len(times))]
+    for name in compiling[next(iter(times))]:
+        cells = []
+        for mode, t in times.items():
+            seconds = compiling[mode].get(name)
+            if seconds is None:
+                cells.append(" | ")
+                continue
+            saved, more = (t["O0"] - t[name]) / 1e3, seconds - compiling[mode]["O0"]
+            pays = f"{more / saved:.0f}" if saved > 0 and more > 0 else ""
+            cells.append(f"{seconds:.1f} | {pays}")
+        lines.append(f"| {name} | " + " | ".join(cells) + " |")
+    return lines
+
+
+def interval(values: np.ndarray) -> tuple[float, float, float]:
+    """The 95 % confidence interval of the mean, by Student's t, and the standard error."""
+    from scipy import stats
+
+    if len(values) < 2:
+        return (float("nan"),) * 3
+    error = float(values.std(ddof=1) / np.sqrt(len(values)))
+    half = float(stats.t.ppf(0.975, len(values) - 1)) * error
+    return float(values.mean()) - half, float(values.mean()) + half, error
+
+
 def markdown(result: dict[str, Any]) -> str:
     """The tables of docs/benchmarks.md."""
-    lines = []
+    lines: list[str] = []
     if times := result.get("milliseconds"):
         lines += ["| variant | " + " | ".join(f"{mode}, ms | faster than O0" for mode in times) + " |"]
         lines += ["|---|" + "---|" * (2 * len(times))]
@@ -189,17 +233,22 @@ def markdown(result: dict[str, Any]) -> str:
                 for t in times.values()
             ]
             lines.append(f"| {variant.name} | " + " | ".join(cells) + " |")
+        lines += compilation(times, result["compilation"])
     if found := result.get("accuracy"):
         plain = np.array(found["O0"])
         lines += [
             "",
-            f"| variant | test accuracy, {len(plain)} seeds | difference to O0, same seeds |",
-            "|---|---|---|",
+            f"| variant | test accuracy, seeds {result['first_seed']} to {result['first_seed'] + len(plain) - 1} |"
+            " difference to O0, same seeds | 95 % interval |",
+            "|---|---|---|---|",
         ]
         for name, values in found.items():
             scores, change = 100 * np.array(values), 100 * (np.array(values) - plain)
-            error = change.std(ddof=1) / np.sqrt(len(change)) if len(change) > 1 else float("nan")
-            lines.append(f"| {name} | {scores.mean():.2f} ± {scores.std():.2f} | {change.mean():+.2f} ± {error:.2f} |")
+            low, high, error = interval(change)
+            lines.append(
+                f"| {name} | {scores.mean():.2f} ± {scores.std():.2f} | {change.mean():+.2f} ± {error:.2f} |"
+                f" {low:+.2f} … {high:+.2f} |"
+            )
     return "\n".join(lines)
 
 
@@ -233,6 +282,9 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="one seed, one round: only whether it all runs")
     parser.add_argument("--only", choices=("time", "accuracy"))
     parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--first-seed", type=int, default=0)
+    parser.add_argument("--variant", action="append", help="these alone, by name, and O0; for the accuracy")
+    parser.add_argument("--sweep", action="store_true", help="the accuracy of O1 by freeze_p and head")
     parser.add_argument("--rounds", type=int, default=40, help="of five steps for each variant")
     parser.add_argument("--epochs", type=int, default=15)
     parser.add_argument("--out", type=Path, default=Path("runs/bench/levels"))
@@ -248,15 +300,20 @@ def main() -> None:
     watch = report.Watch()
     result: dict[str, Any] = report.machine(len(os.sched_getaffinity(0)))
     result |= {"quick": options.quick, "rounds": options.rounds, "epochs": options.epochs, "seeds": options.seeds}
+    result["first_seed"] = options.first_seed
     result["onednn_max_cpu_isa"] = convolutions.limit()
     if options.only != "accuracy":
         shape = (4, 1, 1) if options.quick else (32, options.rounds, 3)
-        result["milliseconds"] = {
-            name: step_times(mode, *shape)
-            for name, mode in (("GRAPH_MODE", ms.GRAPH_MODE), ("PYNATIVE_MODE", ms.PYNATIVE_MODE))
-        }
+        result |= {"milliseconds": {}, "compilation": {}}
+        for name, mode in (("GRAPH_MODE", ms.GRAPH_MODE), ("PYNATIVE_MODE", ms.PYNATIVE_MODE)):
+            result["milliseconds"][name], result["compilation"][name] = step_times(mode, *shape)
     if options.only != "time":
-        result["accuracy"] = accuracies(*((1, 1) if options.quick else (options.seeds, options.epochs)))
+        # O0 trains as MindSpore does, which the tests show.
+        variants = SWEEP if options.sweep else VARIANTS[1:]
+        if options.variant:
+            variants = tuple(v for v in variants if v.name in ("O0", *options.variant))
+        seeds = range(options.first_seed, options.first_seed + (1 if options.quick else options.seeds))
+        result["accuracy"] = accuracies(variants, seeds, 1 if options.quick else options.epochs)
     result["others"] = round(watch.others(), 3)
     options.out.mkdir(parents=True, exist_ok=True)
     (options.out / "levels.json").write_text(json.dumps(result, indent=1))
