@@ -96,7 +96,9 @@ class Array {
     std::memcpy(&bits, &narrow, sizeof bits);
     if (dtype_ == DType::bf16) return write(i, static_cast<std::uint16_t>(bits >> 16));
     const std::uint32_t sign = bits >> 16 & 0x8000;
-    if (value == 0) return write(i, static_cast<std::uint16_t>(sign));
+    if (const double magnitude = std::fabs(value); magnitude < 0x1p-14) {  // zero or subnormal
+      return write(i, static_cast<std::uint16_t>(sign | static_cast<std::uint32_t>(magnitude * 0x1p24)));
+    }
     const bool special = !std::isfinite(value);
     const std::uint32_t rebased = special ? 0x7c00 | (std::isnan(value) ? 0x200 : 0) : (bits & 0x7fffffff) - 0x38000000;
     write(i, static_cast<std::uint16_t>(sign | (special ? rebased : rebased >> 13)));
