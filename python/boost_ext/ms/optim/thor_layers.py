@@ -7,7 +7,10 @@ activation, what the primitive has got and the gradient of what it has returned,
 
 from __future__ import annotations
 
+import os
+import sys
 from dataclasses import dataclass
+from pathlib import Path
 
 import mindspore as ms
 import numpy as np
@@ -86,16 +89,20 @@ class _Observed(nn.Cell):
     """A primitive that multiplies with a weight, and what comes back through it. Until an optimizer is there, it is
     the primitive alone. In mixed precision it is cast as the layer is, and what it holds is not."""
 
-    def __init__(self, primitive: ops.Primitive, kind: int) -> None:
+    def __init__(self, primitive: ops.Primitive, kind: int, precision: dict[str, bool]) -> None:
         super().__init__(auto_prefix=False)
         self.primitive = primitive
         self.watch = _Watch(kind)
         self.weight_first = kind == EMBEDDING  # whether the weight comes first
+        self.add_flags(**precision)  # or GRAPH_MODE would not cast the weight, which is an argument here
 
+    # A local name: level O1 of MindSpore's mixed precision writes the source of every cell that is called as
+    # `self.x(...)` anew, in a file of its own and with casts, but of nothing that is called otherwise.
     def construct(self, first: Tensor, second: Tensor, *axis: int) -> Tensor:
+        watch = self.watch
         if self.weight_first:  # table, indices, axis
-            return self.watch(self.primitive(first, second, *axis), second)
-        return self.watch(self.primitive(first, second), first)
+            return watch(self.primitive(first, second, *axis), second)
+        return watch(self.primitive(first, second), first)
 
 
 @dataclass(frozen=True)
@@ -129,20 +136,38 @@ class ThorLayer:
         return Tensor(np.array(numbers, np.int32))
 
 
+def _computes_as(cell: nn.Cell, layer: type[nn.Cell]) -> bool:
+    """Whether a cell is a `layer`, with the construct of MindSpore, or with what level O1 has made of it."""
+    owner = next(cls for cls in type(cell).__mro__ if "construct" in vars(cls))
+    if Path(_file_of(owner)).parent.name == "rewritten_network":
+        owner = owner.__bases__[0]
+    # What level O1 has written imports layers a second time, by another name.
+    return owner is layer or (owner.__qualname__ == layer.__qualname__ and _file_of(owner) == _file_of(layer))
+
+
+def _file_of(cls: type) -> str:
+    return os.path.realpath(getattr(sys.modules.get(cls.__module__), "__file__", None) or "")
+
+
 def _primitive_of(cell: nn.Cell) -> tuple[int, str] | None:
     """The kind of a layer that thor can treat, and the name of its primitive."""
-    cls = type(cell)
-    if isinstance(cell, nn.Dense) and cls.construct is nn.Dense.construct:
+    if _computes_as(cell, nn.Dense):
         return DENSE, "matmul"
-    if isinstance(cell, nn.Conv2d) and cls.construct is nn.Conv2d.construct:
+    if _computes_as(cell, nn.Conv2d):
         return (CONVOLUTION, "conv2d") if cell.group == 1 and cell.data_format == "NCHW" else None
-    if isinstance(cell, nn.Embedding) and cls.construct is nn.Embedding.construct:
+    if _computes_as(cell, nn.Embedding):
         return (EMBEDDING, "gather") if not cell.use_one_hot else None
     return None
 
 
-def _weight_of(cell: nn.Cell) -> Parameter:
-    return cell.embedding_table if isinstance(cell, nn.Embedding) else cell.weight
+def _weight_of(cell: nn.Cell, kind: int) -> Parameter:
+    return cell.embedding_table if kind == EMBEDDING else cell.weight
+
+
+def _watch_in(cell: nn.Cell, name: str) -> _Watch | None:
+    """Of a converted layer. What is around it may have been written anew, and is no _Observed then."""
+    watch = getattr(getattr(cell, name), "watch", None)
+    return watch if isinstance(watch, _Watch) else None
 
 
 def thor_layers(net: nn.Cell) -> list[ThorLayer]:
@@ -150,14 +175,14 @@ def thor_layers(net: nn.Cell) -> list[ThorLayer]:
     found = []
     for _, cell in net.cells_and_names():
         known = _primitive_of(cell)
-        if known is None or not isinstance(getattr(cell, known[1]), _Observed):
+        if known is None or (watch := _watch_in(cell, known[1])) is None:
             continue
-        kind, weight = known[0], _weight_of(cell)
+        kind, weight = known[0], _weight_of(cell, known[0])
         if not weight.requires_grad:
             continue
         rows, columns = weight.shape[0], weight.size // weight.shape[0]
         sizes = (rows, columns) if kind == EMBEDDING else (columns, rows)
-        found.append(ThorLayer(kind, cell, weight, getattr(cell, known[1]).watch, *sizes))
+        found.append(ThorLayer(kind, cell, weight, watch, *sizes))
     return found
 
 
@@ -183,16 +208,17 @@ def convert_to_thor_net(net: nn.Cell) -> nn.Cell:
         raise TypeError(f"convert_to_thor_net: net must be a Cell, got {type(net).__name__}")
     candidates = [(cell, known) for _, cell in net.cells_and_names() if (known := _primitive_of(cell)) is not None]
     users: dict[int, int] = {}
-    for cell, _ in candidates:
-        users[id(_weight_of(cell))] = users.get(id(_weight_of(cell)), 0) + 1
+    for cell, (kind, _) in candidates:
+        users[id(_weight_of(cell, kind))] = users.get(id(_weight_of(cell, kind)), 0) + 1
     for cell, (kind, name) in candidates:
-        weight, primitive = _weight_of(cell), getattr(cell, name)
+        weight, primitive = _weight_of(cell, kind), getattr(cell, name)
         fits = weight.requires_grad and weight.dtype in _FLOATS and users[id(weight)] == 1 and weight.size > 0
-        if isinstance(primitive, _Observed) or not fits:
+        if _watch_in(cell, name) is not None or not fits:
             continue
         cell.__dict__.pop(name, None)
         cell._primitives.pop(name, None)
-        cell.insert_child_to_cell(name, _Observed(primitive, kind))
+        precision = {k: v for k, v in cell.get_flags().items() if k in ("fp16", "bf16", "fp32")}
+        cell.insert_child_to_cell(name, _Observed(primitive, kind, precision))
     if not thor_layers(net):
         raise ValueError(
             "convert_to_thor_net: net must have a Dense, a Conv2d of one group or an Embedding with a weight that "
