@@ -39,3 +39,34 @@ def mlp_batch(seed: int, size: int) -> tuple[Tensor, Tensor]:
 def classes(net: nn.Cell) -> nn.Cell:
     """The network with its mean cross entropy, in training mode."""
     return nn.WithLossCell(net, nn.SoftmaxCrossEntropyWithLogits(sparse=True, reduction="mean")).set_train()
+
+
+def layers(net: nn.Cell) -> list[list[Parameter]]:
+    """Of an Mlp: everything, without the first layer, and the head alone. Groups of gradient freezing."""
+    params = net.trainable_params()
+    return [params, params[2:], params[4:]]
+
+
+class Counted(nn.Cell):
+    """Identity that counts its backward passes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.backward_passes = 0
+
+    def construct(self, x: Tensor) -> Tensor:
+        return x
+
+    def bprop(self, x: Tensor, out: Tensor, dout: Tensor) -> tuple[Tensor]:
+        self.backward_passes += 1
+        return (dout,)
+
+
+class Watched(Mlp):
+    def __init__(self) -> None:
+        super().__init__()
+        self.after_first, self.after_second = Counted(), Counted()
+
+    def construct(self, x: Tensor) -> Tensor:
+        x = self.after_first(ops.relu(self.first(x)))
+        return self.head(self.after_second(ops.relu(self.second(x))))

@@ -8,15 +8,9 @@ import numpy as np
 import pytest
 from mindspore import Tensor, nn, ops
 from mindspore.boost import GradientFreeze as ReferenceFreeze
-from tests.ms.networks import Mlp, classes, mlp_batch
+from tests.ms.networks import Mlp, Watched, classes, layers, mlp_batch
 
 from boost_ext import boost
-
-
-def layers(net: Mlp) -> list[list[ms.Parameter]]:
-    """Everything, without the first layer, and the head alone."""
-    params = net.trainable_params()
-    return [params, params[2:], params[4:]]
 
 
 def weights(net: nn.Cell) -> list[np.ndarray]:
@@ -211,31 +205,6 @@ def test_with_accumulation_a_window_trains_one_group(mode: int, compile: str) ->
             np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-6)
 
 
-class Counted(nn.Cell):
-    """Identity that counts its backward passes."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.backward_passes = 0
-
-    def construct(self, x: Tensor) -> Tensor:
-        return x
-
-    def bprop(self, x: Tensor, out: Tensor, dout: Tensor) -> tuple[Tensor]:
-        self.backward_passes += 1
-        return (dout,)
-
-
-class Watched(Mlp):
-    def __init__(self) -> None:
-        super().__init__()
-        self.after_first, self.after_second = Counted(), Counted()
-
-    def construct(self, x: Tensor) -> Tensor:
-        x = self.after_first(ops.relu(self.first(x)))
-        return self.head(self.after_second(ops.relu(self.second(x))))
-
-
 def test_the_backward_pass_ends_at_the_last_trained_layer() -> None:
     """Counted eagerly, where Python sees each backward op."""
     ms.set_context(mode=ms.PYNATIVE_MODE)
@@ -276,23 +245,6 @@ def test_a_frozen_step_takes_less_time(mode: int) -> None:
         cell(x, y)[0].asnumpy()
         times[step % 2].append(time.perf_counter() - start)
     assert min(times[1]) < 0.75 * min(times[0])
-
-
-@pytest.mark.parametrize("accumulate", [1, 2])
-def test_freeze_cell(mode: int, accumulate: int) -> None:
-    """Also with accumulation, where mindspore.boost raises AttributeError."""
-    net = Mlp()
-    optimizer = boost.FreezeOpt(nn.Momentum(net.trainable_params(), 0.1, 0.9), layers(net))
-    grad = ops.GradOperation(get_by_list=True, sens_param=True)
-    cells = boost.freeze_cell(False, classes(net), optimizer, 1.0, grad, accumulate > 1, None, None, accumulate)
-    assert len(cells) == 3
-    for i, cell in enumerate(cells):
-        for k in range(accumulate):
-            before = weights(net)
-            assert np.isfinite(cell(*mlp_batch(k, 16)).asnumpy())
-            moved = [bool(np.any(a != b)) for a, b in zip(before, weights(net), strict=True)]
-            expected = [False] * (2 * i) + [True] * (6 - 2 * i)
-            assert moved == (expected if k == accumulate - 1 else [False] * 6)
 
 
 @pytest.mark.parametrize(

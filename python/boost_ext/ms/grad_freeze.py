@@ -7,14 +7,20 @@ those of mindspore.boost: a random or a cyclic choice at each step instead of a 
 from __future__ import annotations
 
 import numbers
-from typing import Any
+from typing import Any, Literal
 
+import mindspore as ms
 import numpy as np
-from mindspore import Parameter, ParameterTuple, Tensor, nn, ops
+from mindspore import Parameter, Tensor, nn, ops
 
+from boost_ext.ms.compiled import Gradients
 from boost_ext.ms.freeze_optimizer import FreezeOpt
 from boost_ext.ms.grad_accumulation import GradientAccumulation
 from boost_ext.ms.grad_reducer import reducer_of
+from boost_ext.ms.pipeline import ApplyAccumulated, ApplyOptimizer, ApplySlot, Guard, Pipeline
+from boost_ext.ms.ranks import rank_count
+from boost_ext.ms.scale_sense import scale_parameter
+from boost_ext.ms.state import state
 
 __all__ = ["GradientFreeze", "freeze_cell"]
 
@@ -175,31 +181,20 @@ class GradientFreeze:
 class _TrainFreezeCell(nn.Cell):
     """``cell(*inputs)``: one step that trains one group; returns the loss."""
 
-    def __init__(
-        self, network: nn.Cell, sens: float, grad: Any, reducer: nn.Cell, update: nn.Cell, weights: ParameterTuple
-    ) -> None:
+    def __init__(self, pipeline: Pipeline) -> None:
         super().__init__(auto_prefix=False)
-        self.network = network
-        self.sens = sens
-        self.grad = grad
-        self.reducer = reducer
-        self.update = update
-        self.weights = weights
+        self.pipeline = pipeline
 
     def construct(self, *inputs: Tensor) -> Tensor:
-        loss = self.network(*inputs)
-        sens = ops.fill(loss.dtype, loss.shape, self.sens)
-        grads = self.reducer(self.grad(self.network, self.weights)(*inputs, sens))
-        return self.update(loss, grads)
+        return self.pipeline(*inputs)[0]
 
+    def __call__(self, *inputs: Any) -> Any:
+        return self.pipeline(*inputs)[0]  # compiled on its own, in both modes
 
-class _Update(nn.Cell):
-    def __init__(self, optimizer: nn.Cell) -> None:
-        super().__init__(auto_prefix=False)
-        self.optimizer = optimizer
-
-    def construct(self, loss: Tensor, grads: tuple[Tensor, ...]) -> Tensor:
-        return ops.depend(loss, self.optimizer(grads))
+    def set_train(self, mode: bool = True) -> _TrainFreezeCell:
+        super().set_train(mode)
+        self.pipeline.set_train(mode)  # compiled again when its phase changes
+        return self
 
 
 def freeze_cell(
@@ -212,31 +207,67 @@ def freeze_cell(
     mean: bool | None = None,
     degree: int | None = None,
     max_accumulation_step: int = 1,
+    *,
+    compile: Literal["step", "network", "off"] = "step",
 ) -> tuple[nn.Cell, ...]:
     """A training cell for each group of a FreezeOpt.
+
+    Each is the step of :class:`BoostTrainOneStepCell` for one group: one forward and one backward pass, and gradients
+    with inf or nan change nothing, neither weights nor accumulators nor the position of the optimizer.
 
     Args:
         reducer_flag (bool): whether gradients are averaged over ranks.
         network (Cell): the network with its loss.
         optimizer (Cell): a FreezeOpt; an Optimizer is taken as a FreezeOpt with one group.
         sens (numbers.Number): what the gradient of the loss is multiplied with.
-        grad (GradOperation): with ``get_by_list`` and ``sens_param``.
+        grad (GradOperation): with ``get_by_list`` and ``sens_param``; says what is computed, and is not called, since
+            it would run the forward pass a second time.
         use_grad_accumulation (bool): accumulate gradients.
         mean (bool, optional): average, instead of adding up, over ranks. Default: None, as MindSpore's
             ``gradients_mean`` says.
         degree (int, optional): ranks. Default: None, all.
         max_accumulation_step (int, optional): micro-batches for each update. Default: 1.
+        compile (str, optional): as in :class:`BoostTrainOneStepCell`. Default: ``"step"``.
+
+    Raises:
+        TypeError: if `sens` is no number, or `grad` no GradOperation.
+        ValueError: if `sens` is not finite and positive, `grad` is another kind of GradOperation, or `compile` is none
+            of the three.
 
     Returns:
         tuple[Cell], cell i trains group i: ``loss = cells[i](*inputs)``. All share the optimizer's state and the
         accumulators. The caller takes them in the order it likes; the groups must not change within a window of
         accumulation.
     """
+    owner = "freeze_cell"
+    if not isinstance(grad, ops.GradOperation):
+        raise TypeError(f"{owner}: grad must be a GradOperation, got {type(grad).__name__}")
+    if grad.get_all or not (grad.get_by_list and grad.sens_param):
+        raise ValueError(f"{owner}: grad must have get_by_list and sens_param, and not get_all")
+    if compile not in ("step", "network", "off"):
+        raise ValueError(f"{owner}: compile must be 'step', 'network' or 'off', got {compile!r}")
     frozen = optimizer if isinstance(optimizer, FreezeOpt) else FreezeOpt(optimizer)
+    least, most = float(np.finfo(np.float32).tiny), float(np.finfo(np.float32).max)
+    scale = scale_parameter(_number(owner, "sens", sens, least, most))
+    barriers = tuple(state(name, 1.0, ms.float32) for name in ("scale_in", "scale_out"))
     whole = GradientAccumulation(max_accumulation_step, frozen.optimizer) if use_grad_accumulation else None
     cells = []
-    for opt in frozen.opts:
-        reducer = reducer_of(mean, degree) if reducer_flag else nn.Identity()
-        update = _Update(opt) if whole is None else GradientAccumulation(max_accumulation_step, opt, share=whole)
-        cells.append(_TrainFreezeCell(network, sens, grad, reducer, update, opt.parameters))
+    for i, opt in enumerate(frozen.opts):
+        reducer = reducer_of(mean, degree) if reducer_flag else None
+        slot: ApplySlot = ApplyOptimizer(opt)
+        if whole is not None:
+            slot = ApplyAccumulated(GradientAccumulation(max_accumulation_step, opt, share=whole), unscale=False)
+        pipeline = Pipeline(
+            Gradients(network, opt.parameters, reducer, compile != "off"),
+            Guard(scaled=False, divide=False),
+            slot,
+            None,
+            scale,
+            barriers,
+            opt.parameters,
+            name=f"guard.{i}",
+            compile=compile == "step",
+            ranks=rank_count() if reducer_flag else 1,
+        )
+        cells.append(_TrainFreezeCell(pipeline))
     return tuple(cells)
