@@ -7,6 +7,7 @@ those of mindspore.boost: a random or a cyclic choice at each step instead of a 
 from __future__ import annotations
 
 import numbers
+import re
 from typing import Any, Literal
 
 import mindspore as ms
@@ -25,8 +26,10 @@ from boost_ext.ms.state import state
 __all__ = ["GradientFreeze", "freeze_cell"]
 
 CONTINUOUS, INTERVAL = 0, 1
-# Parameters of a layer that stay in the block of the weight before them.
-_FOLLOWERS = ("bn", "bias", "gamma", "beta")
+# Parameters that stay in the block of the weight before them: by their own name, and all of a layer named bn, bn1 or
+# my_bn. What stands before that in the name (subnet, alphabeta) says nothing.
+_FOLLOWERS = re.compile(r"(?:^|[_\d])(?:bn|bias|gamma|beta)(?:[_\d]|$)")
+_BATCH_NORM = re.compile(r"(?:^|[_\d])bn(?:[_\d]|$)")
 _BLOCK = 3
 
 
@@ -45,6 +48,11 @@ def _count(owner: str, name: str, value: Any) -> int:
     if float(value) < 1:
         raise ValueError(f"{owner}: {name} must be >= 1, got {value}")
     return int(float(value))
+
+
+def _follows(name: str) -> bool:
+    *_, layer, own = ("", *name.split("."))
+    return bool(_FOLLOWERS.search(own) or _BATCH_NORM.search(layer))
 
 
 class GradientFreeze:
@@ -89,14 +97,14 @@ class GradientFreeze:
 
         Returns:
             list[list[Parameter]], group i without the first i parts of the blocks. A block is a weight with the batch
-            norms and biases after it, at least three parameters. As many groups as blocks at most.
+            norms and biases after it, at least three parameters. As many groups as blocks at most. A batch norm is
+            known by its parameters (gamma, beta) or the name of its layer (bn, bn1, my_bn).
         """
         wanted = _count(type(self).__name__, "freeze_para_groups_number", freeze_para_groups_number)
         blocks: list[list[Parameter]] = []
         block: list[Parameter] = []
         for parameter in net.trainable_params():
-            follows = any(word in parameter.name for word in _FOLLOWERS)
-            if not follows and len(block) >= _BLOCK:
+            if not _follows(parameter.name) and len(block) >= _BLOCK:
                 blocks.append(block)
                 block = []
             block.append(parameter)
