@@ -21,6 +21,7 @@ from boost_ext.ms.clipping import checked_clip_norm
 from boost_ext.ms.group_loss_scale import GroupLossScaleManager
 from boost_ext.ms.loss_scale import DynamicLossScaleManager
 from boost_ext.ms.loss_scale_update import check_scale
+from boost_ext.ms.options import brought_by
 from boost_ext.ms.step import BoostTrainOneStepCell, BoostTrainOneStepWithLossScaleCell
 
 __all__ = ["Training", "assemble", "build_train_network"]
@@ -126,7 +127,8 @@ def assemble(
     manager = options.get("loss_scale_manager", DynamicLossScaleManager() if level == "O2" else None)
     clip_norm = checked_clip_norm(_OWNER, options.get("clip_norm"))
     boost.take_loss_scale(manager)
-    update_cell, sens = _loss_scaling(manager, optimizer, own_scale=boost.plan.applies("dim_reduce"))
+    own_scale = boost.plan.applies("dim_reduce") or brought_by(optimizer).dim_reduce is not None
+    update_cell, sens = _loss_scaling(manager, optimizer, own_scale=own_scale)
 
     # First: it looks for the types of cells that the conversion wraps.
     network, optimizer = boost.network_auto_process_train(network, optimizer)
@@ -140,6 +142,7 @@ def assemble(
         cell = BoostTrainOneStepWithLossScaleCell(
             with_loss, optimizer, update_cell, plan=boost.plan, clip_norm=clip_norm
         )
+    boost.plan = cell.plan or boost.plan  # which knows what the optimizer brought
     return Training(cell.set_train(), network, optimizer)
 
 

@@ -10,11 +10,12 @@ from typing import Any
 from mindspore import Parameter, nn
 
 from boost_ext.config import FEATURES, BoostConfig
+from boost_ext.ms.freeze_optimizer import FreezeOpt
 from boost_ext.ms.grad_freeze import GradientFreeze
 from boost_ext.ms.group_loss_scale import GroupLossScaleManager
 from boost_ext.ms.less_bn import LessBNReport, remove_batch_norms, replace_head
 from boost_ext.ms.optimizer_copy import restrict
-from boost_ext.ms.options import StepOptions
+from boost_ext.ms.options import StepOptions, brought_by, what_trains
 from boost_ext.ms.process import OptimizerProcess, ParameterProcess
 from boost_ext.ms.ranks import rank_count
 from boost_ext.plan import plan
@@ -69,18 +70,21 @@ class AutoBoost:
         Args:
             network (Cell): without or with its loss. Changed in place by less_bn: batch norms of residual branches
                 are replaced, and with the FN head the last Dense.
-            optimizer (Optimizer): of the network's parameters; it does not change.
+            optimizer (Optimizer): of the network's parameters; it does not change. What another AutoBoost has switched
+                on for it stays on, unless this one says something else, and the plan says so.
 
         Returns:
             tuple(Cell, Cell): the network, and an optimizer for the training cells of this package, whose
             ``boost_options`` tells them the rest. The given optimizer where there is nothing to do.
 
         Raises:
+            TypeError: for a FreezeOpt, if something is on that works on an Optimizer.
             ValueError: if something was asked for that is not possible here; the plan says why.
         """
         for name in self.plan.refused:
             raise ValueError(f"AutoBoost: {name} was asked for, but {self.plan[name].reason}")
-        self.plan = self._decided
+        self.plan, brought = self._decided, brought_by(optimizer)
+        self._require_optimizer(optimizer)
         if self._decided.applies("less_bn"):
             before = network.trainable_params()
             centralize = self.plan.applies("grad_centralization")
@@ -88,7 +92,8 @@ class AutoBoost:
                 optimizer = self._rebuild(network, optimizer, before, centralize)
         if self.plan.applies("grad_freeze"):
             network, optimizer = self._freeze(network, optimizer)
-        optimizer = self._with_options(optimizer)
+        optimizer = self._with_options(optimizer, brought)
+        self.plan = what_trains(self.plan, optimizer, brought_by(optimizer))
         _logger.info("%s", self.plan)
         return network, optimizer
 
@@ -140,6 +145,15 @@ class AutoBoost:
         if self.plan.applies(feature):
             self.plan = self.plan.with_result(feature, status="skipped", reason=reason)
 
+    def _require_optimizer(self, optimizer: nn.Cell) -> None:
+        on = [name for name in ("less_bn", "grad_freeze", "adasum", "dim_reduce") if self.plan.applies(name)]
+        if on and isinstance(optimizer, FreezeOpt):
+            raise TypeError(
+                f"AutoBoost: optimizer must be an Optimizer for {', '.join(on)}, got a FreezeOpt: AutoBoost or "
+                "GradientFreeze has made it, so it freezes already. Give the Optimizer that it was made of, or the "
+                "FreezeOpt at level O0"
+            )
+
     def _rewrite(self, network: nn.Cell) -> bool:
         """LessBN and the FN head, in place; whether the parameters are others now."""
         before = [id(p) for p in network.get_parameters()]
@@ -188,19 +202,37 @@ class AutoBoost:
         settings = self.config.grad_freeze
         freeze = GradientFreeze(settings.param_groups, settings.freeze_type, settings.freeze_p, settings.total_steps)
         network, frozen = freeze.freeze_generate(network, optimizer)
+        if not frozen.freezes:
+            self._nothing_to_freeze(frozen)
+            return network, optimizer
         details = {"groups": frozen.groups_num, "frozen_shares": [round(s, 4) for s in frozen.frozen_shares]}
         reason = "; ".join([self.plan["grad_freeze"].reason, *freeze.notes])
         self.plan = self.plan.with_result("grad_freeze", reason=reason, details=details)
         return network, frozen
 
-    def _with_options(self, optimizer: nn.Cell) -> nn.Cell:
+    def _nothing_to_freeze(self, frozen: FreezeOpt) -> None:
+        settings = self.config.grad_freeze
+        reason = "no step leaves out a parameter of the optimizer"
+        if settings.param_groups == 1:
+            reason = "grad_freeze.param_groups is 1: every step trains everything"
+        elif frozen.groups_num == 1:
+            reason = "the network is one block: there are no layers to leave out"
+        elif settings.freeze_p == 1:
+            reason = "grad_freeze.freeze_p is 1: every step trains everything"
+        self.plan = self.plan.with_result("grad_freeze", "skipped", reason)
+        if self.plan["adasum"].reason.startswith("grad_freeze is on"):
+            reason = "grad_freeze was asked for, and adasum cannot be combined with it; without it adasum is possible"
+            self.plan = self.plan.with_result("adasum", reason=reason)
+
+    def _with_options(self, optimizer: nn.Cell, brought: StepOptions) -> nn.Cell:
         steps = self.config.grad_accumulation.grad_accumulation_step
+        on = self.plan.applies
         options = StepOptions(
-            accumulation_steps=steps if self.plan.applies("grad_accumulation") else 1,
-            dim_reduce=self.config.dim_reduce if self.plan.applies("dim_reduce") else None,
-            adasum_devices=self.config.common.device_number if self.plan.applies("adasum") else None,
+            accumulation_steps=steps if on("grad_accumulation") else brought.accumulation_steps,
+            dim_reduce=self.config.dim_reduce if on("dim_reduce") else brought.dim_reduce,
+            adasum_devices=self.config.common.device_number if on("adasum") else brought.adasum_devices,
         )
-        if options == StepOptions():
+        if options == brought_by(optimizer):
             return optimizer
         if isinstance(optimizer, nn.Optimizer):  # the user's, or one of ours: never set anything on the user's
             optimizer = restrict(optimizer, optimizer.parameters)

@@ -82,6 +82,8 @@ class FreezeOpt(nn.Cell):
         elements = sum(p.size for p in self.parameters)
         self.frozen_shares = tuple(1 - sum(p.size for p in g) / max(elements, 1) for g in groups)
         """For each group the share of the elements that it leaves out."""
+        self.freezes = any(self.frozen_shares[i] > 0 for i in set(self.schedule))
+        """Whether there is a step that leaves something out."""
 
     @property
     def loss_scale(self) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from mindspore import nn
 
@@ -11,8 +12,9 @@ from boost_ext.ms.clipping import checked_clip_norm
 from boost_ext.ms.freeze_optimizer import FreezeOpt
 from boost_ext.ms.grad_accumulation import checked_steps
 from boost_ext.ms.optim.thor import Thor
+from boost_ext.plan import Plan
 
-__all__ = ["StepOptions", "step_options"]
+__all__ = ["StepOptions", "brought_by", "step_options", "what_trains"]
 
 
 @dataclass(frozen=True)
@@ -32,6 +34,44 @@ class StepOptions:
     adasum_devices: int | None = None
 
 
+def brought_by(optimizer: nn.Cell) -> StepOptions:
+    """What AutoBoost has sent with an optimizer."""
+    options = getattr(optimizer, "boost_options", None)
+    return options if isinstance(options, StepOptions) else StepOptions()
+
+
+def what_trains(plan: Plan, optimizer: nn.Cell, options: StepOptions, groups: bool | None = None) -> Plan:
+    """The plan, with what it did not know of: algorithms that an optimizer brings, or arguments of a training cell.
+
+    ``groups``: whether there is a loss scale for each group of layers; None: not known yet.
+    """
+    brought, dim_reduce = brought_by(optimizer), options.dim_reduce
+    steps, devices = options.accumulation_steps, options.adasum_devices
+    freezes = isinstance(optimizer, FreezeOpt) and optimizer.freezes
+    found: dict[str, tuple[bool, bool, dict[str, Any]]] = {
+        "grad_freeze": (freezes, True, {"groups": optimizer.groups_num} if freezes else {}),
+        "grad_accumulation": (steps > 1, steps == brought.accumulation_steps, {"grad_accumulation_step": steps}),
+        "dim_reduce": (
+            dim_reduce is not None,
+            dim_reduce == brought.dim_reduce,
+            {} if dim_reduce is None else dim_reduce.model_dump(),
+        ),
+        "adasum": (devices is not None, True, {} if devices is None else {"device_number": devices}),
+    }
+    if groups is not None:
+        found["loss_scale_group"] = (groups, False, {})
+    for name, (on, by_optimizer, details) in found.items():
+        known = plan[name]
+        if on and known.status != "applied":
+            reason = "brought by the optimizer" if by_optimizer else "an argument of the training cell"
+            plan = plan.with_result(name, "applied", reason, details)
+        elif on and any(known.details.get(key) != value for key, value in details.items()):
+            plan = plan.with_result(name, details=details)
+        elif not on and known.status == "applied":
+            plan = plan.with_result(name, "skipped", "neither the optimizer nor the training cell has it")
+    return plan
+
+
 def step_options(
     owner: str,
     optimizer: nn.Cell,
@@ -40,7 +80,7 @@ def step_options(
     clip_norm: float | None,
 ) -> StepOptions:
     """What the optimizer brings, as ``boost_options``, with the keywords of a training cell over it."""
-    brought = getattr(optimizer, "boost_options", StepOptions())
+    brought = brought_by(optimizer)
     steps = brought.accumulation_steps if accumulation_steps is None else accumulation_steps
     options = StepOptions(
         checked_steps(owner, "accumulation_steps", steps),

@@ -23,7 +23,7 @@ from boost_ext.ms.freeze_optimizer import FreezeOpt
 from boost_ext.ms.grad_accumulation import GradientAccumulation
 from boost_ext.ms.grad_reducer import GradReducer
 from boost_ext.ms.observation import Observation, observation
-from boost_ext.ms.options import StepOptions, step_options
+from boost_ext.ms.options import StepOptions, step_options, what_trains
 from boost_ext.ms.pipeline import (
     ApplyAccumulated,
     ApplyDimReduce,
@@ -68,7 +68,8 @@ class BoostTrainOneStepCell(AlgorithmMethods, nn.TrainOneStepCell):
         dim_reduce (DimReduceConfig, optional): train with :class:`DimReduce`. Default: None, what the optimizer brings.
         accumulation_steps (int, optional): micro-batches for each update of the weights, see
             :class:`GradientAccumulation`. Default: None, what the optimizer brings, or 1.
-        plan (Plan, optional): what AutoBoost decided, for :attr:`plan`. Default: None.
+        plan (Plan, optional): what AutoBoost decided, for :attr:`plan`, which also knows what the optimizer and the
+            other arguments bring. Default: None.
         clip_norm (float, optional): the greatest norm of all gradients together, without any loss scale: longer ones
             are shortened to it (Pascanu et al. 2013), with accumulation their mean is. Default: None, any.
 
@@ -132,6 +133,8 @@ class BoostTrainOneStepCell(AlgorithmMethods, nn.TrainOneStepCell):
         self.barriers = tuple(state(name, 1.0, ms.float32) for name in ("scale_in", "scale_out"))
         self.freeze = isinstance(optimizer, FreezeOpt)
         self.accumulation: Any = None
+        if plan is not None:
+            plan = what_trains(plan, optimizer, options, groups is not None)
         self.adasum_update, self.plan = over_nodes(self, options, plan)
         stepped = optimizer if self.adasum_update is None else self.adasum_update
         updates = optimizer.opts if self.freeze else (stepped,)
