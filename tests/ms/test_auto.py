@@ -253,7 +253,7 @@ class TestOptions:
         }
         optimizer = momentum(net)
         network, new = AutoBoost("O0", config).network_auto_process_train(net, optimizer)
-        assert type(new) is nn.Momentum
+        assert isinstance(new, nn.Momentum)
         assert list(new.parameters) == list(optimizer.parameters)
         cell = BoostTrainOneStepCell(classes(network), new)
         assert cell.check_dim_reduce_enable()

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import mindspore as ms
+import numpy as np
 import pytest
 from mindspore import nn
-from tests.ms.model_training import FREEZE, loss_fn, manual, momentum
-from tests.ms.networks import Mlp, classes, layers
+from tests.ms.model_training import ACCUMULATE, FREEZE, loss_fn, manual, momentum, points, snapshot
+from tests.ms.networks import Mlp, classes, layers, mlp_batch
 
-from boost_ext import Model, amp, boost
+from boost_ext import Model, amp, boost, optim
 from boost_ext.boost import AutoBoost, BoostTrainOneStepCell
 from boost_ext.ms.options import StepOptions
 
@@ -61,6 +63,39 @@ def test_a_second_autoboost_keeps_what_the_first_has_switched_on() -> None:
     assert optimizer.boost_options == StepOptions(accumulation_steps=3)
     assert second.plan["grad_accumulation"].reason == "brought by the optimizer"
     assert second.plan.applies("grad_freeze")
+
+
+@pytest.mark.parametrize("kind", ["momentum", "adam", "fused"])
+def test_nobody_else_steps_it(mode: int, kind: str) -> None:
+    """mindspore.Model would train without accumulation and without a word."""
+    net = Mlp()
+    make = {"momentum": nn.Momentum, "adam": nn.Adam, "fused": optim.Momentum}[kind]
+    old = make(net.trainable_params(), 0.05, **({} if kind == "adam" else {"momentum": 0.9}))
+    _, optimizer = AutoBoost("O0", ACCUMULATE).network_auto_process_train(net, old)
+    assert isinstance(optimizer, make)
+    model = ms.Model(net, loss_fn(), optimizer)
+    before = snapshot(net)
+    with pytest.raises(TypeError, match="AutoBoost: its optimizer must be given to BoostTrainOneStepCell"):
+        model.train(1, points(2))
+    for name, value in snapshot(net).items():
+        np.testing.assert_array_equal(value, before[name])
+    Model(net, loss_fn(), optimizer).train(1, points(4))
+    assert int(old.global_step.asnumpy().item()) == 2
+    assert type(old) is make
+
+
+def test_what_is_made_of_it_accumulates_too() -> None:
+    net = Mlp()
+    _, optimizer = AutoBoost("O0", ACCUMULATE).network_auto_process_train(net, momentum(net))
+    frozen = boost.FreezeOpt(optimizer, layers(net))
+    rebuilt = boost.OptimizerProcess(optimizer).generate_new_optimizer()
+    for made in (frozen, rebuilt):
+        assert made.boost_options == StepOptions(accumulation_steps=2)
+        cell = BoostTrainOneStepCell(classes(net), made)
+        for step in range(2):
+            cell(*mlp_batch(step, 8))
+    assert int(frozen.optimizer.global_step.asnumpy().item()) == 1
+    assert int(rebuilt.global_step.asnumpy().item()) == 1
 
 
 @pytest.mark.parametrize("level", ["O1", "O2"])

@@ -143,7 +143,7 @@ def assemble(
             with_loss, optimizer, update_cell, plan=boost.plan, clip_norm=clip_norm
         )
     boost.plan = cell.plan or boost.plan  # which knows what the optimizer brought
-    return Training(cell.set_train(), network, optimizer)
+    return Training(cell.set_train(), network, cell.optimizer)
 
 
 def _check_cell(name: str, value: Any) -> None:

@@ -10,11 +10,11 @@ from typing import Any
 from mindspore import Parameter, nn
 
 from boost_ext.config import FEATURES, BoostConfig
+from boost_ext.ms.for_cells import for_cells
 from boost_ext.ms.freeze_optimizer import FreezeOpt
 from boost_ext.ms.grad_freeze import GradientFreeze
 from boost_ext.ms.group_loss_scale import GroupLossScaleManager
 from boost_ext.ms.less_bn import LessBNReport, remove_batch_norms, replace_head
-from boost_ext.ms.optimizer_copy import restrict
 from boost_ext.ms.options import StepOptions, brought_by, what_trains
 from boost_ext.ms.process import OptimizerProcess, ParameterProcess
 from boost_ext.ms.ranks import rank_count
@@ -75,7 +75,8 @@ class AutoBoost:
 
         Returns:
             tuple(Cell, Cell): the network, and an optimizer for the training cells of this package, whose
-            ``boost_options`` tells them the rest. The given optimizer where there is nothing to do.
+            ``boost_options`` tells them the rest; anyone else who steps it then gets a TypeError. The given optimizer
+            where there is nothing to do.
 
         Raises:
             TypeError: for a FreezeOpt, if something is on that works on an Optimizer.
@@ -235,6 +236,6 @@ class AutoBoost:
         if options == brought_by(optimizer):
             return optimizer
         if isinstance(optimizer, nn.Optimizer):  # the user's, or one of ours: never set anything on the user's
-            optimizer = restrict(optimizer, optimizer.parameters)
+            return for_cells(optimizer, options)
         optimizer.boost_options = options
         return optimizer

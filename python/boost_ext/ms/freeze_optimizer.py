@@ -9,6 +9,7 @@ import mindspore as ms
 import numpy as np
 from mindspore import Parameter, Tensor, nn, ops
 
+from boost_ext.ms.for_cells import released
 from boost_ext.ms.optimizer_copy import restrict
 from boost_ext.ms.state import state
 
@@ -68,6 +69,9 @@ class FreezeOpt(nn.Cell):
             raise TypeError(f"FreezeOpt: opt must be an Optimizer, got {type(opt).__name__}")
         if train_strategy is not None and train_parameter_groups is None:
             raise ValueError("FreezeOpt: train_strategy must come with train_parameter_groups, got none")
+        if hasattr(opt, "boost_options"):  # what AutoBoost has switched on stays on
+            self.boost_options = opt.boost_options
+        opt = released(opt)
         self.optimizer = opt
         self.parameters = opt.parameters
         groups = _groups(opt, train_parameter_groups)

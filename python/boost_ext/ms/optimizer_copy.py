@@ -150,7 +150,9 @@ def _indices(parameters: Sequence[Parameter], kept: Sequence[Any]) -> list[int]:
     return [position[id(p)] for p in kept]
 
 
-def restrict(optimizer: Optimizer, parameters: Iterable[Parameter]) -> Optimizer:
+def restrict(
+    optimizer: Optimizer, parameters: Iterable[Parameter], *, cls: type[nn.Optimizer] | None = None
+) -> Optimizer:
     """An optimizer that updates only some of the parameters, on the state of the given one.
 
     The two share every Parameter: moments, powers of the betas, the step counter, learning rates. So whichever of them
@@ -166,6 +168,7 @@ def restrict(optimizer: Optimizer, parameters: Iterable[Parameter]) -> Optimizer
         optimizer (Optimizer): stays usable.
         parameters (Iterable[Parameter]): some of ``optimizer.parameters``, or all, in the order in which the gradients
             will come.
+        cls (type, optional): of the result, with the same attributes. Default: None, that of the optimizer.
 
     Returns:
         Optimizer, of the same class; its ``parameters`` are the given ones.
@@ -189,7 +192,7 @@ def restrict(optimizer: Optimizer, parameters: Iterable[Parameter]) -> Optimizer
     gone -= {id(item) for value in narrowed.values() for item in _parameters_in(value)}
     gone |= {id(p) for p in own} - {id(p) for p in kept}
 
-    copy: Optimizer = nn.Cell.__new__(type(optimizer))
+    copy: Optimizer = nn.Cell.__new__(cls or type(optimizer))
     nn.Cell.__init__(copy, auto_prefix=False)
     # Straight into the dictionaries: an assignment would rename Parameters and primitives of the given optimizer.
     base = set(vars(copy))

@@ -90,6 +90,8 @@ def step_options(
     )
     if options.dim_reduce is not None and (options.accumulation_steps > 1 or isinstance(optimizer, FreezeOpt)):
         raise ValueError(f"{owner}: dim_reduce must be the only algorithm, got freezing or accumulation with it")
+    if options.adasum_devices is not None and isinstance(optimizer, FreezeOpt):
+        raise ValueError(f"{owner}: adasum must not be combined with freezing, got a FreezeOpt")
     if options.dim_reduce is not None and options.clip_norm is not None:
         raise ValueError(f"{owner}: clip_norm must be None with dim_reduce, which searches the length of its step")
     if isinstance(optimizer, Thor):

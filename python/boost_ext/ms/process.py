@@ -7,6 +7,7 @@ from typing import Any
 
 from mindspore import Parameter, nn
 
+from boost_ext.ms.for_cells import for_cells, released
 from boost_ext.ms.grad_centralization import is_centralized
 from boost_ext.ms.optimizer_rebuild import parameter_groups, rebuild
 
@@ -81,8 +82,9 @@ class OptimizerProcess:
     def __init__(self, opt: nn.Optimizer) -> None:
         if not isinstance(opt, nn.Optimizer):
             raise TypeError(f"OptimizerProcess: opt must be an Optimizer, got {type(opt).__name__}")
-        self._optimizer = opt
-        self.origin_params: Any = parameter_groups(opt)
+        self._options = getattr(opt, "boost_options", None)
+        self._optimizer = released(opt)
+        self.origin_params: Any = parameter_groups(self._optimizer)
 
     @staticmethod
     def build_params_dict(network: nn.Cell) -> dict[int, nn.Cell]:
@@ -166,12 +168,13 @@ class OptimizerProcess:
         """An optimizer of the class and hyperparameters of the given one over ``origin_params``.
 
         It goes on from the given one's state, see :func:`boost_ext.ms.optimizer_rebuild.rebuild`. If a group asks for
-        gradient centralization, its class is a subclass that does it.
+        gradient centralization, its class is a subclass that does it. What AutoBoost has switched on for it stays on.
 
         Raises:
             TypeError: if the optimizer is of a class that does not say what it was constructed with.
         """
-        return rebuild(self._optimizer, _checked("OptimizerProcess: origin_params", self.origin_params))
+        new = rebuild(self._optimizer, _checked("OptimizerProcess: origin_params", self.origin_params))
+        return new if self._options is None else for_cells(new, self._options)
 
 
 class ParameterProcess:

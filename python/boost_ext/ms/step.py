@@ -19,6 +19,7 @@ from boost_ext.ms.adasum_step import node_reducer, over_nodes
 from boost_ext.ms.algorithm_methods import AlgorithmMethods
 from boost_ext.ms.clipping import Clipping
 from boost_ext.ms.compiled import Gradients
+from boost_ext.ms.for_cells import released
 from boost_ext.ms.freeze_optimizer import FreezeOpt
 from boost_ext.ms.grad_accumulation import GradientAccumulation
 from boost_ext.ms.grad_reducer import GradReducer
@@ -127,6 +128,7 @@ class BoostTrainOneStepCell(AlgorithmMethods, nn.TrainOneStepCell):
         groups = scale.groups
         if groups is None:
             require_no_groups(type(self).__name__, network)
+        optimizer = released(optimizer)
         nn.TrainOneStepCell.__init__(self, network, optimizer)
         self.ranks = Ranks.of(self)
         self.scale_sense = scale.parameter
