@@ -1,8 +1,10 @@
 """What a training cell tells about its last step, in both modes."""
 
+import mindspore as ms
 import numpy as np
 import pytest
 from mindspore import Parameter, Tensor, nn, ops
+from tests.ms.monitored import quiet, steps
 from tests.ms.networks import Mlp, Weight, classes, mlp_batch
 
 from boost_ext import boost
@@ -90,3 +92,79 @@ def test_the_slot_clock_changes_no_result(mode: int) -> None:
             cell(*mlp_batch(i, 16))
     for a, b in zip(plain.trainable_params(), timed.trainable_params(), strict=True):
         np.testing.assert_array_equal(a.asnumpy(), b.asnumpy())
+
+
+class Outer(nn.Cell):
+    """Around a training cell, as a data sink is: in GRAPH_MODE its graph makes the steps, and Python calls nothing."""
+
+    def __init__(self, network: nn.Cell) -> None:
+        super().__init__(auto_prefix=False)
+        self.network = network
+
+    def construct(self, *inputs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        return self.network(*inputs)
+
+
+class Pair(nn.Cell):
+    def __init__(self) -> None:
+        super().__init__()
+        self.a = Parameter(Tensor([1.0, 2.0, 3.0]), name="a")
+        self.b = Parameter(Tensor([1.0]), name="b")
+
+    def construct(self, x: Tensor) -> Tensor:
+        return (self.a.sum() + self.b.sum()) * x
+
+
+@pytest.mark.parametrize("freeze", [False, True])
+def test_steps_inside_another_graph(mode: int, freeze: bool, tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    net = Pair()
+    optimizer = nn.SGD(net.trainable_params(), 0.01)
+    if freeze:
+        optimizer = boost.FreezeOpt(optimizer, [[net.a, net.b], [net.b]], [1, 0, 1])
+    cell = boost.BoostTrainOneStepCell(net, optimizer)
+    outer = Outer(cell)
+    seen = []
+    with quiet() as monitor:
+        for x, step in [(2.0, outer), (np.inf, outer), (3.0, outer), (4.0, cell), (5.0, outer)]:
+            outputs = step(Tensor(x, ms.float32))
+            monitor.record(outer, outputs)
+            s = cell.observe()
+            names = [row["name"] for row in s["overflowed"]]
+            assert s["overflow"] is bool(outputs[1].asnumpy())
+            seen.append((s["step"], names, s["largest_gradient"], s["freeze_index"], s["frozen_share"]))
+    assert [record.overflow for record in steps()] == [False, True, False, False, False]
+    if freeze:  # a step that overflows does not move the schedule on
+        assert seen == [
+            (1, [], 2.0, 1, 0.75),
+            (2, ["a", "b"], 0.0, 0, 0.0),
+            (3, [], 3.0, 0, 0.0),
+            (4, [], 4.0, 1, 0.75),
+            (5, [], 5.0, 1, 0.75),
+        ]
+    else:
+        made = [([], 2.0), (["a", "b"], 0.0), ([], 3.0), ([], 4.0), ([], 5.0)]
+        assert seen == [(i, *found, None, 0.0) for i, found in enumerate(made, 1)]
+    state = cell.state_dict()
+    outer(Tensor(1.0))
+    cell.load_state_dict(state)
+    assert cell.observe()["step"] == 5
+
+
+def test_a_pipeline_that_has_made_no_step_tells_nothing() -> None:
+    """A graph that was compiled before instrument() goes on with the pipelines of then."""
+    cell = cell_of(Weight())
+    cell(Tensor([2.0, np.inf]))
+    cell.instrument()
+    seen = cell.observe()
+    assert (seen["step"], seen["overflow"], seen["largest_gradient"], seen["seconds"]) == (1, None, None, None)
+
+
+def test_the_flag_that_the_step_returned_is_recorded(tmp_path, monkeypatch) -> None:
+    """Of all ranks: the gradients of this one may have been finite."""
+    monkeypatch.chdir(tmp_path)
+    cell = cell_of(Weight())
+    loss, _, scale = cell(Tensor([1.0, 1.0]))
+    with quiet() as monitor:
+        monitor.record(cell, (loss, Tensor(True), scale))
+    assert steps()[0].overflow

@@ -258,7 +258,9 @@ class BoostMonitor(ms.Callback):
         if loss is None and not self._recorded:
             what = type(outputs).__name__
             warnings.warn(f"BoostMonitor: no loss is recorded, since the training cell returns {what}", stacklevel=3)
-        known = self._observe() if self._cell is not None else {"overflow": overflow, "loss_scale": _scale(outputs)}
+        known = {"loss_scale": _scale(outputs)} if self._cell is None else self._observe()
+        if overflow is not None or self._cell is None:  # of all ranks, where the cell tells of its own
+            known["overflow"] = overflow
         step = Step(
             step=self._step,
             epoch=epoch,

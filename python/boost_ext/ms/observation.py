@@ -6,7 +6,7 @@ from typing import Any, TypedDict
 
 import numpy as np
 
-from boost_ext.ms.pipeline import SLOTS
+from boost_ext.ms.pipeline import NOT_RUN, SLOTS
 
 __all__ = ["Observation", "Overflowed", "observation"]
 
@@ -36,10 +36,11 @@ class Observation(TypedDict):
     """One training step."""
 
     step: int
-    """Steps that Python has called the cell for."""
+    """Steps made, inside graphs around the cell too."""
     loss_scale: float
     """Of the next step."""
-    overflow: bool
+    overflow: bool | None
+    """None if a graph that was compiled before :meth:`instrument` made the step, which nothing here tells of."""
     overflowed: list[Overflowed]
     largest_gradient: float | None
     """The largest finite magnitude of all gradients, as the optimizer got them; None before the first step."""
@@ -60,18 +61,19 @@ def observation(cell: Any, number: int, step: int) -> Observation:
     """Of ``cell``, whose last step was that of its pipeline ``number``."""
     pipeline = cell.pipelines[number]
     report = pipeline.report.asnumpy()
-    rows = np.flatnonzero(report[:, 2] >= 0) if step else np.array([], np.int64)
+    ran = bool(step) and not np.any(report[:, 0] == NOT_RUN)
+    rows = np.flatnonzero(report[:, 2] >= 0)
     overflowed = [_overflowed(pipeline.names[i], report[i]) for i in rows]
     index = number if cell.freeze else None
     dim_reduce = getattr(pipeline.apply_slot, "dim_reduce", None)
     rho = None if dim_reduce is None else float(dim_reduce.accepted_rho.asnumpy()[0])
-    stamps = pipeline.stamps.asnumpy() if pipeline.instrumented and step else None
+    stamps = pipeline.stamps.asnumpy() if pipeline.instrumented and ran else None
     return Observation(
         step=step,
         loss_scale=float(cell.scale_sense.asnumpy().reshape(())),
-        overflow=bool(overflowed),
+        overflow=bool(overflowed) if ran or not step else None,
         overflowed=overflowed,
-        largest_gradient=float(report[:, 3].max(initial=0)) if step else None,
+        largest_gradient=float(report[:, 3].max(initial=0)) if ran else None,
         gradient_norm=None if cell.grad_norm is None or not step else float(cell.grad_norm.asnumpy()[0]),
         frozen_share=float(cell.optimizer.frozen_shares[index]) if index is not None else 0.0,
         freeze_index=index,

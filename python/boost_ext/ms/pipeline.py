@@ -28,6 +28,7 @@ from boost_ext.ms.ranks import Ranks
 from boost_ext.ms.state import state
 
 __all__ = [
+    "NOT_RUN",
     "SLOTS",
     "ApplyAccumulated",
     "ApplyDimReduce",
@@ -42,6 +43,8 @@ __all__ = [
     "require_no_groups",
 ]
 
+NOT_RUN = -1.0
+"""In the report, in the place of a number of inf: this pipeline has made no step since it was built."""
 SLOTS = ("source", "guard", "apply", "update_scale")
 """What the slot clock tells apart; the hold slot is part of apply, which calls it."""
 
@@ -251,7 +254,7 @@ class Pipeline(nn.Cell):
         # the same memory; so the scale goes in as a product that no compiler can fold, and comes out as another one.
         self.one, self.unit = barriers
         self.names = tuple(w.name for w in weights)
-        nothing_found = np.tile([0.0, 0.0, -1.0, 0.0], (len(self.names), 1))
+        nothing_found = np.tile([NOT_RUN, 0.0, -1.0, 0.0], (len(self.names), 1))
         self.report = state(f"{name}.finiteness", nothing_found, ms.float64)
         self._compile = compile
         self.instrumented = instrumented

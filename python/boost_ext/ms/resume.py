@@ -29,6 +29,7 @@ _MATRIX = "dim_reduce.pca_mat"
 _SCRATCH = {_MATRIX, "dim_reduce.gk", "dim_reduce.gk_own", "dim_reduce.dk", "dim_reduce.slope", "dim_reduce.bk_next"}
 _SCRATCH_LISTS = tuple(f"dim_reduce.{name}." for name in ("weights_clone", "statistics_clone", "dn", "grad_proj"))
 _SCRATCH_LISTS += ("adasum.old.", "adasum.vector.")
+_SCRATCH |= {"boost.steps_inside", "boost.last_inside"}  # the number of steps is in the state
 _SCRATCH_OF_GUARDS = (".finiteness", ".stamps")
 _STEP, _RANDOM = "boost_ext.step", "boost_ext.random_state"
 _CONSTANT = "boost_ext.constant."

@@ -157,7 +157,10 @@ class BoostTrainOneStepCell(AlgorithmMethods, nn.TrainOneStepCell):
                 else GroupGuard(groups, update.parameters)
             )
             self._slots.append((source, guard, slot, update.parameters))
-        self.steps_made, self._last, self._together = 0, 0, Together()
+        # What only graphs around this cell write, where Python calls nothing.
+        self.steps_inside, self.last_inside = (state(f"boost.{n}_inside", [0], ms.int32) for n in ("steps", "last"))
+        self.one_step = Tensor([1], ms.int32)
+        self._called, self._last, self._inside_then, self._together = 0, 0, 0, Together()
         self._build(instrumented=False)
 
     def _apply_slot(
@@ -202,6 +205,19 @@ class BoostTrainOneStepCell(AlgorithmMethods, nn.TrainOneStepCell):
             self.schedule = Tensor(np.asarray(self.optimizer.schedule, np.int32))
 
     @property
+    def steps_made(self) -> int:
+        """Steps so far: calls, and steps inside graphs around this cell."""
+        return self._called + self._inside()
+
+    def _inside(self) -> int:
+        return int(self.steps_inside.asnumpy()[0])
+
+    def _last_pipeline(self) -> int:
+        if self.freeze and self._inside() != self._inside_then:
+            return int(self.last_inside.asnumpy()[0])
+        return self._last
+
+    @property
     def grad_norm(self) -> Parameter | None:
         """float32 (1,): the norm of the last gradients before clipping, without loss scale; None without clip_norm."""
         return None if self.clipping is None else self.clipping.norm
@@ -213,16 +229,20 @@ class BoostTrainOneStepCell(AlgorithmMethods, nn.TrainOneStepCell):
 
     def __call__(self, *inputs: Any) -> Any:
         # The host chooses the pipeline, so that each is a graph of its own and none is compiled before its turn.
-        self._last = self.optimizer.current() if self.freeze else 0
+        if self.freeze:
+            self._last, self._inside_then = self.optimizer.current(), self._inside()
         with self._together.step(self):
             result = self.pipelines[self._last](*inputs)
-        self.steps_made += 1
+        self._called += 1
         return result
 
     def construct(self, *inputs: Tensor) -> Any:
         """Inside another graph, a data sink's for example."""
+        ops.assign_add(self.steps_inside, self.one_step)
         if self.freeze:
-            return self.choice(self.schedule[self.position[0]], *inputs)
+            group = self.schedule[self.position[0]]
+            ops.assign(self.last_inside, ops.reshape(group, (1,)))
+            return self.choice(group, *inputs)
         return self.choice.pipeline(*inputs)
 
     def set_train(self, mode: bool = True) -> BoostTrainOneStepCell:
@@ -245,7 +265,7 @@ class BoostTrainOneStepCell(AlgorithmMethods, nn.TrainOneStepCell):
 
     def observe(self) -> Observation:
         """What the last step did; see :class:`boost_ext.ms.observation.Observation`. Reads state, changes nothing."""
-        return observation(self, self._last, self.steps_made)
+        return observation(self, self._last_pipeline(), self.steps_made)
 
     def state_dict(self) -> dict[str, Tensor]:
         """Copies of everything that moves, by name: weights, statistics, the state of the optimizer and of each
@@ -262,7 +282,7 @@ class BoostTrainOneStepCell(AlgorithmMethods, nn.TrainOneStepCell):
             TypeError: if `state` is no dict.
             ValueError: if it is that of a cell made with other arguments. Nothing has changed then.
         """
-        self.steps_made, self._together = load_state(self, state), Together()
+        self._called, self._together = load_state(self, state) - self._inside(), Together()
 
 
 class BoostTrainOneStepWithLossScaleCell(BoostTrainOneStepCell):
