@@ -5,7 +5,7 @@ from __future__ import annotations
 import mindspore as ms
 import numpy as np
 import pytest
-from mindspore import Parameter, Tensor, nn, ops
+from mindspore import Parameter, Tensor, mint, nn, ops
 from tests import oracle
 from tests.ms.optimizers import OPTIMIZERS, assert_close, make_grads, make_parameters, values
 
@@ -218,6 +218,22 @@ def test_training_keeps_the_mean_of_each_filter(mode: int) -> None:
     assert np.abs(net.dense.bias.asnumpy() - before[2]).max() > 1e-3
 
 
+class Own(nn.Cell):
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = Parameter(Tensor(np.ones((3, 4), np.float32)), name="weight")
+
+
+class OwnContainer(nn.SequentialCell):
+    def __init__(self, *cells: nn.Cell) -> None:
+        super().__init__(*cells)
+        self.weight = Parameter(Tensor(np.ones((3, 4), np.float32)), name="weight")
+
+
+class OwnEmbedding(nn.Embedding):
+    pass
+
+
 @pytest.mark.parametrize(
     ("cell", "expected"),
     [
@@ -228,16 +244,33 @@ def test_training_keeps_the_mean_of_each_filter(mode: int) -> None:
         (nn.Conv1d(4, 4, 3, group=4), False),
         (nn.Conv2dTranspose(3, 4, 3), True),
         (nn.Dense(3, 4), True),
+        (nn.Linear(3, 4), True),
+        (mint.nn.Conv1d(3, 4, 3), True),
+        (mint.nn.Conv2d(3, 4, 3), True),
+        (mint.nn.Conv2d(4, 4, 3, groups=4), False),
+        (mint.nn.Conv3d(4, 4, 3, groups=2), False),
+        (mint.nn.ConvTranspose2d(3, 4, 3), True),
+        (mint.nn.Linear(3, 4), True),
+        (nn.Conv2dThor(3, 4, 3), True),
+        (nn.DenseThor(3, 4), True),
+        (Own(), True),
+        (OwnContainer(nn.ReLU()), True),
         (nn.Embedding(3, 4), False),
+        (nn.EmbeddingLookup(3, 4), False),
+        (mint.nn.Embedding(3, 4), False),
+        (nn.LSTM(3, 4), False),
+        (nn.GRUCell(3, 4), False),
+        (nn.BiDense(3, 4, 5), False),
+        (OwnEmbedding(3, 4), False),
         (CommonHeadLastFN(3, 4), False),
     ],
-    ids=lambda value: type(value).__name__,
+    ids=lambda value: f"{type(value).__module__}.{type(value).__name__}" if isinstance(value, nn.Cell) else str(value),
 )
 def test_which_weights(cell, expected: bool) -> None:
-    weight = max(cell.get_parameters(), key=lambda p: p.ndim)
+    weight = max(cell.trainable_params(), key=lambda p: p.ndim)
     assert is_centralized(weight, cell) is expected
     assert is_centralized(weight, None) is False
-    assert not any(is_centralized(p, cell) for p in cell.get_parameters() if p is not weight)
+    assert not any(is_centralized(p, cell) for p in cell.trainable_params() if p.ndim < 2)
 
 
 @pytest.mark.parametrize("name", ["fc.bias", "norm.gamma", "beta.weight"])

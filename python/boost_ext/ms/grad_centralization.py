@@ -11,7 +11,7 @@ from __future__ import annotations
 import inspect
 from typing import Any
 
-from mindspore import Parameter, Tensor, jit, nn
+from mindspore import Parameter, Tensor, jit, mint, nn
 
 from boost_ext.ms import native
 from boost_ext.ms.common_head import CommonHeadLastFN
@@ -19,9 +19,15 @@ from boost_ext.ms.common_head import CommonHeadLastFN
 __all__ = ["CentralizingOptimizer", "centralizing", "is_centralized"]
 
 _NAMES = ("beta", "gamma", "bias")
-_CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.Conv1dTranspose, nn.Conv2dTranspose, nn.Conv3dTranspose)
-# Their weights have more than one axis, but the first is no output channel.
-_EXCLUDED = (CommonHeadLastFN, nn.Embedding, nn.EmbeddingLookup)
+# Of the layers of MindSpore these alone: whatever else has a weight of two axes (embeddings, recurrent and attention
+# layers) is neither convolution nor Dense.
+_LIBRARY = ("mindspore.nn.layer.", "mindspore.mint.")
+_CONTAINERS = "mindspore.nn.layer.container"
+_CENTRALIZED = (
+    *(nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.Conv1dTranspose, nn.Conv2dTranspose, nn.Conv3dTranspose, nn.Conv2dThor),
+    *(mint.nn.Conv1d, mint.nn.Conv2d, mint.nn.Conv3d, mint.nn.ConvTranspose2d),
+    *(nn.Dense, nn.Linear, nn.DenseThor),
+)
 
 
 def is_centralized(parameter: Parameter, cell: nn.Cell | None) -> bool:
@@ -30,14 +36,18 @@ def is_centralized(parameter: Parameter, cell: nn.Cell | None) -> bool:
     Args:
         parameter (Parameter): not centralized with fewer than two axes, or beta, gamma or bias in its name.
         cell (Cell): whose attribute the parameter is. The weights of grouped and depthwise convolutions, of
-            :class:`CommonHeadLastFN` and of embeddings are not centralized; those of a cell of your own are. None: the
-            cell is not known, and the parameter not centralized.
+            :class:`CommonHeadLastFN` and of MindSpore's other layers (embeddings, recurrent ones) are not centralized;
+            those of a cell of your own are. None: the cell is not known, and the parameter not centralized.
     """
     if cell is None or parameter.ndim < 2 or any(part in parameter.name for part in _NAMES):
         return False
-    if isinstance(cell, _CONVOLUTIONS) and cell.group > 1:
-        return False
-    return not isinstance(cell, _EXCLUDED)
+    if isinstance(cell, _CENTRALIZED):
+        return bool(getattr(cell, "group", getattr(cell, "groups", 1)) == 1)
+    return not isinstance(cell, CommonHeadLastFN) and not any(_is_layer(cls) for cls in type(cell).__mro__)
+
+
+def _is_layer(cls: type) -> bool:
+    return cls.__module__.startswith(_LIBRARY) and cls.__module__ != _CONTAINERS
 
 
 class CentralizingOptimizer(nn.Optimizer):
