@@ -169,6 +169,11 @@ class DimReduceConfig(_Section):
     timeout: int = Field(default=1800, ge=0)
     """Seconds that a rank waits for the matrix of another one."""
 
+    @field_validator("pca_mat_path", "weight_load_dir", mode="before")
+    @classmethod
+    def _path(cls, value: Any) -> Any:
+        return os.fspath(value) if isinstance(value, Path) else value
+
 
 class BoostConfig(_Section):
     """All sections of ``boost_config_dict``. ``model_fields_set`` of a section says which keys were given."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -19,6 +20,7 @@ from boost_ext.ms.ranks import ALONE, Ranks, exchange
 
 __all__ = ["projection_matrix"]
 
+_logger = logging.getLogger("boost_ext")
 _LOOK = 0.5  # seconds between two looks at whether rank 0 has failed
 
 
@@ -28,7 +30,8 @@ def projection_matrix(
     """The (k, n) matrix that the configuration describes; n is the number of elements of all ``weights``, in order.
 
     With ``weight_load_dir`` it is built from the checkpoints in there (parameters matched by name, out of core, with a
-    progress bar) and kept at ``pca_mat_path``, where a valid one is used again. With ``pca_mat_path`` alone it is read.
+    progress bar) and kept at ``pca_mat_path``, where a valid one is used again. With ``pca_mat_path`` alone it is read;
+    one of several ranks waits for it, ``timeout`` seconds, and logs that it does.
 
     With several ranks each gets its rows alone (:func:`boost_ext.ms.dim_reduce_ranks.rows_of`), and reads and checks no
     others. Rank 0 builds the matrix; the others wait for the file, ``timeout`` seconds, or until rank 0 says that it
@@ -37,7 +40,8 @@ def projection_matrix(
     Raises:
         ValueError: without either key; with several ranks and ``weight_load_dir``, without ``pca_mat_path``; and for a
             matrix or checkpoints that do not fit, see :mod:`boost_ext.pca`.
-        TimeoutError: if the matrix does not appear in time.
+        FileNotFoundError: on one rank, if there is no file at ``pca_mat_path`` and nothing to build it from.
+        TimeoutError: on several, if the matrix does not appear in time.
         RuntimeError: on the other ranks, if rank 0 could not build it; with its error.
     """
     k = config.n_components
@@ -50,7 +54,14 @@ def projection_matrix(
                 "dim_reduce: set weight_load_dir (checkpoints to build the matrix from) or pca_mat_path (the matrix), "
                 "got neither"
             )
-        return pca.load_matrix(path, n_components=k, n_elements=elements, timeout=config.timeout, rows=rows)
+        if ranks.size == 1 and not Path(path).is_file():  # nobody else will put it there
+            raise FileNotFoundError(
+                f"dim_reduce: pca_mat_path must be the .npy file of the matrix, got {path}, where there is none; "
+                "set weight_load_dir too to have it built from checkpoints"
+            )
+        timeout = 0.0 if ranks.size == 1 else config.timeout
+        _say_that_it_waits(Path(path), "somebody puts there", timeout, ranks)
+        return pca.load_matrix(path, n_components=k, n_elements=elements, timeout=timeout, rows=rows)
     layout = [(w.name, tuple(w.shape)) for w in weights]
     if ranks.size > 1 and path is None:
         raise ValueError(
@@ -93,6 +104,7 @@ def _built_by_rank_0(
         except BaseException as error:
             _leave(note, f"{type(error).__name__}: {error}")
             raise
+    _say_that_it_waits(path, "rank 0 builds", timeout, ranks)
     deadline = time.monotonic() + timeout
     while True:
         left = deadline - time.monotonic()
@@ -108,6 +120,13 @@ def _built_by_rank_0(
                     f"dim_reduce: {path}, which rank 0 builds, must be there for rank {ranks.rank} within timeout = "
                     f"{timeout:g} s, got: {error}; all ranks must see the same file system"
                 ) from error
+
+
+def _say_that_it_waits(path: Path, what: str, timeout: float, ranks: Ranks) -> None:
+    if ranks.size > 1 and not path.exists():
+        _logger.warning(
+            "dim_reduce: rank %d of %d waits up to %g s for %s, which %s", ranks.rank, ranks.size, timeout, path, what
+        )
 
 
 def _leave(note: Path, text: str) -> None:
