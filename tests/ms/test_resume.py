@@ -1,11 +1,12 @@
 """50 + 50 steps are 100 steps, bit for bit."""
 
+import warnings
 from pathlib import Path
 
 import mindspore as ms
 import numpy as np
 import pytest
-from mindspore import Tensor, nn, ops
+from mindspore import Tensor, mint, nn, ops
 from tests.ms.networks import Mlp, mlp_batch
 
 from boost_ext import amp, boost
@@ -168,11 +169,69 @@ def test_the_random_state_of_mindspore(matrix: Path) -> None:
     np.testing.assert_array_equal(ms.get_rng_state().asnumpy(), first)
 
 
-def test_dropout_says_that_its_masks_are_not_saved() -> None:
-    net = nn.SequentialCell(nn.Dense(6, 4), nn.Dropout(p=0.5))
+class Noise(nn.Cell):
+    """Draws with what it is given: a cell, or a function of its input."""
+
+    def __init__(self, draw) -> None:
+        super().__init__()
+        self.dense, self.draw = nn.Dense(6, 4), draw
+
+    def construct(self, x: Tensor) -> Tensor:
+        return self.draw(self.dense(x))
+
+
+class RandLike(nn.Cell):
+    def construct(self, x: Tensor) -> Tensor:
+        return x * ops.rand_like(x)
+
+
+class MintRand(nn.Cell):
+    """From the generator whose state is saved."""
+
+    def construct(self, x: Tensor) -> Tensor:
+        return x * mint.rand_like(x)
+
+
+class Functional(nn.Cell):
+    def construct(self, x: Tensor) -> Tensor:
+        return self.masked(x)
+
+    def masked(self, x: Tensor) -> Tensor:
+        return ops.dropout(x, 0.5, self.training)
+
+
+@pytest.mark.parametrize(
+    ("draw", "named"),
+    [
+        (nn.Dropout(p=0.5), "net.draw"),
+        (nn.Dropout1d(p=0.5), "net.draw"),
+        (nn.Dropout2d(p=0.5), "net.draw"),
+        (nn.Dropout3d(p=0.5), "net.draw"),
+        (nn.MultiheadAttention(4, 2, dropout=0.5), "net.draw"),
+        (RandLike(), "net.draw (ops.rand_like)"),
+        (Functional(), "net.draw (ops.dropout)"),
+        (ops.StandardNormal(), "net (StandardNormal)"),
+        (nn.Dropout(p=0.0), None),
+        (nn.Dropout2d(p=0.0), None),
+        (mint.nn.Dropout(0.5), None),
+        (MintRand(), None),
+        (nn.MultiheadAttention(4, 2), None),
+        (ops.ReLU(), None),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_what_draws_random_numbers_is_warned_of(draw, named: str | None) -> None:
+    net = Noise(draw)
     cell = boost.BoostTrainOneStepCell(Weighted(net).set_train(), nn.SGD(net.trainable_params(), 0.1))
-    with pytest.warns(UserWarning, match="draws from a random state that MindSpore keeps inside its kernel"):
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
         cell.state_dict()
+    said = [str(w.message) for w in caught if "random state" in str(w.message)]
+    if named is None:
+        assert not said
+    else:
+        (message,) = said
+        assert message.startswith(f"state_dict: {named} draws from a random state that MindSpore keeps inside")
 
 
 def test_a_state_of_another_training_is_refused(matrix: Path, tmp_path: Path) -> None:

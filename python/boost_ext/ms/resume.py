@@ -12,7 +12,9 @@ from typing import Any
 
 import mindspore as ms
 import numpy as np
-from mindspore import Parameter, Tensor, nn, ops
+from mindspore import Parameter, Tensor, ops
+
+from boost_ext.ms.randomness import random_parts
 
 __all__ = [
     "constants_of",
@@ -66,19 +68,20 @@ def constants_of(cell: Any) -> dict[str, int]:
     return {_CONSTANT + name: value for name, value in constants.items()}
 
 
-def _warn_of_dropout(cell: nn.Cell) -> None:
-    names = [name for name, inner in cell.cells_and_names() if isinstance(inner, nn.Dropout) and inner.p > 0]
+def _warn_of_randomness(cell: Any) -> None:
+    names = list(random_parts(cell.network))
     if names:
         warnings.warn(
-            f"state_dict: {names[0]} draws from a random state that MindSpore keeps inside its kernel, where nothing "
-            "can read it; a resumed training is right, but its dropout masks are others than without the interruption",
+            f"state_dict: {_some(names)} draws from a random state that MindSpore keeps inside its kernel, where "
+            "nothing can read it; a resumed training is right, but its dropout masks and other random numbers are "
+            "others than without the interruption",
             stacklevel=4,
         )
 
 
 def state_of(cell: Any) -> dict[str, Tensor]:
     """See ``BoostTrainOneStepCell.state_dict``."""
-    _warn_of_dropout(cell)
+    _warn_of_randomness(cell)
     state = {name: _read(p) for name, p in _moving(cell).items()}
     state |= {name: Tensor(value, ms.int64) for name, value in constants_of(cell).items()}
     state[_STEP] = Tensor(cell.steps_made, ms.int64)
