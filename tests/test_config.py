@@ -253,6 +253,12 @@ class TestFile:
         with pytest.raises(FileNotFoundError, match=r"boost_config_dict .*no\.json: must be a readable JSON file"):
             BoostConfig.load(str(tmp_path / "no.json"))
 
+    def test_another_encoding(self, tmp_path: Path) -> None:
+        path = tmp_path / "boost.json"
+        path.write_text("{}", encoding="utf-16")
+        with pytest.raises(ValueError, match=r"boost_config_dict .*boost\.json: must be UTF-8, got: .*0xff"):
+            BoostConfig.load(path)
+
     @pytest.mark.parametrize(
         ("text", "message"),
         [

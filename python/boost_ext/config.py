@@ -325,6 +325,8 @@ def _read(owner: str, path: Path) -> Any:
         text = path.read_text(encoding="utf-8-sig")
     except OSError as error:
         raise type(error)(f"{owner}: must be a readable JSON file, got: {error.strerror or error}") from None
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{owner}: must be UTF-8, got: {error}") from None
     try:
         content = json.loads(text, object_pairs_hook=unique)
     except json.JSONDecodeError as error:

@@ -1,9 +1,12 @@
 """The training cells beside MindSpore's, in both modes."""
 
+import warnings
+
 import mindspore as ms
 import numpy as np
 import pytest
 from mindspore import Model, Parameter, Tensor, nn, ops
+from tests.ms.networks import Weight
 
 from boost_ext import boost
 
@@ -243,3 +246,40 @@ def test_wrong_scale_sense() -> None:
         cls(loss, momentum(net, loss_scale=8.0), Tensor(2.0))
     with pytest.raises(ValueError, match="compile must be 'step', 'network' or 'off', got 'all'"):
         cls(loss, optimizer, Tensor(2.0), compile="all")
+
+
+class TwoOutputs(Weight):
+    def construct(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        y = self.w * x
+        return y.sum(), y
+
+
+@pytest.mark.parametrize("compile", ["step", "off"])
+def test_a_network_with_two_outputs_is_refused_in_plain_words(mode: int, compile: str) -> None:
+    net = TwoOutputs()
+    cell = boost.BoostTrainOneStepCell(net, nn.SGD(net.trainable_params(), 0.1), compile=compile)
+    with pytest.raises(TypeError, match="network must return one Tensor, the loss, got several outputs"):
+        cell(Tensor([1.0, 2.0]))
+
+
+def test_an_optimizer_that_was_made_too_early_is_warned_of() -> None:
+    class Branch(nn.Cell):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv1, self.bn1 = nn.Conv2d(3, 3, 3), nn.BatchNorm2d(3)
+            self.conv2, self.bn2 = nn.Conv2d(3, 3, 3), nn.BatchNorm2d(3)
+
+        def construct(self, x: Tensor) -> Tensor:
+            return x + self.bn2(self.conv2(ops.relu(self.bn1(self.conv1(x)))))
+
+    net = Branch()
+    early = nn.SGD(net.trainable_params(), 0.1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        boost.BoostTrainOneStepCell(net, early)
+    boost.LessBN(net)
+    with pytest.warns(UserWarning, match=r"optimizer has 2 parameters that network .*: bn1.gamma, bn1.beta;"):
+        boost.BoostTrainOneStepCell(net, early)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        boost.BoostTrainOneStepCell(net, nn.SGD(net.trainable_params(), 0.1))

@@ -48,6 +48,8 @@ class _ScaledLoss(nn.Cell):
 
     def construct(self, scale: Tensor, *inputs: Tensor) -> tuple[Tensor, Tensor]:
         loss = self.network(*inputs)
+        if isinstance(loss, (tuple, list, dict)):
+            raise TypeError("training step: network must return one Tensor, the loss, got several outputs")
         return loss * ops.cast(scale, loss.dtype), loss
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from mindspore import nn
+from mindspore import Parameter, nn
 
 from boost_ext.config import DimReduceConfig
 from boost_ext.ms.clipping import checked_clip_norm
@@ -14,7 +16,7 @@ from boost_ext.ms.grad_accumulation import checked_steps
 from boost_ext.ms.optim.thor import Thor
 from boost_ext.plan import Plan
 
-__all__ = ["StepOptions", "brought_by", "step_options", "what_trains"]
+__all__ = ["StepOptions", "brought_by", "step_options", "warn_of_strangers", "what_trains"]
 
 
 @dataclass(frozen=True)
@@ -101,3 +103,16 @@ def step_options(
             )
         optimizer.require_one_scale(owner)
     return options
+
+
+def warn_of_strangers(owner: str, network: nn.Cell, weights: Sequence[Parameter]) -> None:
+    """Say that the optimizer trains parameters which the network does not have: it was made too early."""
+    inside = {id(p) for p in network.get_parameters()}
+    names = [w.name for w in weights if id(w) not in inside]
+    if names:
+        listed = f"{', '.join(names[:3])}{', …' if len(names) > 3 else ''}"
+        warnings.warn(
+            f"{owner}: optimizer has {len(names)} parameters that network does not have, whose gradients are 0: "
+            f"{listed}; make the optimizer after the network was rewritten (LessBN), or let AutoBoost do both",
+            stacklevel=4,
+        )

@@ -24,7 +24,7 @@ from boost_ext.ms.freeze_optimizer import FreezeOpt
 from boost_ext.ms.grad_accumulation import GradientAccumulation
 from boost_ext.ms.grad_reducer import GradReducer
 from boost_ext.ms.observation import Observation, observation
-from boost_ext.ms.options import StepOptions, step_options, what_trains
+from boost_ext.ms.options import StepOptions, step_options, warn_of_strangers, what_trains
 from boost_ext.ms.pipeline import (
     ApplyAccumulated,
     ApplyDimReduce,
@@ -130,6 +130,7 @@ class BoostTrainOneStepCell(AlgorithmMethods, nn.TrainOneStepCell):
             require_no_groups(type(self).__name__, network)
         optimizer = released(optimizer)
         nn.TrainOneStepCell.__init__(self, network, optimizer)
+        warn_of_strangers(type(self).__name__, network, self.weights)
         self.ranks = Ranks.of(self)
         self.scale_sense = scale.parameter
         self.barriers = tuple(state(name, 1.0, ms.float32) for name in ("scale_in", "scale_out"))
