@@ -208,6 +208,30 @@ def test_the_training_cell(mode: int, compile: str) -> None:
     assert scales_of(manager)[0] == float(np.float32(2.0**64 / np.sqrt(2)))
 
 
+def test_accumulation(mode: int) -> None:
+    """Two micro-batches are one batch; one that overflows in between counts for nothing, and moves its scale alone."""
+    (manager, net), (_, plain) = example(2.0**10), example()
+    plain.enhanced_amp = GroupLossScaleManager(1, [])
+    optimizer, loss = nn.Momentum(net.trainable_params(), 0.02, 0.9), with_loss(net).set_train()
+    cell = boost.BoostTrainOneStepWithLossScaleCell(loss, optimizer, manager, accumulation_steps=2)
+    reference = nn.TrainOneStepCell(with_loss(plain), nn.Momentum(plain.trainable_params(), 0.02, 0.9)).set_train()
+    for step in range(2):
+        images, labels = batch(step, 8)
+        cell(images[:4], labels[:4])
+        if step:
+            _, second = scales_of(manager)
+            manager.set_loss_scale_status(2, [2.0**64, second])
+            _, overflow, _ = cell(Tensor(1e25 * images[4:].asnumpy()), labels[4:])
+            assert overflow.asnumpy()
+            manager.set_loss_scale_status(2, [2.0**12, second])
+            assert cell.observe()["micro_batch"] == 1
+        cell(images[4:], labels[4:])
+        reference(images, labels)
+        assert cell.observe()["micro_batch"] == 0
+    for ours, theirs in zip(net.trainable_params(), plain.trainable_params(), strict=True):
+        np.testing.assert_allclose(ours.asnumpy(), theirs.asnumpy(), rtol=2e-3, atol=2e-5, err_msg=ours.name)
+
+
 def test_the_example_of_the_docstring() -> None:
     examples = doctest.DocTestParser().get_examples(boost.GroupLossScaleManager.__doc__)
     names = {"boost": boost, "nn": nn, "ops": ops}
