@@ -102,8 +102,8 @@ def cells(rank: int, ranks: int, n: int) -> tuple[dict[str, Callable[[], Any]], 
             self.deltas, self.weights = parameters("delta", mine), parameters("weight", zeros)
             self.inner, self.gather = inner.steps, inner.gather
             self.padding = Tensor(np.zeros(inner.vector.size - n, np.float32))
-            part = inner.vector.size // len(inner.apply_plan.asnumpy()[1:])
-            self.order = [int(i) for i in np.argsort(inner.apply_plan.asnumpy()[1:])]
+            part = inner.vector.size // len(inner.apply_plan.asnumpy()[2:])
+            self.order = [int(i) for i in np.argsort(inner.apply_plan.asnumpy()[2:])]
             self.part, self.shapes = part, [a.shape for a in mine]
             self.sizes = [a.size for a in mine]
 

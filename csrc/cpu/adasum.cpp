@@ -1,6 +1,10 @@
 #include "ops/adasum.h"
 
+#include <cstring>
+
+#include "cpu/chunks.h"
 #include "cpu/parallel.h"
+#include "ops/adasum_part.h"
 
 namespace boost_ext::cpu::BOOST_EXT_ISA {
 namespace {
@@ -56,6 +60,36 @@ void adasum_combine(const Context& context, Tensors a, Tensors b, const double* 
       sweep(at.count, [&](auto io, std::int64_t i, auto)
                           BOOST_EXT_INLINE_LAMBDA { io.store(po + i, ca * io.load(pa + i) + cb * io.load(pb + i)); });
     });
+  });
+}
+
+void adasum_part_keep(const Context& context, Tensors weights, Tensors halves, Tensors out) {
+  Blocks(weights, kChunk).run(context.threads, [&](Block at) {
+    const View &weight = weights[at.tensor], &half = halves[at.tensor];
+    if (half.size > 0) {
+      float* master = static_cast<float*>(weight.data) + at.begin;
+      typed(half, [&](auto* p) { follow(master, p + at.begin, at.count); });
+    }
+    typed(weight, [&](auto* p) {
+      auto* to = static_cast<decltype(p)>(out[at.tensor].data) + at.begin;
+      std::memcpy(to, p + at.begin, static_cast<std::size_t>(at.count) * sizeof *p);
+    });
+  });
+}
+
+void adasum_part_apply(const Context& context, Tensors sum, Tensors old, Tensors weights, Tensors halves) {
+  Blocks(weights, kChunk).run(context.threads, [&](Block at) {
+    const View& half = halves[at.tensor];
+    typed(weights[at.tensor], [&](auto* weight) BOOST_EXT_INLINE_LAMBDA {
+      const auto* from = static_cast<decltype(weight)>(old[at.tensor].data) + at.begin;
+      const auto* less = static_cast<decltype(weight)>(sum[at.tensor].data) + at.begin;
+      weight += at.begin;
+      sixteens(at.count, [&](auto io, std::int64_t i)
+                             BOOST_EXT_INLINE_LAMBDA { io.store(weight + i, io.load(from + i) - io.load(less + i)); });
+    });
+    if (half.size == 0) return;
+    const float* master = static_cast<const float*>(weights[at.tensor].data) + at.begin;
+    typed(half, [&](auto* p) { convert(master, p + at.begin, at.count); });
   });
 }
 

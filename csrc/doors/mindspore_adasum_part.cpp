@@ -63,20 +63,43 @@ BOOST_EXT_GRAPH_OP(adasum_part_pack_difference) {
   adasum_part_pack_difference(cpu_context(), a, p.list(n), vector);
 }
 
-// tensors..., out...
-BOOST_EXT_GRAPH_OP(adasum_part_copy) {
-  const int n = p.split(2);
-  const Views tensors = p.list(n);
-  adasum_part_copy(tensors, p.list(n));
+// The last tensors, which stand beside those of a list of n with these numbers.
+Views beside(Params& p, int n, const std::int64_t* numbers, int count) {
+  Views views(static_cast<std::size_t>(n));
+  for (View& v : views) v.size = 0;
+  for (int i = 0; i < count; ++i) {
+    require(0 <= numbers[i] && numbers[i] < n, "adasum_part: plan must hold numbers below ", n, ", got ", numbers[i]);
+    views[static_cast<std::size_t>(numbers[i])] = p.take();
+  }
+  return views;
 }
 
-// plan: whether it is bfloat16, and the parts; vector, old..., weights...
+int half_of(const Params& p, int count) {
+  const int lists = p.left() - count;
+  require(lists > 0 && lists % 2 == 0, "adasum_part: must get two lists of one length, got ", lists, " tensors");
+  return lists / 2;
+}
+
+// plan: 0, and which weights have halves; weights..., out..., halves...
+BOOST_EXT_GRAPH_OP(adasum_part_keep) {
+  const std::vector<std::int64_t> plan = p.integers();
+  const int count = static_cast<int>(plan.size()) - 1, n = half_of(p, count);
+  const Views weights = p.list(n), out = p.list(n);
+  adasum_part_keep(cpu_context(), weights, beside(p, n, plan.data() + 1, count), out);
+}
+
+// plan: whether it is bfloat16, how many parts, the parts, which weights have halves; vector, old..., weights...,
+// halves...
 BOOST_EXT_GRAPH_OP(adasum_part_apply) {
   const std::vector<std::int64_t> plan = p.integers();
   const View vector = as_stored(p.take(), plan.at(0));
-  const int n = p.split(2);
-  const Views old = p.list(n);
-  adasum_part_apply(cpu_context(), vector, {plan.begin() + 1, plan.end()}, old, p.list(n));
+  const std::int64_t parts = plan.at(1);
+  require(0 < parts && 2 + parts <= static_cast<std::int64_t>(plan.size()), "adasum_part_apply", ": plan must hold ",
+          parts, " parts");
+  const int count = static_cast<int>(static_cast<std::int64_t>(plan.size()) - 2 - parts), n = half_of(p, count);
+  const Views old = p.list(n), weights = p.list(n);
+  adasum_part_apply(cpu_context(), vector, {plan.begin() + 2, plan.begin() + 2 + parts}, old, weights,
+                    beside(p, n, plan.data() + 2 + parts, count));
 }
 
 }  // namespace

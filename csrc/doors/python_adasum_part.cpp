@@ -32,11 +32,12 @@ void pack(const Object& tensors, const Object& vector) {
   adasum_part_pack(t, v);
 }
 
-void copy(const Object& tensors, const Object& out) {
-  Arrays args("adasum_part_copy");
-  const Views t = args.list("tensors", tensors), o = args.list("out", out);
+void keep(const Object& weights, const Object& halves, const Object& out) {
+  Arrays args("adasum_part_keep");
+  const Views w = args.list("weights", weights), o = args.list("out", out);
+  const Views h = halves.is_none() ? Views() : args.list("halves", halves);
   const Release release;
-  adasum_part_copy(t, o);
+  adasum_part_keep(cpu_context(), w, h, o);
 }
 
 void pack_difference(const Object& x, const Object& y, const Object& vector) {
@@ -47,12 +48,14 @@ void pack_difference(const Object& x, const Object& y, const Object& vector) {
   adasum_part_pack_difference(cpu_context(), a, b, v);
 }
 
-void apply(const Object& vector, const std::vector<std::int64_t>& parts, const Object& old, const Object& weights) {
+void apply(const Object& vector, const std::vector<std::int64_t>& parts, const Object& old, const Object& weights,
+           const Object& halves) {
   Arrays args("adasum_part_apply");
   const View v = args.one("vector", vector);
   const Views o = args.list("old", old), w = args.list("weights", weights);
+  const Views h = halves.is_none() ? Views() : args.list("halves", halves);
   const Release release;
-  adasum_part_apply(cpu_context(), v, parts, o, w);
+  adasum_part_apply(cpu_context(), v, parts, o, w, h);
 }
 
 }  // namespace
@@ -64,9 +67,10 @@ void define_adasum_part(py::module_& m) {
   m.def("adasum_part_combine", &combine, py::arg("a"), py::arg("b"), py::arg("sizes"), py::arg("index"),
         py::arg("dots"), py::arg("out"));
   m.def("adasum_part_pack", &pack, py::arg("tensors"), py::arg("vector"));
-  m.def("adasum_part_copy", &copy, py::arg("tensors"), py::arg("out"));
+  m.def("adasum_part_keep", &keep, py::arg("weights"), py::arg("halves"), py::arg("out"));
   m.def("adasum_part_pack_difference", &pack_difference, py::arg("a"), py::arg("b"), py::arg("vector"));
-  m.def("adasum_part_apply", &apply, py::arg("vector"), py::arg("parts"), py::arg("old"), py::arg("weights"));
+  m.def("adasum_part_apply", &apply, py::arg("vector"), py::arg("parts"), py::arg("old"), py::arg("weights"),
+        py::arg("halves") = py::none());
 }
 
 }  // namespace boost_ext

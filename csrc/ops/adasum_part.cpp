@@ -105,6 +105,27 @@ void subtract(const Context& context, const Views& a, const Views& b, const View
   BOOST_EXT_CPU(adasum_combine)(context, a, b, dots.data(), out);
 }
 
+// Half weights beside their masters, or nothing; returns a list like the weights either way.
+Views require_halves(const char* op, const Views& halves, const Views& weights, bool written, Overlap& overlap) {
+  if (halves.empty()) return Views(weights.size(), slice(weights[0], 0, 0));
+  require_same_count(op, {"halves", halves}, {"weights", weights});
+  for (std::size_t i = 0; i < halves.size(); ++i) {
+    if (halves[i].size == 0) continue;
+    const Name name("halves", static_cast<std::int64_t>(i));
+    require_dtype(op, Name("weights", static_cast<std::int64_t>(i)), weights[i], DType::f32);
+    require_float(op, name, halves[i]);
+    require(halves[i].dtype != DType::f32, op, ": ", name, " must be float16 or bfloat16, got float32");
+    require_size(op, name, halves[i], weights[i].size);
+    if (written) {
+      require_writable(op, name, halves[i]);
+      overlap.writes(name, halves[i]);
+    } else {
+      overlap.reads(name, halves[i]);
+    }
+  }
+  return halves;
+}
+
 void require_vector(const char* op, const View& vector, const Views& tensors) {
   require_dtype(op, "vector", vector, tensors[0].dtype);
   require_writable(op, "vector", vector);
@@ -170,30 +191,45 @@ void adasum_part_combine(const Context& context, const View& a, const View& b, c
   clear_from(out, pieces.empty() ? 0 : pieces.back().in_part + pieces.back().count);
 }
 
-void adasum_part_pack(const Views& tensors, const View& vector) {
-  const char* op = "adasum_part_pack";
-  require_floats(op, {"tensors", tensors});
-  require_vector(op, vector, tensors);
-  const auto pieces = pieces_of(sizes_of(tensors), 0, vector.size);
-  if (!pieces.empty()) adasum_part_copy(slices(tensors, pieces), slices(vector, pieces));
-  clear_from(vector, total(sizes_of(tensors)));
-}
-
-void adasum_part_copy(const Views& tensors, const Views& out) {
-  const char* op = "adasum_part_copy";
-  require_cpu(op, {&tensors, &out}, {});
-  require_floats(op, {"tensors", tensors});
-  require_same_count(op, {"out", out}, {"tensors", tensors});
-  require_same_sizes(op, {"out", out}, {"tensors", tensors});
-  require_same_dtypes(op, {"out", out}, {"tensors", tensors});
+void adasum_part_keep(const Context& context, const Views& weights, const Views& halves, const Views& out) {
+  const char* op = "adasum_part_keep";
+  require_cpu(op, {&weights, &halves, &out}, {});
+  require_floats(op, {"weights", weights});
+  require_same_count(op, {"out", out}, {"weights", weights});
+  require_same_sizes(op, {"out", out}, {"weights", weights});
+  require_same_dtypes(op, {"out", out}, {"weights", weights});
   require_writables(op, {"out", out});
   Overlap overlap(op);
-  overlap.reads({"tensors", tensors});
+  const Views beside = require_halves(op, halves, weights, false, overlap);
+  for (std::size_t i = 0; i < weights.size(); ++i) {
+    const Name name("weights", static_cast<std::int64_t>(i));
+    if (beside[i].size == 0) {
+      overlap.reads(name, weights[i]);
+      continue;
+    }
+    require_writable(op, name, weights[i]);
+    overlap.writes(name, weights[i]);
+  }
   overlap.writes({"out", out});
   overlap.check();
-  for (std::size_t i = 0; i < tensors.size(); ++i) {
-    if (tensors[i].size > 0) std::memcpy(out[i].data, tensors[i].data, static_cast<std::size_t>(tensors[i].bytes()));
+  BOOST_EXT_CPU(adasum_part_keep)(context, weights, beside, out);
+}
+
+void adasum_part_pack(const Views& tensors, const View& vector) {
+  const char* op = "adasum_part_pack";
+  require_cpu(op, {&tensors}, {vector});
+  require_floats(op, {"tensors", tensors});
+  require_vector(op, vector, tensors);
+  Overlap overlap(op);
+  overlap.reads({"tensors", tensors});
+  overlap.writes("vector", vector);
+  overlap.check();
+  const auto pieces = pieces_of(sizes_of(tensors), 0, vector.size);
+  for (const Piece& p : pieces) {
+    const View from = slice(tensors[static_cast<std::size_t>(p.tensor)], p.in_tensor, p.count);
+    std::memcpy(slice(vector, p.in_part, p.count).data, from.data, static_cast<std::size_t>(from.bytes()));
   }
+  clear_from(vector, total(sizes_of(tensors)));
 }
 
 void adasum_part_pack_difference(const Context& context, const Views& a, const Views& b, const View& vector) {
@@ -215,9 +251,9 @@ void adasum_part_pack_difference(const Context& context, const Views& a, const V
 }
 
 void adasum_part_apply(const Context& context, const View& vector, const std::vector<std::int64_t>& parts,
-                       const Views& old, const Views& weights) {
+                       const Views& old, const Views& weights, const Views& halves) {
   const char* op = "adasum_part_apply";
-  require_cpu(op, {&old, &weights}, {vector});
+  require_cpu(op, {&old, &weights, &halves}, {vector});
   require_floats(op, {"weights", weights});
   require_same_count(op, {"old", old}, {"weights", weights});
   require_same_sizes(op, {"old", old}, {"weights", weights});
@@ -231,11 +267,12 @@ void adasum_part_apply(const Context& context, const View& vector, const std::ve
   overlap.reads("vector", vector);
   overlap.reads({"old", old}, true);
   overlap.writes({"weights", weights}, true);
+  const Views beside = require_halves(op, halves, weights, true, overlap);
   overlap.check();
 
   const std::int64_t h = vector.size / count;
   const Sizes sizes = sizes_of(weights);
-  Views from, sum, to;
+  Views from, sum, to, narrow;
   std::int64_t found = 0;
   for (std::int64_t i = 0; i < count; ++i) {
     const std::int64_t part = parts[static_cast<std::size_t>(i)];
@@ -246,10 +283,14 @@ void adasum_part_apply(const Context& context, const View& vector, const std::ve
     from.insert(from.end(), olds.begin(), olds.end());
     sum.insert(sum.end(), sums.begin(), sums.end());
     to.insert(to.end(), news.begin(), news.end());
-    for (const Piece& p : pieces) found += p.count;
+    for (const Piece& p : pieces) {
+      const View& half = beside[static_cast<std::size_t>(p.tensor)];
+      narrow.push_back(half.size > 0 ? slice(half, p.in_tensor, p.count) : half);
+      found += p.count;
+    }
   }
   require(found == total(sizes), op, ": parts must hold each of the ", total(sizes), " elements once, got ", found);
-  subtract(context, from, sum, to);
+  if (!to.empty()) BOOST_EXT_CPU(adasum_part_apply)(context, sum, from, to, narrow);
 }
 
 }  // namespace boost_ext

@@ -4,8 +4,12 @@
 //   dots     of a part: what it adds to <a,b>, |a|^2 and |b|^2 of each tensor; 0 for a tensor that it holds nothing of
 //   combine  of a part: the adaptive sum (ops/adasum.h), with the dots of all parts of this pair added up in the order
 //            in which they are given, so that every rank has the same coefficients to the last bit
-//   copy, subtract, subtract_parts: into and out of such a vector, without arithmetic but the subtraction
+//   pack, pack_difference, apply: into and out of such a vector, without arithmetic but the subtraction
+//   keep     notes the weights before a step
 //
+// halves  of keep and apply: nothing, or a list like the weights: float16 or bfloat16 weights whose float32 masters
+//         (ops/optimizer_step.h) are the weights of this op, and empty views for others. apply rounds into them. Before
+//         it notes a master, keep lets it follow a half that is no longer what the master rounds to, as a step would.
 // sizes   elements of each tensor
 // index   which part; it holds the elements from index * h
 // a, b    (h,) float32, float16 or bfloat16
@@ -26,15 +30,21 @@ void adasum_part_dots(const Context& context, const View& a, const View& b, cons
 void adasum_part_combine(const Context& context, const View& a, const View& b, const Sizes& sizes, std::int64_t index,
                          const View& dots, const View& out);
 
-// vector <- tensors: the whole of it, zeros included; and tensors to tensors of the same sizes and dtypes
+// out <- weights, tensors of the same sizes and dtypes
+void adasum_part_keep(const Context& context, const Views& weights, const Views& halves, const Views& out);
+
+// vector <- tensors: the whole of it, zeros included
 void adasum_part_pack(const Views& tensors, const View& vector);
-void adasum_part_copy(const Views& tensors, const Views& out);
 
 // vector <- a - b
 void adasum_part_pack_difference(const Context& context, const Views& a, const Views& b, const View& vector);
 
 // weights <- old - vector, whose parts lie one behind the other as parts[0], parts[1], ...; -1: not a part, not read.
 void adasum_part_apply(const Context& context, const View& vector, const std::vector<std::int64_t>& parts,
-                       const Views& old, const Views& weights);
+                       const Views& old, const Views& weights, const Views& halves);
+
+BOOST_EXT_CPU_KERNEL(void, adasum_part_keep, const Context&, Tensors weights, Tensors halves, Tensors out)
+// weights <- old - sum; halves without data where there is none
+BOOST_EXT_CPU_KERNEL(void, adasum_part_apply, const Context&, Tensors sum, Tensors old, Tensors weights, Tensors halves)
 
 }  // namespace boost_ext

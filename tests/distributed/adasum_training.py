@@ -8,7 +8,7 @@ import mindspore as ms
 import numpy as np
 from mindspore import Parameter, Tensor, nn, ops
 
-from boost_ext import boost
+from boost_ext import boost, optim
 from boost_ext.training import digits
 from boost_ext.training.network import accuracy, loss_function, new_network
 
@@ -20,20 +20,23 @@ VARIANTS = {  # mode, compile, loss scaling, micro-batches, devices of a node
     "accumulated": (ms.GRAPH_MODE, "step", True, 2, 1),
     "nodes of two": (ms.GRAPH_MODE, "step", False, 1, 2),
 }
+HALVES, HALF_RATE = "half weights", 1e-5  # steps far below the spacing
 BATCH, EPOCHS, RATE = 32, 6, 0.05
 
 
 class Regression(nn.Cell):
     """The mean square of what two layers leave of the targets."""
 
-    def __init__(self) -> None:
+    def __init__(self, dtypes: Any = (ms.float32, ms.float32)) -> None:
         super().__init__()
         draws = np.random.default_rng(7)
-        self.first = Parameter(Tensor(draws.standard_normal((6, 9)).astype(np.float32)), name="first")
-        self.second = Parameter(Tensor(draws.standard_normal((9, 2)).astype(np.float32)), name="second")
+        first, second = (Tensor(draws.standard_normal(shape).astype(np.float32)) for shape in ((6, 9), (9, 2)))
+        self.first = Parameter(first.astype(dtypes[0]), name="first")
+        self.second = Parameter(second.astype(dtypes[1]), name="second")
 
     def construct(self, x: Tensor, y: Tensor) -> Tensor:
-        return ops.square(ops.matmul(ops.tanh(ops.matmul(x, self.first)), self.second) - y).mean()
+        first, second = ops.cast(self.first, ms.float32), ops.cast(self.second, ms.float32)
+        return ops.square(ops.matmul(ops.tanh(ops.matmul(x, first)), second) - y).mean()
 
 
 def batch(rank: int, number: int) -> tuple[Tensor, Tensor]:
@@ -100,6 +103,29 @@ def one_variant(rank: int, ranks: int, name: str) -> dict[str, Any]:
     return found
 
 
+def half_weights(rank: int, ranks: int) -> dict[str, Any]:
+    """The masters before and after each step, what this node's gradients alone would have made, and the weights."""
+    ms.set_context(mode=ms.GRAPH_MODE)
+    network = Regression((ms.float16, ms.bfloat16))
+    weights = network.trainable_params()
+    plan, optimizer = with_adasum(network, optim.Momentum(weights, HALF_RATE, 0.0), 1)
+    cell = boost.BoostTrainOneStepCell(network, optimizer, plan=plan).set_train()
+    gradient = ms.value_and_grad(network, None, weights)
+    found: dict[str, Any] = {}
+    for step in range(STEPS):
+        ms.set_context(mode=ms.PYNATIVE_MODE)
+        grads = gradient(*batch(rank, step))[1]
+        found |= {f"{HALVES} {step} before {i}": m.asnumpy().copy() for i, m in enumerate(optimizer.masters)}
+        found |= {f"{HALVES} {step} grad {i}": g.astype(ms.float32).asnumpy() for i, g in enumerate(grads)}
+        ms.set_context(mode=ms.GRAPH_MODE)
+        cell(*batch(rank, step))
+        for i, (weight, master) in enumerate(zip(weights, optimizer.masters, strict=True)):
+            found[f"{HALVES} {step} after {i}"] = master.asnumpy().copy()
+            found[f"{HALVES} {step} weight {i}"] = weight.astype(ms.float32).asnumpy()
+            found[f"{HALVES} {step} rounded {i}"] = master.astype(weight.dtype).astype(ms.float32).asnumpy()
+    return found
+
+
 def overflow_and_resume(rank: int, ranks: int) -> dict[str, Any]:
     """Three steps, of which the second has an inf on the last rank alone; and the third again in a new cell."""
     ms.set_context(mode=ms.GRAPH_MODE)
@@ -151,7 +177,7 @@ def train_digits(rank: int, ranks: int, *, over_ranks: bool = True) -> dict[str,
 
 
 def everything(rank: int, ranks: int) -> dict[str, Any]:
-    found = train_digits(rank, ranks) | overflow_and_resume(rank, ranks)
+    found = train_digits(rank, ranks) | overflow_and_resume(rank, ranks) | half_weights(rank, ranks)
     for name, (_, _, _, _, devices) in VARIANTS.items():
         if ranks > devices:
             found |= one_variant(rank, ranks, name)

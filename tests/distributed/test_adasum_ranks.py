@@ -85,6 +85,22 @@ def test_a_cell_adds_up_what_the_optimizers_of_all_nodes_did(results: Any, ranks
 
 
 @pytest.mark.parametrize("ranks", TRAINED)
+def test_half_weights_move_by_the_steps_of_their_masters(results: Any, ranks: int) -> None:
+    """Which are too small for the weights themselves: of these there would be no more than 0 to add up."""
+    found, name = results(ranks), adasum_training.HALVES
+    for step in range(adasum_training.STEPS):
+        each = [[adasum_training.HALF_RATE * rank[f"{name} {step} grad {i}"] for i in range(2)] for rank in found]
+        total = adasum_simulate(each)
+        for i in range(2):
+            before, after = found[0][f"{name} {step} before {i}"], found[0][f"{name} {step} after {i}"]
+            assert np.abs(total[i]).max() > 1e-6
+            np.testing.assert_allclose(after, before - total[i], rtol=0, atol=5e-7)  # a rounding or two of the masters
+            for rank in found:
+                np.testing.assert_array_equal(rank[f"{name} {step} after {i}"], after)
+                np.testing.assert_array_equal(rank[f"{name} {step} weight {i}"], rank[f"{name} {step} rounded {i}"])
+
+
+@pytest.mark.parametrize("ranks", TRAINED)
 def test_an_overflow_of_one_rank_is_one_of_all_and_changes_nothing(results: Any, ranks: int) -> None:
     for found in results(ranks):
         assert bool(found["overflow"])

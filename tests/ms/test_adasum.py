@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from typing import Any
+from typing import Any, ClassVar
 
 import mindspore as ms
 import numpy as np
@@ -11,8 +11,10 @@ import pytest
 from mindspore import Parameter, ParameterTuple, Tensor, nn
 from networks import Mlp, classes, mlp_batch
 
+import oracle
+from boost_ext import adasum_simulate, optim
 from boost_ext.boost import AdaSum, AutoBoost, BoostTrainOneStepCell
-from boost_ext.ms import adasum, adasum_step
+from boost_ext.ms import adasum, adasum_step, native
 from boost_ext.ms.options import StepOptions
 
 DTYPES = (ms.float32, ms.float16, ms.bfloat16)
@@ -84,6 +86,69 @@ def test_wrong_parameters(parameters: Any, error: type[Exception], message: str)
         AdaSum(0, 1, 1, parameters)
 
 
+class Meeting:
+    """Stands for AdaSum where one process is all the nodes: notes their deltas; :meth:`end` adds them up."""
+
+    nodes: ClassVar[list[Any]] = []
+
+    def __init__(self, rank: int, devices: int, nodes: int, parameters: Any, half_members: Any) -> None:
+        self.plan = Tensor(np.array([0, 1, 0, *half_members], np.float64))  # one part, which is the whole
+
+    def update(self, weights: Any, old: Any, halves: Any) -> Tensor:
+        self.nodes.append((self.plan, weights, old, halves))
+        return Tensor([True])
+
+    @classmethod
+    def end(cls) -> None:
+        deltas = [[old[0].asnumpy() - weights[0].asnumpy()] for _, weights, old, _ in cls.nodes]
+        total = Tensor(adasum_simulate(deltas)[0])
+        for plan, weights, old, halves in cls.nodes:
+            native.AdasumPartApply()(plan, total, old, weights, halves)
+        cls.nodes.clear()
+
+
+@pytest.mark.parametrize("nodes", [2, 4])
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_steps_below_the_spacing_are_averaged_as_any(monkeypatch: pytest.MonkeyPatch, dtype: Any, nodes: int) -> None:
+    """Equal gradients but for 30 % of noise: half-precision weights move as float64 does, not some times as far."""
+    ms.set_context(mode=ms.PYNATIVE_MODE)
+    monkeypatch.setattr(adasum_step, "AdaSum", Meeting)
+    draws, steps, rate = np.random.default_rng(1), 40, 1e-5
+    common = draws.standard_normal(1000)
+    start = draws.standard_normal(1000).astype(np.float16).astype(np.float32)
+    start = Tensor(start).astype(ms.bfloat16).astype(ms.float32).asnumpy()
+    weights = [Parameter(Tensor(start).astype(dtype), name=f"w{k}") for k in range(nodes)]
+    updates = [adasum_step.AdaSumUpdate(optim.Momentum([w], rate, 0.0), k, 1, nodes) for k, w in enumerate(weights)]
+    exact = start.astype(np.float64)
+    for _ in range(steps):
+        grads = [(common + 0.3 * draws.standard_normal(1000)).astype(np.float32) for _ in range(nodes)]
+        for update, grad in zip(updates, grads, strict=True):
+            update((Tensor(grad),))
+        Meeting.end()
+        exact -= oracle.adasum_over_nodes([[rate * g.astype(np.float64)] for g in grads])[0]
+    way = (start - exact) @ common / (common @ common) / (rate * steps)
+    assert 1 <= way < 1.2
+    for weight, update in zip(weights, updates, strict=True):
+        master = update.stepped[0].asnumpy()
+        np.testing.assert_allclose(master - start, exact - start, rtol=0, atol=0.01 * rate * steps)
+        np.testing.assert_array_equal(numpy_of([weight])[0], numpy_of([Tensor(master).astype(dtype)])[0])
+        np.testing.assert_array_equal(master, updates[0].stepped[0].asnumpy())
+
+
+def test_a_half_that_was_set_from_outside_takes_its_master_along(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before the master is noted: the way there is no step that AdaSum adds up."""
+    ms.set_context(mode=ms.PYNATIVE_MODE)
+    monkeypatch.setattr(adasum_step, "AdaSum", Meeting)
+    weight = Parameter(Tensor([1.0, 2.0], ms.float16), name="w")
+    update = adasum_step.AdaSumUpdate(optim.LARS(optim.Momentum([weight], 0.25, 0.0), use_clip=True), 0, 1, 2)
+    weight.set_data(Tensor([3.0, 2.0], ms.float16))
+    update((Tensor([0.0, 0.0], ms.float16),))
+    (_, (master,), (old,), (half,)), _ = Meeting.nodes[0], Meeting.nodes.clear()
+    assert half is weight
+    np.testing.assert_array_equal(old.asnumpy(), [3.0, 2.0])
+    np.testing.assert_array_equal(master.asnumpy(), [3.0, 2.0])
+
+
 @pytest.fixture
 def created(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[int]]:
     """Groups that were created, in a world of 512 ranks."""
@@ -149,13 +214,18 @@ class TestCell:
         assert (after["adasum"].status, after["adasum"].reason) == ("skipped", reason)
         assert adasum_step.over_nodes(Cell(), StepOptions(), plan) == (None, plan)
 
-    def test_adasum_process(self, mode: int) -> None:
+    @pytest.mark.parametrize("dtypes", [DTYPES[:1], DTYPES], ids=["float32", "mixed"])
+    def test_adasum_process(self, mode: int, dtypes: Any) -> None:
         """One node: the step of the optimizer, to rounding."""
         net, same = Mlp(), Mlp()
-        update = adasum_step.AdaSumUpdate(nn.Momentum(net.trainable_params(), 0.1, 0.9), 0, 1, 1)
+        for either in (net, same):
+            for i, p in enumerate(either.trainable_params()):
+                p.set_dtype(dtypes[i % len(dtypes)])
+        make = nn.Momentum if len(dtypes) == 1 else optim.Momentum
+        update = adasum_step.AdaSumUpdate(make(net.trainable_params(), 0.1, 0.9), 0, 1, 1)
         cell = self.cell(None)
         cell.adasum_update = update
-        alone = nn.Momentum(same.trainable_params(), 0.1, 0.9)
+        alone = make(same.trainable_params(), 0.1, 0.9)
 
         class Process(nn.Cell):
             def construct(self, loss: Tensor, *grads: Tensor) -> Tensor:
@@ -163,8 +233,14 @@ class TestCell:
 
         process = Process()
         for step in range(2):
-            grads = [Tensor(np.full(p.shape, 0.5 - step, np.float32)) for p in net.trainable_params()]
+            grads = [Tensor(np.full(p.shape, 0.5 - step), p.dtype) for p in net.trainable_params()]
             assert float(process(Tensor(3.0, ms.float32), *grads).asnumpy()) == 3.0
             alone(tuple(grads))
-            for got, expected in zip(net.trainable_params(), same.trainable_params(), strict=True):
+            if len(dtypes) == 1:
+                pairs = zip(net.trainable_params(), same.trainable_params(), strict=True)
+            else:
+                pairs = zip(update.stepped, alone.masters, strict=True)
+                for half, master in zip(net.trainable_params(), update.stepped, strict=True):
+                    np.testing.assert_array_equal(*numpy_of([half, master.astype(half.dtype)]))
+            for got, expected in pairs:
                 np.testing.assert_allclose(got.asnumpy(), expected.asnumpy(), rtol=1e-6, atol=1e-7)

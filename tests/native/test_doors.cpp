@@ -12,7 +12,7 @@ DOOR(bfgs_update);
 DOOR(adasum_pair);
 DOOR(adasum_part_pack);
 DOOR(adasum_part_pack_difference);
-DOOR(adasum_part_copy);
+DOOR(adasum_part_keep);
 DOOR(adasum_part_apply);
 DOOR(unscale_and_check);
 DOOR(unscale_and_check_report);
@@ -134,17 +134,26 @@ void test_adasum_parts() {
   CHECK(call(boost_ext_adasum_part_pack, {&plan, &vector, &a, &b}).status == 0 && equal(vector, {3, 4, 5, 0}));
   CHECK(call(boost_ext_adasum_part_pack_difference, {&plan, &vector, &a, &b, &c, &d}).status == 0 &&
         equal(vector, {2, 2, -2, 0}));
-  CHECK(call(boost_ext_adasum_part_copy, {&a, &b, &c, &d}).status == 0 && equal(c, {3, 4}) && equal(d, {5}));
-  const Array parts = numbers({0, 1, 0}, DType::f64);  // the second half comes first
+  CHECK(call(boost_ext_adasum_part_keep, {&plan, &a, &b, &c, &d}).status == 0 && equal(c, {3, 4}) && equal(d, {5}));
+  const Array parts = numbers({0, 2, 1, 0}, DType::f64);  // the second half comes first
   CHECK(call(boost_ext_adasum_part_apply, {&parts, &vector, &a, &b, &c, &d}).status == 0 && equal(c, {5, 4}) &&
         equal(d, {3}));
+  const Array second = numbers({0, 1}, DType::f64), beside = numbers({6}, DType::bf16);  // d is its master, once 3
+  CHECK(call(boost_ext_adasum_part_keep, {&second, &c, &d, &a, &b, &beside}).status == 0 && equal(b, {6}));
+  const Array of_second = numbers({0, 2, 1, 0, 1}, DType::f64);
+  CHECK(call(boost_ext_adasum_part_apply, {&of_second, &vector, &a, &b, &c, &d, &beside}).status == 0 &&
+        equal(d, {4}) && equal(beside, {4}));
+  CHECK(call(boost_ext_adasum_part_apply, {&of_second, &vector, &a, &b, &c, &d}).status == kRefused);
+  const Array third = numbers({0, 2}, DType::f64), no_parts = numbers({0, 2}, DType::f64);
+  CHECK(call(boost_ext_adasum_part_keep, {&third, &c, &d, &a, &b, &beside}).status == kRefused);
+  CHECK(call(boost_ext_adasum_part_apply, {&no_parts, &vector, &a, &b, &c, &d}).status == kRefused);
   const Array stored(DType::f16, 2, -1), half = numbers({1, -2}, DType::bf16), same(DType::bf16, 2, -1);
   CHECK(call(boost_ext_adasum_part_pack, {&bf16, &stored, &half}).status == 0);
-  const Array zero = numbers({0, 0}, DType::bf16), whole = numbers({1, 0}, DType::f64);
+  const Array zero = numbers({0, 0}, DType::bf16), whole = numbers({1, 1, 0}, DType::f64);
   CHECK(call(boost_ext_adasum_part_apply, {&whole, &stored, &zero, &same}).status == 0 && equal(same, {-1, 2}));
   CHECK(call(boost_ext_adasum_part_pack, {&plan, &stored, &half}).status == kRefused);
   CHECK(call(boost_ext_adasum_part_pack, {&a, &vector, &a}).status == kRefused);
-  CHECK(call(boost_ext_adasum_part_copy, {&a, &b, &c}).status == kRefused);
+  CHECK(call(boost_ext_adasum_part_keep, {&plan, &a, &b, &c}).status == kRefused);
 }
 
 void test_report() {

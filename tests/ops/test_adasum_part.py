@@ -16,6 +16,7 @@ pytestmark = pytest.mark.usefixtures("isa")
 SHAPES = [(5,), (0,), (4096, 2), (), (3, 11), (2, 0)]
 SIZES = [int(np.prod(s)) for s in SHAPES]
 PARTS = [1, 2, 3, 16]
+HALVES = DTYPES[1:]
 
 
 def tensors_of(rng: np.random.Generator, dtype: Any) -> list[Any]:
@@ -56,7 +57,7 @@ def test_pack(rng: np.random.Generator, dtype: Any, parts: int) -> None:
     assert_close(vector[: len(flat)], exact, abs(oracle.flat(tensors)) + abs(oracle.flat(others)), roundings=1)
     assert not vector[len(flat) :].astype(bool).any()
     copies = [np.empty_like(t) for t in tensors]
-    _core.adasum_part_copy(tensors, copies)
+    _core.adasum_part_keep(tensors, None, copies)
     for copy, tensor in zip(copies, tensors, strict=True):
         assert_same_bits(copy, tensor)
 
@@ -99,6 +100,32 @@ def test_apply_puts_the_parts_where_they_belong(rng: np.random.Generator, dtype:
         assert_same_bits(got, e)
 
 
+@pytest.mark.parametrize("dtype", HALVES)
+def test_halves_beside_their_masters(rng: np.random.Generator, dtype: Any) -> None:
+    """Every second tensor is a master; its half was set from outside at every third element."""
+    masters, deltas = tensors_of(rng, np.float32), tensors_of(rng, np.float32)
+    empty = np.empty(0, np.float32)
+    halves = [m.astype(dtype) if i % 2 == 0 else empty for i, m in enumerate(masters)]
+    expected = [m.copy() for m in masters]
+    for half, e in zip(halves[::2], expected[::2], strict=True):
+        before = half.copy()
+        half.reshape(-1)[::3] = 0.375
+        e[half != before] = 0.375
+    kept = [np.full_like(m, 7) for m in masters]
+    copies = [h.copy() for h in halves]
+    _core.adasum_part_keep(masters, halves, kept)
+    for got in (masters, kept):
+        for g, e in zip(got, expected, strict=True):
+            assert_same_bits(g, e)
+    for half, copy in zip(halves, copies, strict=True):
+        assert_same_bits(half, copy)
+    pieces = np.split(packed(deltas, 2), 2)
+    _core.adasum_part_apply(np.concatenate(pieces[::-1]), [1, 0], kept, masters, halves)
+    for i, (master, half, k, d) in enumerate(zip(masters, halves, kept, deltas, strict=True)):
+        assert_same_bits(master, np.asarray(k - d))
+        assert_same_bits(half, np.asarray(k - d).astype(dtype) if i % 2 == 0 else empty)
+
+
 @pytest.mark.parametrize("value", [0.0, -0.0, 1.5, -1e300, 5e-324, np.inf, np.nan])
 def test_a_float64_travels_as_it_is(value: float) -> None:
     """Whatever the dot product is; and adding zeros to what travels changes nothing."""
@@ -124,6 +151,7 @@ def test_nan_and_inf_reach_the_dots() -> None:
 
 
 F, W = np.ones(8, np.float32), np.zeros(12, np.float32)
+HALF = F.astype(np.float16)
 
 
 def called(op: str, **changed: Any) -> None:
@@ -131,19 +159,16 @@ def called(op: str, **changed: Any) -> None:
         "dots": {"a": F, "b": F + 1, "sizes": [8], "index": 0, "dots": W.copy()},
         "combine": {"a": F, "b": F + 1, "sizes": [8], "index": 0, "dots": W, "out": np.empty_like(F)},
         "pack": {"tensors": [F], "vector": np.empty(9, np.float32)},
-        "copy": {"tensors": [F], "out": [np.empty_like(F)]},
+        "keep": {"weights": [F.copy()], "halves": [HALF], "out": [np.empty_like(F)]},
         "pack_difference": {"a": [F], "b": [F], "vector": np.empty(9, np.float32)},
-        "apply": {"vector": F, "parts": [1, 0], "old": [F], "weights": [np.empty_like(F)]},
+        "apply": {"vector": F, "parts": [1, 0], "old": [F], "weights": [np.empty_like(F)], "halves": None},
     }
     getattr(_core, f"adasum_part_{op}")(**{**arguments[op], **changed})
 
 
-@pytest.mark.parametrize("op", ["dots", "combine", "pack", "copy", "pack_difference", "apply"])
+@pytest.mark.parametrize("op", ["dots", "combine", "pack", "keep", "pack_difference", "apply"])
 def test_a_valid_call(op: str) -> None:
     called(op)
-
-
-HALF = F.astype(np.float16)
 
 
 @pytest.mark.parametrize(
@@ -161,8 +186,12 @@ HALF = F.astype(np.float16)
         ("pack", {"vector": np.empty(7, np.float32)}, ValueError, "vector must have at least 8 elements, got 7"),
         ("pack", {"vector": np.empty(9, np.float16)}, TypeError, "vector must be float32, got float16"),
         ("pack", {"tensors": []}, ValueError, "tensors must hold at least one array, got an empty list"),
-        ("copy", {"out": [HALF]}, TypeError, r"out\[0\] must be float32, got float16"),
-        ("copy", {"out": [F]}, ValueError, r"out\[0\] is written and must not overlap"),
+        ("keep", {"out": [HALF]}, TypeError, r"out\[0\] must be float32, got float16"),
+        ("keep", {"weights": [F], "out": [F]}, ValueError, r"(out|weights)\[0\] is written and must not overlap"),
+        ("keep", {"halves": [F]}, ValueError, r"halves\[0\] must be float16 or bfloat16, got float32"),
+        ("keep", {"halves": [HALF[:4].copy()]}, ValueError, r"halves\[0\] must have 8 elements, got 4"),
+        ("keep", {"weights": [HALF], "out": [HALF.copy()]}, TypeError, r"weights\[0\] must be float32, got float16"),
+        ("apply", {"halves": [HALF, HALF]}, ValueError, r"halves must hold as many arrays as weights \(1\), got 2"),
         ("pack_difference", {"b": [F, F]}, ValueError, r"b must hold as many arrays as a \(1\), got 2"),
         ("apply", {"vector": HALF}, TypeError, "vector must be float32, got float16"),
         ("apply", {"parts": [0, 1, 2]}, ValueError, "vector must have a multiple of 3 elements, got 8"),

@@ -120,7 +120,9 @@ def _plan(holds_bf16: bool, numbers: Sequence[int]) -> Tensor:
 class _Vector(nn.Cell):
     """The deltas of one dtype, one behind the other, and their way over the ranks."""
 
-    def __init__(self, plan: Schedule, parameters: Sequence[Parameter], name: str) -> None:
+    def __init__(
+        self, plan: Schedule, parameters: Sequence[Parameter], name: str, half_members: Sequence[int] = ()
+    ) -> None:
         super().__init__(auto_prefix=False)
         dtype = parameters[0].dtype
         # See native.adasum: on the CPU bfloat16 travels as float16.
@@ -131,7 +133,7 @@ class _Vector(nn.Cell):
             initializer("zeros", (size,), ms.float16 if holds_bf16 else dtype), name=name, requires_grad=False
         )
         self.stored = _plan(holds_bf16, [])
-        self.apply_plan = _plan(holds_bf16, plan.parts)
+        self.apply_plan = _plan(holds_bf16, [len(plan.parts), *plan.parts, *half_members])
         self.pack = native.AdasumPartPack()
         self.pack_difference = native.AdasumPartPackDifference()
         self.to_weights = native.AdasumPartApply()
@@ -152,8 +154,8 @@ class _Vector(nn.Cell):
         self.gives = plan.gives_away
         self.gather = _Gather(plan.rank, tuple(range(len(plan.parts))))
 
-    def construct(self, packed: Tensor, parameters: Any, old: Any) -> Tensor:
-        """The sum of what was packed, into the parameters."""
+    def construct(self, packed: Tensor, parameters: Any, old: Any, halves: Any = ()) -> Tensor:
+        """The sum of what was packed, into the parameters, and into the halves whose masters they are."""
         own = ops.depend(self.vector, packed)
         if not self.whole:
             own = own[self.begin : self.end]
@@ -161,7 +163,7 @@ class _Vector(nn.Cell):
             own = step(own)
         if self.gives:
             own = own[: self.part]
-        return self.to_weights(self.apply_plan, self.gather(own), old, parameters)
+        return self.to_weights(self.apply_plan, self.gather(own), old, parameters, halves)
 
 
 class AdaSum(nn.Cell):
@@ -177,6 +179,8 @@ class AdaSum(nn.Cell):
             same deltas (as they do if their gradients were averaged), and each of them works on its share of them.
         group_number (int): nodes; ``device_number * group_number`` is the number of ranks.
         parameter_tuple (tuple[Parameter]): float32, float16 or bfloat16; gives shapes and dtypes.
+        half_members (tuple[int]): for :meth:`update` only, and if all parameters are float32: which of them are the
+            masters of half-precision parameters. Default: none.
 
     Inputs:
         - **delta_weights** (tuple[Tensor]) - old minus new weights, of the parameters' shapes and dtypes.
@@ -194,7 +198,14 @@ class AdaSum(nn.Cell):
     Source: Maleki et al., "Scaling distributed training with adaptive summation", MLSys 2021, eq. 3 and section 4.
     """
 
-    def __init__(self, rank: int, device_number: int, group_number: int, parameter_tuple: Sequence[Parameter]) -> None:
+    def __init__(
+        self,
+        rank: int,
+        device_number: int,
+        group_number: int,
+        parameter_tuple: Sequence[Parameter],
+        half_members: Sequence[int] = (),
+    ) -> None:
         super().__init__(auto_prefix=False)
         plan = schedule(rank, device_number, group_number)
         if not isinstance(parameter_tuple, (tuple, list)):
@@ -215,7 +226,7 @@ class AdaSum(nn.Cell):
         dtypes = list(dict.fromkeys(p.dtype for p in parameter_tuple))
         self.members = tuple(tuple(i for i, p in enumerate(parameter_tuple) if p.dtype == dtype) for dtype in dtypes)
         vectors = [
-            _Vector(plan, [parameter_tuple[i] for i in members], f"adasum.vector.{k}")
+            _Vector(plan, [parameter_tuple[i] for i in members], f"adasum.vector.{k}", half_members)
             for k, members in enumerate(self.members)
         ]
         self.vectors = nn.CellList(vectors, auto_prefix=False)
@@ -232,8 +243,11 @@ class AdaSum(nn.Cell):
             done = vector(packed, weights, old)
         return ops.depend(parameters, done)
 
-    def update(self, parameters: Any, old_parameters: Any) -> Tensor:
-        """The same for the deltas ``old_parameters - parameters``, which are not stored as tensors of their own."""
+    def update(self, parameters: Any, old_parameters: Any, halves: Any = ()) -> Tensor:
+        """The same for the deltas ``old_parameters - parameters``, which are not stored as tensors of their own.
+
+        `halves` gets what the parameters that are its masters (`half_members`) round to.
+        """
         done = None
         for k in range(len(self.members)):
             vector = self.vectors[k]
@@ -241,7 +255,7 @@ class AdaSum(nn.Cell):
             if done is not None:
                 old = ops.depend(old, done)
             packed = vector.pack_difference(vector.stored, vector.vector, old, weights)
-            done = vector(packed, weights, old)
+            done = vector(packed, weights, old, halves)
         return done
 
     def _of(self, k: int, tensors: Any) -> Any:

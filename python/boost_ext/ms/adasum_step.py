@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from mindspore import Parameter, ParameterTuple, Tensor, nn, ops
 from mindspore.communication import get_rank
 
@@ -28,6 +29,10 @@ _logger = logging.getLogger("boost_ext")
 class AdaSumUpdate(nn.Cell):
     """An optimizer whose steps are added up over the nodes: ``cell(grads)``.
 
+    Where half-precision parameters have float32 masters, the steps are those of the masters: rounded to the parameters
+    they would be 0 or a spacing, at other times on each node and so nearly orthogonal, and AdaSum would add them up
+    where it must average.
+
     Args:
         optimizer (Cell): steps on the gradients of this node.
         rank, device_number, group_number: of :class:`AdaSum`.
@@ -37,17 +42,22 @@ class AdaSumUpdate(nn.Cell):
         super().__init__(auto_prefix=False)
         self.optimizer = optimizer
         self.parameters = optimizer.parameters
+        inner = getattr(optimizer, "opt", optimizer)  # of LARS
+        self.stepped = getattr(inner, "masters", self.parameters)  # the parameters themselves where they are float32
+        half_members = [i for i, p in enumerate(self.parameters) if p is not self.stepped[i]]
+        self.halves = tuple(self.parameters[i] for i in half_members)
         self.old = ParameterTuple(
             Parameter(filled(p.shape, 0, p.dtype), name=f"adasum.old.{p.name}", requires_grad=False)
-            for p in self.parameters
+            for p in self.stepped
         )
-        self.adasum = AdaSum(rank, device_number, group_number, self.parameters)
-        self.keep = native.AdasumPartCopy()
+        self.adasum = AdaSum(rank, device_number, group_number, self.stepped, half_members)
+        self.keep = native.AdasumPartKeep()
+        self.keep_plan = Tensor(np.array([0, *half_members], np.float64))
 
     def construct(self, grads: Any) -> Tensor:
-        kept = self.keep(self.parameters, self.old)
-        stepped = self.optimizer(ops.depend(grads, kept))
-        return self.adasum.update(ops.depend(self.parameters, stepped), self.old)
+        kept = self.keep(self.keep_plan, self.stepped, self.old, self.halves)
+        done = self.optimizer(ops.depend(grads, kept))
+        return self.adasum.update(ops.depend(self.stepped, done), self.old, self.halves)
 
 
 def over_nodes(cell: Any, options: StepOptions, plan: Plan | None) -> tuple[AdaSumUpdate | None, Plan | None]:

@@ -60,8 +60,8 @@ class Together:
 
 
 def _start_alike(cell: Any, broadcast: bool) -> None:
-    """Not the statistics of batch norms, which are each rank's own: they differ after a resume. With AdaSum neither
-    the state of the optimizer, which steps on the gradients of one node."""
+    """Not the statistics of batch norms, which are each rank's own: they differ after a resume. With AdaSum not
+    the state of the optimizer, which steps on the gradients of one node, but for its masters."""
     owner = type(cell).__name__
     network = list(cell.network.get_parameters())
     layout = "".join(f"{p.name} {p.dtype} {p.shape};" for p in network)
@@ -71,7 +71,7 @@ def _start_alike(cell: Any, broadcast: bool) -> None:
     weights = {p.name: p for p in cell.optimizer.parameters}
     rest = {p.name: p for p in cell.optimizer.get_parameters() if p.name not in weights and not is_scratch(p.name)}
     if cell.check_adasum_enable():
-        rest = {}
+        rest = {name: p for name, p in rest.items() if name.startswith("master.")}
     constants = {name: value for name, value in constants_of(cell).items() if not name.endswith("pca_matrix")}
     require_alike(
         owner,

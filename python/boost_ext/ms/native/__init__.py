@@ -18,8 +18,8 @@ from boost_ext.ops import loss_scale_update as update_loss_scale
 from .adasum import (
     AdasumPartApply,
     AdasumPartCombine,
-    AdasumPartCopy,
     AdasumPartDots,
+    AdasumPartKeep,
     AdasumPartPack,
     AdasumPartPackDifference,
 )
@@ -42,8 +42,8 @@ __all__ = [
     "AdasumPair",
     "AdasumPartApply",
     "AdasumPartCombine",
-    "AdasumPartCopy",
     "AdasumPartDots",
+    "AdasumPartKeep",
     "AdasumPartPack",
     "AdasumPartPackDifference",
     "BfgsUpdate",

@@ -79,13 +79,16 @@ class AdasumPartPackDifference(_Writing):
     symbol = "adasum_part_pack_difference"
 
 
-class AdasumPartCopy(_Writing):
-    """``cell(tensors, out)``."""
+class AdasumPartKeep(_Writing):
+    """``cell(plan, weights, out, halves)``: notes weights; plan: 0, and which of them are masters of the halves."""
 
-    symbol = "adasum_part_copy"
+    symbol = "adasum_part_keep"
 
 
 class AdasumPartApply(_Writing):
-    """``cell(plan, vector, old, weights)``: weights = old - vector, whose parts lie in the order of the plan."""
+    """``cell(plan, vector, old, weights, halves)``: weights = old - vector, and the halves beside them.
+
+    The plan goes on with the number of parts, the parts in the order of the vector, which weights have halves.
+    """
 
     symbol = "adasum_part_apply"
