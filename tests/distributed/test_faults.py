@@ -17,12 +17,15 @@ SHORT = {"MS_CPU_COMM_OP_TIMEOUT": "20", "MS_NODE_TIMEOUT": "15"}
 
 
 def test_a_killed_rank_ends_the_others_and_the_training_goes_on_from_its_checkpoints(tmp_path: Path) -> None:
+    """Killed between a step and its save, when rank 0 has saved it: all go on from the step that both have."""
     run = launch(SCRIPT, 2, "graph", "kill", str(tmp_path), folder=tmp_path, timeout=120, env=SHORT)
     assert run.returncode not in (0, None), "msrun must end by itself, with an error"
     assert "Error code: -9" in run.logs[-1]
     run = launch(SCRIPT, 2, "graph", "resume", str(tmp_path), folder=tmp_path / "again", timeout=120)
     for log in run.require_success().logs[:2]:
         assert "resumed to the same bits" in log
+        assert "load_rank_state: folder must hold a step that all ranks have, got" in log
+        assert "with rank 0: [5], rank 1: []" in log
 
 
 @pytest.mark.parametrize("how", ["graph", "off"])

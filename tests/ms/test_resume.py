@@ -12,6 +12,7 @@ from tests.ms.networks import Mlp, mlp_batch
 from boost_ext import amp, boost
 from boost_ext.checkpoint import load_training_state, save_training_state
 from boost_ext.config import DimReduceConfig
+from boost_ext.distributed import load_rank_state, save_rank_state
 
 STEPS = 50
 
@@ -271,6 +272,30 @@ def test_a_checkpoint_cut_short_is_refused_and_the_one_before_still_loads(
         load_training_state(cell, path)
     assert {k: v.tobytes() for k, v in state(cell).items()} == {k: v.tobytes() for k, v in was.items()}
     load_training_state(cell, before)
+
+
+def test_one_rank_keeps_two_files_and_loads_the_newest_whole_one(matrix: Path, tmp_path: Path) -> None:
+    """tests/distributed has several ranks."""
+    cell, folder = plain(matrix), tmp_path / "new" / "states"
+
+    def steps() -> list[str]:
+        return sorted(path.name for path in folder.iterdir())
+
+    assert load_rank_state(cell, folder) == 0
+    states = []
+    for i in range(3):
+        train(cell, range(i, i + 1))
+        save_rank_state(cell, folder)
+        states.append(state(cell))
+    assert steps() == ["rank0-2.ckpt", "rank0-3.ckpt"]
+    (folder / "rank0-3.ckpt").write_bytes((folder / "rank0-3.ckpt").read_bytes()[:-20])
+    again = plain(matrix)
+    assert load_rank_state(again, folder) == again.steps_made == 2
+    assert {k: v.tobytes() for k, v in state(again).items()} == {k: v.tobytes() for k, v in states[1].items()}
+    assert steps() == ["rank0-2.ckpt"]
+    with pytest.raises(ValueError, match=r"^load_rank_state: folder must hold .*; step 2 failed on rank 0, here: "):
+        load_rank_state(freezing(matrix), folder)
+    assert steps() == ["rank0-2.ckpt"]
 
 
 def test_another_matrix_is_refused(matrix: Path) -> None:
