@@ -2,7 +2,8 @@
 
 For each number of ranks, on this machine, in turns: ours; one all-reduce of the same vector; the same algorithm with
 the same exchanges, its arithmetic written with MindSpore's ops. Answers are compared with the simulator first. Then the
-measured constants are projected to more ranks.
+measured constants are projected to more ranks. With ``--measured FILE`` nothing is measured: plot and page are made
+again from what a run has written.
 """
 
 from __future__ import annotations
@@ -19,7 +20,6 @@ from typing import Any
 import numpy as np
 
 TENSORS = 60
-PROJECTED = (2, 4, 8, 16, 32, 64, 128, 256, 512)
 SMALL = 256  # elements: what such an exchange takes is its latency
 
 
@@ -211,84 +211,41 @@ def measure(ranks: int, n: int, rounds: int, out: Path) -> dict[str, Any]:
     }
 
 
-def projection(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Milliseconds by number of ranks, each with cores and a link of its own, from what the largest run measured.
-
-    A collective costs its latency, taken as constant, and its bytes at the rate of the plain all-reduce; AdaSum also
-    its arithmetic: what its time at two ranks, where it sends the bytes of the all-reduce, has more than that.
-    """
-    from boost_ext.adasum import bytes_sent, least_bytes, schedule
-
-    last, first = rows[-1], rows[0]
-    n, took = last["elements"], last["milliseconds"]
-    latency = took["latency of a gather"]
-    rate = last["bytes"]["least"] / max(took["all-reduce mean"] - latency, 1e-3)  # bytes a millisecond
-    compute = max(first["milliseconds"]["ours"] - first["milliseconds"]["all-reduce mean"], 0.0)
-    found: dict[str, Any] = {"latency": latency, "bytes per ms": rate, "arithmetic": compute, "ranks": {}}
-    for ranks in PROJECTED:
-        plan = schedule(0, 1, ranks)
-        collectives = 2 * len(plan.levels) + 1
-        found["ranks"][ranks] = {
-            "all-reduce mean": latency + least_bytes(n, 4, ranks) / rate,
-            "AdaSum, groups can gather": collectives * latency + bytes_sent(plan, n, 4, tensors_of(n)) / rate + compute,
-            "AdaSum, groups can only add up": collectives * latency
-            + bytes_sent(plan, n, 4, tensors_of(n), gathers_in_groups=False) / rate
-            + compute,
-        }
-    return found
-
-
-def plot(path: Path, rows: Sequence[dict[str, Any]], projected: dict[str, Any], about: dict[str, Any]) -> None:
-    try:
-        from matplotlib.figure import Figure
-    except ImportError:
-        print("no plot: matplotlib is not installed")
-        return
-    figure = Figure(figsize=(8, 4.5), layout="constrained")
-    axes = figure.subplots()
-    ranks = list(projected["ranks"])
-    for name, colour in zip(projected["ranks"][ranks[0]], ("#888888", "#27804a", "#2c5aa0"), strict=True):
-        axes.plot(ranks, [projected["ranks"][r][name] for r in ranks], color=colour, label=f"{name}, projected")
-    for name, colour in (("all-reduce mean", "#888888"), ("ours", "#2c5aa0"), ("MindSpore ops", "#c0392b")):
-        measured = [row["milliseconds"][name] for row in rows]
-        axes.plot([row["ranks"] for row in rows], measured, "o", color=colour, label=f"{name}, measured")
-    axes.set_xscale("log", base=2)
-    axes.set_xticks(ranks, [str(r) for r in ranks])
-    axes.set_ylim(bottom=0)
-    axes.set_xlabel("ranks")
-    axes.set_ylabel(f"ms for {rows[0]['elements']:.1e} float32")
-    axes.grid(linewidth=0.3)
-    axes.legend(fontsize=7)
-    axes.set_title(f"measured: all ranks on one machine, {about['cpu']}; projected: a link each", fontsize=8)
-    figure.savefig(path, dpi=130)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.adasum_ranks", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="small and few: only whether it all runs")
     parser.add_argument("--ranks", type=int, nargs="+", default=[2, 4])
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--out", type=Path, default=Path("runs/bench/adasum_ranks"))
+    parser.add_argument("--measured", type=Path, metavar="FILE", help="adasum_ranks.json of a run")
+    parser.add_argument(
+        "--page", type=Path, metavar="FILE", help="docs/benchmarks.md: the numbers, and the plot beside it"
+    )
     options = parser.parse_args()
     for ranks in options.ranks:
         if ranks < 2 or ranks & (ranks - 1):
             parser.error(f"--ranks must be powers of two from 2 on, got {ranks}")
 
     from . import report
+    from .adasum_projection import page, plot, projections
 
-    watch = report.Watch()
-    n, rounds = (600_000, 2) if options.quick else (25_000_000, options.rounds)
-    rows = [measure(ranks, n, rounds, options.out / str(ranks)) for ranks in sorted(options.ranks)]
-    about = report.machine(1) | {"quick": options.quick, "rounds": rounds}
-    projected = projection(rows)
-    about["others"] = round(watch.others(), 3)
-    document = about | {"rows": rows, "projection": projected}
+    if options.measured is not None:
+        document = json.loads(options.measured.read_text())
+    else:
+        watch = report.Watch()
+        n, rounds = (600_000, 2) if options.quick else (25_000_000, options.rounds)
+        rows = [measure(ranks, n, rounds, options.out / str(ranks)) for ranks in sorted(options.ranks)]
+        document = report.machine(1) | {"quick": options.quick, "rounds": rounds, "rows": rows}
+        document["others"] = round(watch.others(), 3)
+    document["projections"] = projections(document["rows"], tensors_of(document["rows"][0]["elements"]))
+    options.out.mkdir(parents=True, exist_ok=True)
     (options.out / "adasum_ranks.json").write_text(json.dumps(document, indent=1) + "\n")
-    plot(options.out / "adasum_ranks.png", rows, projected, about)
-    for row in rows:
-        times, sent = row["milliseconds"], row["bytes"]
-        print(f"{row['ranks']} ranks: " + ", ".join(f"{name} {ms:.4g} ms" for name, ms in times.items()))
-        print("  sent: " + ", ".join(f"{name} {count / 1e6:.4g} MB" for name, count in sent.items()))
+    text = page(document)
+    plot(options.out / "adasum_ranks.png", document)
+    if options.page is not None:
+        report.update_section(options.page, "adasum_ranks", text)
+        plot(options.page.with_name("adasum_ranks.png"), document)
+    print("\n".join(text))
     print(f"written to {options.out}")
 
 

@@ -7,7 +7,7 @@ import math
 import os
 import platform
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
 from datetime import datetime, timezone
 from importlib.metadata import PackageNotFoundError, version
@@ -111,7 +111,12 @@ def write_json(path: Path, about: dict[str, Any], bandwidth: Bandwidth, rows: Se
 
 
 def update_page(path: Path, name: str, about: dict[str, Any], rows: Sequence[Row]) -> None:
-    """Put the rows into a Markdown page, between the comments ``benchmark: NAME`` and ``end``; the rest stays.
+    """Put the rows into a Markdown page, see :func:`update_section`."""
+    update_section(path, name, markdown(about, rows))
+
+
+def update_section(path: Path, name: str, lines: Iterable[str]) -> None:
+    """Put lines into a Markdown page, between the comments ``benchmark: NAME`` and ``end``; the rest stays.
 
     Raises:
         ValueError: the page has no such comments.
@@ -122,7 +127,7 @@ def update_page(path: Path, name: str, about: dict[str, Any], rows: Sequence[Row
     _, end, after = rest.partition("<!-- end -->")
     if not (found and end):
         raise ValueError(f"update_page: {path} must have the comments 'benchmark: {name}' and 'end', got none")
-    path.write_text(before + start + "\n".join(markdown(about, rows)) + "\n" + end + after, encoding="utf-8")
+    path.write_text(before + start + "\n".join(lines) + "\n" + end + after, encoding="utf-8")
 
 
 def markdown(about: dict[str, Any], rows: Sequence[Row]) -> Iterator[str]:

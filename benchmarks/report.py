@@ -10,7 +10,7 @@ from rich.table import Table
 
 from .bandwidth import Bandwidth
 from .harness import Row
-from .record import Watch, machine, milliseconds, plot, update_page, write_json
+from .record import Watch, machine, milliseconds, plot, update_page, update_section, write_json
 
 __all__ = [
     "Watch",
@@ -21,6 +21,7 @@ __all__ = [
     "print_missed",
     "print_rows",
     "update_page",
+    "update_section",
     "write_json",
 ]
 
