@@ -14,6 +14,7 @@ from pathlib import Path
 
 import mindspore as ms
 import numpy as np
+from collectives import counted
 from mindspore import Parameter, Tensor, nn, ops
 
 from boost_ext import boost, optim
@@ -160,8 +161,7 @@ def group_scale() -> Arrays:
 def accumulation() -> Arrays:
     net = Net()
     cell = boost.BoostTrainOneStepWithLossScaleCell(net, momentum(net), Tensor(16.0, ms.float32), accumulation_steps=2)
-    result = train(cell, net, 6, overflow=True)
-    return {**result, "count": cell.accumulation.count.asnumpy()}
+    return {**train(cell, net, 6, overflow=True), "count": cell.accumulation.count.asnumpy()}
 
 
 @case
@@ -249,19 +249,19 @@ def dim_reduce(k: int, scale: float | None = None, compile: str = "step", lr: fl
     path = matrix(World.out / f"P{k}.npy", k)
     config = DimReduceConfig(n_components=k, pca_mat_path=str(path), alpha=0.05, timeout=30)
     optimizer = nn.Momentum(net.trainable_params(), lr, 0.5)
-    if scale is None:
-        cell = boost.BoostTrainOneStepCell(net, optimizer, dim_reduce=config, compile=compile)
-    else:
-        cell = boost.BoostTrainOneStepWithLossScaleCell(
-            net, optimizer, Tensor(scale, ms.float32), dim_reduce=config, compile=compile
-        )
-    inner = cell.apply_slot.dim_reduce
-    seen = []
+    make, sens = boost.BoostTrainOneStepCell, 1.0
+    if scale is not None:
+        make, sens = boost.BoostTrainOneStepWithLossScaleCell, Tensor(scale, ms.float32)
+    cell = make(net, optimizer, sens, dim_reduce=config, compile=compile)
+    inner, seen, counts = cell.apply_slot.dim_reduce, [], []
     for step in range(8):
-        cell(*batch(step % 2))
+        with counted() as count:
+            cell(*batch(step % 2))
+        counts.append([count.pop("AllGather", 0), count.pop("AllReduce", 0), count.total()])
         seen.append(inner.accepted_rho.asnumpy()[0])
     assert len(inner.pca_mat.asnumpy()) == -(-k // World.size)
-    return {"rho": np.asarray(seen), "B": inner.bk.asnumpy(), "gk": inner.gk.asnumpy(), **weights(net)}
+    told = {"rho": np.asarray(seen), "collectives": np.asarray(counts)}
+    return {**told, "B": inner.bk.asnumpy(), "gk": inner.gk.asnumpy(), **weights(net)}
 
 
 @case

@@ -134,11 +134,20 @@ def test_h4_h5_dim_reduce_over_ranks(results: Results, mode: str, ranks: int, ca
     """Any number of components on any number of ranks: the steps of one process, decided by the exact mean loss."""
     got, (want,) = results(ranks, mode, case), results(1, mode, case)
     assert_same_bits(got, own=("mine",))
-    for name in want.keys() - {"mine", "all"}:
+    for name in want.keys() - {"mine", "all", "collectives"}:
         np.testing.assert_allclose(got[0][name], want[name], rtol=2e-3, atol=2e-4, err_msg=name)
     if "rho" in want:
         np.testing.assert_array_equal(got[0]["rho"], want["rho"])
         assert (want["rho"] > 0).any(), "H4: the search succeeds"
+
+
+def test_a_step_of_dim_reduce_takes_one_gather_and_one_all_reduce(results: Results) -> None:
+    """And a gather of losses for each trial point; two all-reduces, of gradients and flag, are those of any step."""
+    for rank in results(2, "pynative", "dim_reduce_4_eager"):
+        trials = np.where(rank["rho"] == 1, 1, 2)  # the second point only where the first was refused
+        expected = np.stack([1 + trials, np.full_like(trials, 3), np.zeros_like(trials)], axis=1)
+        np.testing.assert_array_equal(rank["collectives"][1:], expected[1:])  # the first asks whether all are alike
+        assert rank["collectives"][0].tolist() == (expected[0] + [2, 0, 0]).tolist()
 
 
 @pytest.mark.parametrize("mode", MODES)
