@@ -96,7 +96,12 @@ void packed_step(const Views& arrays) {
   const auto* ratios = static_cast<const float*>(ratio.data);
   settings.ratio.assign(ratios, ratios + (ratio.size == 1 ? 1 : n));
   float* powers[2] = {};
-  for (int i = 0; has_powers && i < 2; ++i) powers[i] = in.data<float>("powers", DType::f32, 1);
+  const bool has_momentum = settings.rule == Rule::sgd || settings.rule == Rule::momentum;
+  if (has_powers && has_momentum) {
+    settings.hyper.at(0) = static_cast<double>(*in.data<float>("momentum", DType::f32, 1));
+  } else {
+    for (int i = 0; has_powers && i < 2; ++i) powers[i] = in.data<float>("powers", DType::f32, 1);
+  }
 
   for (std::int64_t i = 0; i < n; ++i) {
     settings.lr.push_back(of_group(kOp, head.lr, head.header, i));
@@ -128,7 +133,7 @@ void packed_step(const Views& arrays) {
     step_rows(settings, weights, masters, grads, state, scales, indices);
   for (float* f : first) *f = 0;
   *head.step = static_cast<std::int32_t>(settings.step);
-  for (std::size_t i = 0; has_powers && i < 2; ++i) {
+  for (std::size_t i = 0; powers[1] != nullptr && i < 2; ++i) {
     *powers[i] = static_cast<float>(std::pow(settings.hyper[i], static_cast<double>(settings.step)));
   }
 }

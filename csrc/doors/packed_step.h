@@ -19,7 +19,8 @@ namespace boost_ext {
 //   step      int32 (1,), written: steps made so far
 //   ratio     float32 (1,), a factor on all gradients; or (2 n,), on each gradient and on each weight decay (lars)
 //   lr        g of float32; decay: g of float32
-//   powers    beta1^t and beta2^t, float32, written: for checkpoints, nothing is computed with them
+//   powers    beta1^t and beta2^t, float32, written: for checkpoints, nothing is computed with them. Of sgd and
+//             momentum the momentum, float32, read: it takes the place of the one in hyper
 //   weights   n; masters: as many as the layout says; grads: n; state: k n
 //   scales    of the uint8 tensors of the states, in their order
 //   first     n of float32 (1,), written: not 0 in the first step of a tensor

@@ -259,3 +259,31 @@ def test_storage_that_moves(mode: int, how: str) -> None:
                 else:
                     expected.weights[i] = value.astype(np.float64)
     expected.assert_weights(params)
+
+
+@pytest.mark.parametrize("change", ["set_data", "load_param_into_net"])
+@pytest.mark.parametrize("name", ["Momentum", "SGD-momentum"])
+def test_a_momentum_that_is_changed(mode: int, name: str, change: str) -> None:
+    """Made with another one, which the first step, from no momentum, does not show."""
+    case, params = CASES[name], parameters()
+    expected = Oracle(case, params)
+    optimizer = case.ours(params, 0.1, momentum=0.5)
+    for step in range(3):
+        optimizer(gradients(step, params))
+        expected(gradients(step, params))
+        if step == 0:
+            found = Parameter(Tensor(0.9, ms.float32), name="momentum")
+            if change == "set_data":
+                optimizer.momentum.set_data(found)
+            else:
+                ms.load_param_into_net(optimizer, {"momentum": found})
+    expected.assert_weights(params)
+    assert optimizer.momentum.asnumpy() == np.float32(0.9)
+
+
+def test_a_momentum_that_nothing_was_made_for() -> None:
+    params = parameters()
+    optimizer = CASES["SGD"].make(params)
+    optimizer.momentum.set_data(Tensor(0.9, ms.float32))
+    with pytest.raises(ValueError, match=r"sgd_step: accum must be given with momentum 0\.9\d*, got none"):
+        optimizer(gradients(0, params))

@@ -184,9 +184,8 @@ def test_a_step_that_overflows_changes_nothing(mode: int, made_before: int) -> N
 
 
 def test_resumed_in_the_middle_of_an_interval(mode: int) -> None:
-    """With the inverses of the state, since new ones are not due."""
-    nets = Small(), Small()
-    cells = [BoostTrainOneStepCell(net, made(net, frequency=4)) for net in nets]
+    """With the inverses of the state, since new ones are not due; and with its momentum."""
+    cells = [BoostTrainOneStepCell(net := Small(), made(net, frequency=4, momentum=m)) for m in (0.9, 0.5)]
     trained(cells[0], None, range(2))
     cells[1].load_state_dict(cells[0].state_dict())
     for cell in cells:

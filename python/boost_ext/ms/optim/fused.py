@@ -76,7 +76,8 @@ class FusedOptimizer(CentralizingOptimizer):
         first: Sequence[Parameter] = (),
         storage: StateStorage | None = None,
     ) -> None:
-        """The last act of a constructor: `hyper` and `states` in the order of the rule, see ops/optimizer_step.h."""
+        """The last act of a constructor: `hyper` and `states` in the order of the rule, see ops/optimizer_step.h;
+        `powers` are what a call reads or writes beside them, see csrc/doors/packed_step.h."""
         self.masters = ParameterTuple(_masters(self.parameters))
         self.number_of_states = len(states)
         for i, state in enumerate(states):

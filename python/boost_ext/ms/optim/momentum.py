@@ -52,4 +52,4 @@ class Momentum(FusedOptimizer):
         self.use_nesterov = require_bool("Momentum", "use_nesterov", use_nesterov)
         storage = StateStorage("Momentum", state_dtype, state_seed)
         self.moments = storage.state_like(self.parameters, "moments")
-        self._fuse((momentum, use_nesterov), (self.moments,), storage=storage)
+        self._fuse((momentum, use_nesterov), (self.moments,), powers=(self.momentum,), storage=storage)

@@ -65,4 +65,4 @@ class SGD(FusedOptimizer):
             states = [self.accum]
             if dampening > 0:  # without it the first step needs no rule of its own: v starts at 0
                 first = [Parameter(Tensor([1.0], ms.float32), name=f"stat.{p.name}") for p in self.parameters]
-        self._fuse((momentum, dampening, nesterov), states, first=first)
+        self._fuse((momentum, dampening, nesterov), states, powers=(self.momentum,), first=first)
