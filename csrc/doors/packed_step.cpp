@@ -92,7 +92,7 @@ void packed_step(const Views& arrays) {
   settings.step = std::int64_t{*head.step} + 1;
   settings.seed = head.header[6];
   const View& ratio = *head.ratio;
-  require(ratio.size == 1 || ratio.size == 2 * n, kOp, ": ratio must hold 1 or ", 2 * n, " numbers, got ", ratio.size);
+  require(ratio.size == 1 || ratio.size >= 2 * n, kOp, ": ratio must hold 1 or ", 2 * n, " numbers, got ", ratio.size);
   const auto* ratios = static_cast<const float*>(ratio.data);
   settings.ratio.assign(ratios, ratios + (ratio.size == 1 ? 1 : n));
   float* powers[2] = {};
@@ -158,7 +158,9 @@ void packed_lars(const Views& arrays) {
     settings.decay.push_back(of_group(kOp, decay, header, i));
     settings.apply.push_back(apply[i] != 0);
   }
-  const View& ratios = in.take("ratios");
+  View ratios = in.take("ratios");
+  require(ratios.size >= 2 * n, kOp, ": ratios must hold ", 2 * n, " numbers, got ", ratios.size);
+  ratios.size = 2 * n;
   const Views weights = in.list("weights", n), grads = in.list("grads", n);
   lars(cpu_context(), settings, weights, grads, ratios);
 }

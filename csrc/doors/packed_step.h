@@ -17,7 +17,8 @@ namespace boost_ext {
 //   skip      bool (1,): if true, nothing is written at all
 //   scale     float32 (1,): gradients are divided by scale * own loss scale
 //   step      int32 (1,), written: steps made so far
-//   ratio     float32 (1,), a factor on all gradients; or (2 n,), on each gradient and on each weight decay (lars)
+//   ratio     float32 (1,), a factor on all gradients; or (2 n,), on each gradient and on each weight decay (lars), and
+//             whatever follows, for optimizers over more of the parameters
 //   lr        g of float32; decay: g of float32
 //   powers    beta1^t and beta2^t, float32, written: for checkpoints, nothing is computed with them. Of sgd and
 //             momentum the momentum, float32, read: it takes the place of the one in hyper
@@ -33,7 +34,7 @@ void packed_step(const Views& arrays);
 std::vector<std::string> packed_rules();  // those of optimizer_step, then adafactor
 
 // The call of lars, for the same optimizer: layout, hyper, lars (float64: coefficient, epsilon, clip), apply (int32,
-// one a tensor), scale, lr and decay of each group, ratios (2 n,), weights, grads, as above.
+// one a tensor), scale, lr and decay of each group, ratios as above, weights, grads.
 void packed_lars(const Views& arrays);
 
 }  // namespace boost_ext

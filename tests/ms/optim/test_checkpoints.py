@@ -12,7 +12,7 @@ from mindspore import Parameter, Tensor, nn, ops
 from tests.ms.networks import mlp_batch
 from tests.ms.optim.cases import CASES, CLASSES, SHAPES, arrays, gradients, parameters
 
-from boost_ext import amp
+from boost_ext import amp, boost, optim
 
 # Where mindspore.nn's operators take no 0-d and empty tensors.
 FLAT = {name: shape for name, shape in SHAPES.items() if shape and 0 not in shape}
@@ -154,3 +154,44 @@ def test_resumed_training_is_bit_for_bit(mode: int, name: str) -> None:
     end = whole.state_dict()
     for key, value in resumed.state_dict().items():
         assert value.asnumpy().tobytes() == end[key].asnumpy().tobytes(), key
+
+
+FROZEN = [pytest.param(ms.PYNATIVE_MODE, name, id=f"pynative-{name}") for name in ("LARS", *CLASSES)]
+FROZEN += [pytest.param(ms.GRAPH_MODE, "LARS", id="graph-LARS")]
+
+
+@pytest.mark.parametrize(("mode", "name"), FROZEN, indirect=["mode"])
+def test_resumed_while_freezing(mode: int, name: str, tmp_path: Path) -> None:
+    """Of the optimizers that each step some of the parameters, one state is saved, by MindSpore too."""
+
+    def cell() -> nn.Cell:
+        net = Mixed(ms.float16)
+        optimizer = CASES[name if name != "LARS" else "Momentum"].make(net.trainable_params(), 0.01, weight_decay=0.01)
+        optimizer = optim.LARS(optimizer, coefficient=0.1) if name == "LARS" else optimizer
+        freeze = boost.GradientFreeze(3, 1, 0.5, 8).freeze_generate(net, optimizer)[1]
+        return boost.BoostTrainOneStepCell(net, freeze, compile="off").set_train()
+
+    def train(step: nn.Cell, which: range) -> list[bytes]:
+        return [step(*mlp_batch(i, 16), Tensor(1.0, ms.float32))[0].asnumpy().tobytes() for i in which]
+
+    whole, resumed, loaded = cell(), cell(), cell()
+    train(whole, range(4))
+    half = whole.state_dict()
+    ms.save_checkpoint(whole, str(tmp_path / "half.ckpt"))
+    ms.load_param_into_net(loaded, ms.load_checkpoint(str(tmp_path / "half.ckpt")), strict_load=True)
+    for p in loaded.get_parameters():
+        np.testing.assert_array_equal(p.asnumpy(), half.get(p.name, p).asnumpy(), err_msg=p.name)
+    expected = train(whole, range(4, 8))
+    train(resumed, range(1))
+    resumed.load_state_dict(half)
+    assert train(resumed, range(4, 8)) == expected
+
+
+@pytest.mark.parametrize(
+    "name", [name for name in CLASSES if name not in ("SGD", "AdaFactor", "AdamOffload", "AdamWeightDecay", "Lamb")]
+)
+def test_names_of_lars_are_mindspores(name: str) -> None:
+    case = CASES[name]
+    ours, theirs = optim.LARS(case.make(parameters(FLAT))), nn.LARS(case.make_theirs(parameters(FLAT)))
+    named = [{p.name: (tuple(p.shape), p.dtype) for p in o.get_parameters()} for o in (ours, theirs)]
+    assert named[0] == named[1]

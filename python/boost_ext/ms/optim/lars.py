@@ -75,7 +75,7 @@ class LARS(nn.Optimizer):
         if not callable(lars_filter):
             raise TypeError(f"LARS: lars_filter must be a function, got {type(lars_filter).__name__}")
         super().__init__(0.0, [Parameter(Tensor(0.0, ms.float32), name="fake_param")])
-        self.learning_rate.name = "lars.learning_rate"  # unused; the optimizer inside has one of the usual name
+        self.learning_rate.name = "fake_lr"  # unused, as in mindspore.nn.LARS: the optimizer inside has the real one
         self.opt = optimizer
         self.parameters = optimizer.parameters
         self.global_step = optimizer.global_step
@@ -90,13 +90,14 @@ class LARS(nn.Optimizer):
         }
         self.lars = Tensor(np.array([coefficient, epsilon, float(use_clip)], np.float64))
         self.ratios_of = LarsRatios()
+        # Written before they are read in every step: no state, and in no checkpoint. One for all that are narrowed.
+        ratios = np.ones(2 * len(self.lars_flag), np.float32)
+        self.__dict__["ratios"] = Parameter(Tensor(ratios), name="lars.ratios", requires_grad=False)
         self.arrange()
 
     def arrange(self) -> None:
         """Again where it was narrowed to some of its parameters."""
         self.apply_to = Tensor(np.array(self.lars_flag, np.int32))
-        count = len(self.lars_flag)
-        self.ratios = Parameter(Tensor(np.ones(2 * count, np.float32)), name="lars.ratios", requires_grad=False)
 
     def get_lr(self) -> Any:
         """The learning rate of the optimizer inside."""
