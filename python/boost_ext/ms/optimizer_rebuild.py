@@ -13,7 +13,7 @@ from boost_ext.ms.optim.lars import LARS
 from boost_ext.ms.optim.thor import Thor
 from boost_ext.ms.optimizer_copy import attributes, per_parameter_state
 
-__all__ = ["parameter_groups", "rebuild"]
+__all__ = ["of_class", "parameter_groups", "rebuild"]
 
 Optimizer = TypeVar("Optimizer", bound=nn.Optimizer)
 
@@ -156,14 +156,19 @@ def rebuild(optimizer: Optimizer, params: Iterable[Any]) -> Optimizer:
         around: Optimizer = type(optimizer)(rebuild(optimizer.opt, params), **_hyperparameters(optimizer, ()))
         return around
     items = list(params)
-    groups = [item for item in items if isinstance(item, dict)]
+    asked = any(item.get("grad_centralization", False) for item in items if isinstance(item, dict))
+    new: Optimizer = of_class(centralizing(optimizer) if asked else type(optimizer), optimizer, items)
+    return new
+
+
+def of_class(cls: type[nn.Optimizer], optimizer: nn.Optimizer, params: Sequence[Any]) -> nn.Optimizer:
+    """An optimizer of this class with the hyperparameters of the given one, which goes on from its state."""
+    groups = [item for item in params if isinstance(item, dict)]
     arguments = _hyperparameters(optimizer, groups)
     if "learning_rate" not in arguments:
         arguments["learning_rate"] = _default_rate(optimizer, groups)
-    asked = any(group.get("grad_centralization", False) for group in groups)
-    cls = centralizing(optimizer) if asked else type(optimizer)
     try:
-        new: Optimizer = cls(params=items, **arguments)
+        new = cls(params=params, **arguments)
     except TypeError as error:
         name = type(optimizer).__name__
         raise TypeError(

@@ -71,6 +71,36 @@ def test_groups_and_a_filter_of_ones_own(mode: int) -> None:
         np.testing.assert_allclose(params[i].asnumpy(), expected, rtol=1e-5, atol=1e-6)
 
 
+NAMESAKES = {
+    "Momentum": {"momentum": 0.9},
+    "SGD": {"momentum": 0.9, "weight_decay": DECAY},
+    "Adam": {"loss_scale": 4.0},
+}
+NAMESAKES |= {"Adagrad": {}, "RMSProp": {"centered": True, "momentum": 0.5}, "FTRL": {"l2": 0.1}, "LazyAdam": {}}
+
+
+@pytest.mark.parametrize("name", NAMESAKES)
+def test_around_an_optimizer_of_mindspore(name: str) -> None:
+    """In its place stands our namesake, which goes on after the steps that it has made."""
+    ends = []
+    for module in (nn, optim):
+        params = parameters()
+        groups: object = [{"params": params[:2], "weight_decay": 0.1}, {"params": params[2:]}]
+        groups = groups if name == "RMSProp" else params
+        rate = 0.1 if name == "FTRL" else [0.1, 0.05, 0.2, 0.3]
+        inner = getattr(module, name)(groups, learning_rate=rate, **NAMESAKES[name])
+        for step in range(2):
+            inner(tuple(map(Tensor, gradients(step))))
+        optimizer = optim.LARS(inner, coefficient=0.1)
+        assert type(optimizer.opt) is getattr(optim, name)
+        for step in (2, 3):
+            optimizer(tuple(map(Tensor, gradients(step))))
+        assert optimizer.global_step.asnumpy().tolist() == [4]
+        ends.append([p.asnumpy() for p in params])
+    for got, expected in zip(*ends, strict=True):
+        np.testing.assert_allclose(got, expected, rtol=2e-5, atol=2e-6)
+
+
 def test_narrowed_and_rebuilt(mode: int) -> None:
     params = parameters()
     optimizer = optim.LARS(optim.Momentum(params, 0.1, MOMENTUM, weight_decay=DECAY))
@@ -124,7 +154,11 @@ def test_arguments(arguments: dict[str, object], error: type[Exception], message
 
 
 def test_optimizers_that_it_cannot_go_around() -> None:
-    with pytest.raises(TypeError, match=r"LARS: optimizer must be one of boost_ext\.optim, got Momentum"):
-        optim.LARS(nn.Momentum(parameters(), 0.1, MOMENTUM))
+    for other in (nn.ASGD(parameters()), optim.LARS(optim.SGD(parameters())), 0.1):
+        message = rf"LARS: optimizer must be one of boost_ext\.optim, .*, got {type(other).__name__}$"
+        with pytest.raises(TypeError, match=message):
+            optim.LARS(other)
+    with pytest.raises(TypeError, match="LARS: AdamWeightDecay decouples its weight decay"):
+        optim.LARS(nn.AdamWeightDecay(parameters()))
     with pytest.raises(TypeError, match="LARS: Lamb decouples its weight decay"):
         optim.LARS(optim.Lamb(parameters(), 0.1))

@@ -21,6 +21,24 @@ def _neither_bias_nor_layer_norm(parameter: Parameter) -> bool:
     return "LayerNorm" not in parameter.name and "bias" not in parameter.name
 
 
+def _of_boost_ext(optimizer: Any) -> FusedOptimizer:
+    """The optimizer, or one of boost_ext in the place of one of mindspore.nn."""
+    if isinstance(optimizer, FusedOptimizer):
+        return optimizer
+    # Not above: they know LARS.
+    from boost_ext import optim
+    from boost_ext.ms.optimizer_rebuild import of_class, parameter_groups
+
+    cls = type(optimizer)
+    name = cls.__name__
+    ours = getattr(optim, name, None)
+    if getattr(nn, name, None) is not cls or not (isinstance(ours, type) and issubclass(ours, FusedOptimizer)):
+        raise TypeError(f"LARS: optimizer must be one of boost_ext.optim, or a namesake of mindspore.nn, got {name}")
+    made = of_class(ours, optimizer, parameter_groups(optimizer))
+    assert isinstance(made, FusedOptimizer)
+    return made
+
+
 class LarsRatios(native.PackedCell):
     """``cell(layout, hyper, lars, apply, scale, ...)``: see csrc/doors/packed_step.h."""
 
@@ -40,7 +58,8 @@ class LARS(nn.Optimizer):
     Source: You et al. 2017, *Large batch training of convolutional networks*, algorithm 1.
 
     Args:
-        optimizer (FusedOptimizer): of boost_ext; its state is LARS's.
+        optimizer (Optimizer): of boost_ext; its state is LARS's. One of ``mindspore.nn`` that has a namesake there is
+            replaced by it, with its arguments and a copy of its state: ``opt`` is what LARS steps.
         epsilon (float): >= 0. Default: 1e-5.
         coefficient (float): theta, >= 0. Default: 1e-3.
         use_clip (bool): Default: False.
@@ -56,14 +75,13 @@ class LARS(nn.Optimizer):
 
     def __init__(
         self,
-        optimizer: FusedOptimizer,
+        optimizer: nn.Optimizer,
         epsilon: float = 1e-05,
         coefficient: float = 0.001,
         use_clip: bool = False,
         lars_filter: Callable[[Parameter], bool] = _neither_bias_nor_layer_norm,
     ) -> None:
-        if not isinstance(optimizer, FusedOptimizer):
-            raise TypeError(f"LARS: optimizer must be one of boost_ext.optim, got {type(optimizer).__name__}")
+        optimizer = _of_boost_ext(optimizer)
         if isinstance(optimizer, Thor):
             raise TypeError("LARS: optimizer must take gradients as they come, got Thor, which preconditions them")
         if optimizer.rule in ("adafactor", "adam_weight_decay", "lamb"):
