@@ -35,6 +35,7 @@ void packed_adafactor(Reader& in, const PackedHead& head) {
   }
   if (head.states > 0) tensors.moments = in.list("moments", head.n);
   in.require_end();
+  require_shapes(op, tensors.grads, tensors.weights);
   require_cpu(op, {&tensors.weights});
   adafactor_step(cpu_context(), settings, tensors);
   *head.step = static_cast<std::int32_t>(settings.step);

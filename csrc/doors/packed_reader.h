@@ -64,6 +64,24 @@ inline float of_group(const char* op, const std::vector<float>& groups, const st
   return groups[group];
 }
 
+inline std::string shape_text(const View& v) {
+  if (v.ndim < 2) return v.ndim == 0 ? "()" : text("(", v.rows, ",)");
+  if (v.ndim == 2) return text("(", v.rows, ", ", v.width, ")");
+  return text("(", v.rows, v.ndim > 3 ? ", ..., " : ", ", v.height, ", ", v.width, ")");
+}
+
+// Of the same size, gradients have the same shape, too: as far as views know it, all of up to four axes. Those with
+// `indices` hold some rows only. The op says where sizes differ.
+inline void require_shapes(const char* op, const Views& grads, const Views& weights, const Views& indices = {}) {
+  for (std::size_t i = 0; i < grads.size(); ++i) {
+    const View &g = grads[i], &w = weights[i];
+    if (g.size != w.size || (!indices.empty() && indices[i].data != nullptr)) continue;
+    if (g.ndim == w.ndim && g.rows == w.rows && g.height == w.height && g.width == w.width) continue;
+    throw std::invalid_argument(
+        text(op, ": grads[", i, "] must have the shape of its weight, ", shape_text(w), ", got ", shape_text(g)));
+  }
+}
+
 // What packed_step begins with for every rule, up to the numbers of the groups.
 struct PackedHead {
   const std::int32_t* header;

@@ -126,6 +126,7 @@ void packed_step(const Views& arrays) {
     some_rows = true;
   }
   in.require_end();
+  require_shapes(kOp, grads, weights, indices);
 
   if (!some_rows)
     optimizer_step(cpu_context(), settings, weights, masters, grads, state, scales);

@@ -22,7 +22,7 @@ namespace boost_ext {
 //   lr        g of float32; decay: g of float32
 //   powers    beta1^t and beta2^t, float32, written: for checkpoints, nothing is computed with them. Of sgd and
 //             momentum the momentum, float32, read: it takes the place of the one in hyper
-//   weights   n; masters: as many as the layout says; grads: n; state: k n
+//   weights   n; masters: as many as the layout says; grads: n, of their shapes; state: k n
 //   scales    of the uint8 tensors of the states, in their order
 //   first     n of float32 (1,), written: not 0 in the first step of a tensor
 //   indices   int32, for each tensor whose gradient holds some rows only: which ones

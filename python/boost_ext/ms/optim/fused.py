@@ -235,6 +235,13 @@ class FusedOptimizer(CentralizingOptimizer):
         self.__dict__["_fixed"] = parts
 
     def __call__(self, gradients: Sequence[Tensor]) -> Tensor:
+        try:
+            return self._called(gradients)
+        except (ValueError, TypeError, RuntimeError):
+            require_gradients(type(self).__name__, gradients, self.parameters)
+            raise
+
+    def _called(self, gradients: Sequence[Tensor]) -> Tensor:
         if not native.in_pynative_mode():
             return super().__call__(gradients)
         if self._fixed is None:
@@ -254,6 +261,15 @@ class FusedOptimizer(CentralizingOptimizer):
     def target(self, value: str) -> None:
         """Where the parameters are updated, see :class:`mindspore.nn.Optimizer`."""
         self._set_base_target(value)
+
+
+def require_gradients(owner: str, gradients: Any, parameters: Sequence[Parameter]) -> None:
+    """A ValueError if the gradients are not the parameters'. Asked where a call has failed: it knows no names."""
+    if len(gradients) != len(parameters):
+        raise ValueError(f"{owner}: gradients must be {len(parameters)}, one a parameter, got {len(gradients)}")
+    for i, (g, p) in enumerate(zip(gradients, parameters, strict=True)):
+        if isinstance(g, Tensor) and g.shape != p.shape:
+            raise ValueError(f"{owner}: gradients[{i}] must have the shape of {p.name}, {p.shape}, got {g.shape}")
 
 
 def _masters(parameters: Sequence[Parameter]) -> list[Parameter]:
