@@ -8,7 +8,7 @@ from typing import Any
 import mindspore as ms
 import numpy as np
 import pytest
-from mindspore import Parameter, Tensor, nn
+from mindspore import Parameter, Tensor, nn, ops
 from tests.ms.optim.cases import (
     CASES,
     CLASSES,
@@ -133,6 +133,17 @@ def test_mindspores_cpu_operators_differ(name: str, arguments: dict[str, Any], w
         np.testing.assert_array_equal(theirs, _one_step(getattr(nn, name), **without))
 
 
+class Halving(nn.learning_rate_schedule.LearningRateSchedule):
+    """0.5 and its halves, in a dtype that the kernels do not take."""
+
+    def __init__(self, dtype: Any) -> None:
+        super().__init__()
+        self.dtype = dtype
+
+    def construct(self, step: Tensor) -> Tensor:
+        return ops.cast(0.5 ** (step + 1).astype(ms.float32), self.dtype)
+
+
 VALUES = [0.1, 0.2, 0.05, 0.3, 0.01, 0.15]
 DECAYING = [0.1 * 0.5 ** (i // 2) for i in range(6)]
 RATES: dict[str, tuple[Callable[[], Any], list[float]]] = {
@@ -171,6 +182,22 @@ def test_learning_rates_of_groups(mode: int, name: str, rate: str, own: str) -> 
         lr = [RATES[own if flag else rate][1][step] for flag in wide]
         expected(grads, lr, [0.02 * flag for flag in wide], centralized=wide)
         expected.assert_weights(params)
+
+
+@pytest.mark.parametrize("dtype", [ms.float16, ms.float64], ids=str)
+@pytest.mark.parametrize("grouped", [False, True], ids=["list", "groups"])
+def test_schedules_of_another_dtype(mode: int, dtype: Any, grouped: bool) -> None:
+    """Powers of two, which float16 knows exactly."""
+    case, params = CASES["Momentum"], parameters()
+    expected = Oracle(case, params)
+    halving = Halving(dtype)
+    groups = [{"params": params, "lr": halving, "weight_decay": halving}] if grouped else params
+    optimizer = case.make(groups, halving, weight_decay=halving)
+    for step in range(4):
+        grads, value = gradients(step, params), 0.5 ** (step + 1)
+        optimizer(grads)
+        expected(grads, value, [value * (grouped or flag) for flag in DECAYED])
+    expected.assert_weights(params)
 
 
 @pytest.mark.parametrize("grouped", [False, True], ids=["list", "groups"])

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 import mindspore as ms
 import numpy as np
-from mindspore import Parameter, ParameterTuple, Tensor, nn
+from mindspore import Parameter, ParameterTuple, Tensor, nn, ops
 from mindspore.common.sparse_tensor import RowTensorInner
 
 from boost_ext.ms import native
@@ -155,12 +155,12 @@ class FusedOptimizer(CentralizingOptimizer):
         """The learning rate of each group."""
         if not self.is_group_lr:
             rate = self.get_lr()
-            return (rate,) * len(self.group_members)
+            return (_float32(rate) if self.dynamic_lr else rate,) * len(self.group_members)
         if not self.dynamic_lr:
             return self.group_rates
         rates: tuple[Any, ...] = ()
         for i in self.group_members:
-            rates = (*rates, self.learning_rate[i](self.global_step).reshape(()))
+            rates = (*rates, _float32(self.learning_rate[i](self.global_step).reshape(())))
         return rates
 
     def _decays(self) -> Any:
@@ -178,7 +178,7 @@ class FusedOptimizer(CentralizingOptimizer):
     def _decay_now(self, i: int) -> Any:
         decay = self.weight_decay[i] if self.is_group else self.weight_decay
         dynamic = self.dynamic_decay_flags[i] if self.is_group else self.dynamic_decay_flags
-        return decay(self.global_step).reshape(()) if dynamic else decay
+        return _float32(decay(self.global_step).reshape(())) if dynamic else decay
 
     def construct(self, gradients: Any) -> Tensor:
         return self._step(gradients, self.no_skip, self.unit, self.unit)
@@ -261,6 +261,11 @@ class FusedOptimizer(CentralizingOptimizer):
     def target(self, value: str) -> None:
         """Where the parameters are updated, see :class:`mindspore.nn.Optimizer`."""
         self._set_base_target(value)
+
+
+def _float32(number: Tensor) -> Tensor:
+    """What a schedule returns, which may compute in another dtype."""
+    return number if number.dtype == ms.float32 else ops.cast(number, ms.float32)
 
 
 def require_gradients(owner: str, gradients: Any, parameters: Sequence[Parameter]) -> None:
