@@ -169,6 +169,17 @@ def test_learning_rates(mode: int, name: str, rate: str) -> None:
         expected.assert_weights(params)
 
 
+def test_negative_learning_rates_of_steps() -> None:
+    params = parameters()
+    for rate in ([0.1, -0.2], Tensor([0.1, -0.2], ms.float32), iter((0.1, -0.2))):
+        with pytest.raises(ValueError, match=r"^Momentum: learning_rate\[1\] must be >= 0, got -0\.2$"):
+            optim.Momentum(params, rate, 0.9)
+    with pytest.raises(ValueError, match=r"^SGD: learning_rate\[2\] must be >= 0, got nan$"):
+        optim.SGD([{"params": params, "lr": [0.1, 0.1, np.nan]}], 0.1)
+    with pytest.raises(ValueError, match=r"^SGD: learning_rate must be >= 0, got -1$"):
+        optim.SGD(params, Tensor(-1.0, ms.float32))
+
+
 @pytest.mark.parametrize(("rate", "own"), [("schedule", "list"), ("int", "schedule"), ("tensor of steps", "tensor")])
 @pytest.mark.parametrize("name", ["Momentum", "AdamWeightDecay"])
 def test_learning_rates_of_groups(mode: int, name: str, rate: str, own: str) -> None:

@@ -127,14 +127,26 @@ class _AdamWithoutAmsGrad(_Adam):
 
 
 class LazyAdam(_AdamWithoutAmsGrad):
-    """:class:`Adam`; of a sparse gradient only the rows that it names are touched, with their moments.
+    r""":class:`Adam`; of a sparse gradient only the rows that it names are touched, with their moments.
+
+    .. math::
+        m_{t+1} = \beta_1 m_t + (1-\beta_1) g, \quad v_{t+1} = \beta_2 v_t + (1-\beta_2) g^2, \quad
+        w_{t+1} = w_t - l \frac{\sqrt{1-\beta_2^t}}{1-\beta_1^t} \frac{m_{t+1}}{\sqrt{v_{t+1}} + \epsilon}
+
+    with Nesterov momentum as there. t counts the steps of the optimizer, not those of a row.
 
     Source: ``mindspore.nn.LazyAdam``. Arguments as :class:`Adam`, without AMSGrad.
     """
 
 
 class AdamOffload(_AdamWithoutAmsGrad):
-    """:class:`Adam` with its state, and the update, in host memory. On a CPU it is Adam.
+    r""":class:`Adam` with its state, and the update, in host memory. On a CPU it is Adam.
+
+    .. math::
+        m_{t+1} = \beta_1 m_t + (1-\beta_1) g, \quad v_{t+1} = \beta_2 v_t + (1-\beta_2) g^2, \quad
+        w_{t+1} = w_t - l \frac{\sqrt{1-\beta_2^t}}{1-\beta_1^t} \frac{m_{t+1}}{\sqrt{v_{t+1}} + \epsilon}
+
+    with Nesterov momentum as there.
 
     Source: ``mindspore.nn.AdamOffload``. Arguments as :class:`Adam`, without AMSGrad.
 

@@ -37,8 +37,8 @@ class FusedOptimizer(CentralizingOptimizer):
         learning_rate (Union[float, int, Tensor, Iterable, LearningRateSchedule]): one value, one for each step, or a
             schedule; >= 0.
         parameters (Union[list[Parameter], list[dict]]): parameters, or groups of them: dicts with ``params`` and
-            optionally ``lr``, ``weight_decay``, ``grad_centralization`` (for weights of two axes and more), and one
-            dict with ``order_params`` alone.
+            optionally ``lr``, ``weight_decay``, ``grad_centralization`` (of weights of two axes and more; gradients of
+            others stay as they are), and one dict with ``order_params`` alone.
         weight_decay (Union[float, int, Cell]): L2 penalty, >= 0. Without groups it does not reach parameters with
             "beta" or "gamma" in their names. Default: 0.0.
         loss_scale (float): gradients are divided by it, > 0. Default: 1.0.
@@ -51,7 +51,8 @@ class FusedOptimizer(CentralizingOptimizer):
 
     Raises:
         TypeError: if an argument has a type other than the ones given.
-        ValueError: if a value is out of range, or a learning rate has more than one axis.
+        ValueError: if a value is out of range, also one of a list of learning rates, or a learning rate has more than
+            one axis; in a call, if a gradient has another shape than its parameter, or there are more or fewer.
 
     float16 and bfloat16 parameters have a float32 master copy in ``masters``, which the arithmetic happens on; a
     parameter that is set from outside (a checkpoint) takes its master along at the next step. State is float32, but
@@ -66,6 +67,16 @@ class FusedOptimizer(CentralizingOptimizer):
         *("moments", "linear", "accum", "moment1", "moment2", "vhat", "moments1", "moments2", "ms", "mg", "moment"),
         *("exp_avg", "exp_avg_sq", "exp_avg_sq_row", "exp_avg_sq_col"),
     )
+
+    def _preprocess_single_lr(self, learning_rate: Any) -> Any:
+        """A learning rate of a group or of all, as the base class takes it, which looks at single numbers only."""
+        rate = super()._preprocess_single_lr(learning_rate)
+        if isinstance(rate, Tensor):
+            values = rate.asnumpy().reshape(-1)
+            for i in np.flatnonzero(~(values >= 0))[:1]:
+                place = f"learning_rate[{i}]" if rate.ndim else "learning_rate"
+                raise ValueError(f"{type(self).__name__}: {place} must be >= 0, got {values[i]:g}")
+        return rate
 
     def _fuse(
         self,
