@@ -38,6 +38,12 @@ def in_groups(params: list[Parameter], rate: Any = None, decay: Any = 0.02) -> l
     return [first, {"params": [p for p in params if p.ndim < 2]}, {"order_params": params}]
 
 
+def in_modes(pynative: list[tuple[Any, ...]], graph: list[tuple[Any, ...]]) -> list[Any]:
+    """Parameters of a test that is not worth a compilation for each."""
+    both = ((ms.PYNATIVE_MODE, "pynative", pynative), (ms.GRAPH_MODE, "graph", graph))
+    return [pytest.param(m, *values, id="-".join(map(str, (i, *values)))) for m, i, of in both for values in of]
+
+
 def scaled(case: Case, scale: float) -> tuple[dict[str, float], float]:
     return ({"loss_scale": scale}, scale) if case.scales else ({}, 1.0)
 
@@ -81,9 +87,12 @@ def test_groups(mode: int, name: str) -> None:
     expected.assert_weights(params)
 
 
-@pytest.mark.parametrize("grouped", [False, True], ids=["list", "groups"])
-@pytest.mark.parametrize("name", [name for name, case in CASES.items() if case.theirs is not None])
-def test_beside_mindspore(name: str, grouped: bool) -> None:
+THEIRS = [name for name, case in CASES.items() if case.theirs is not None]
+BESIDE = in_modes([(name, grouped) for name in THEIRS for grouped in (False, True)], [(n, False) for n in THEIRS])
+
+
+@pytest.mark.parametrize(("mode", "name", "grouped"), BESIDE, indirect=["mode"])
+def test_beside_mindspore(mode: int, name: str, grouped: bool) -> None:
     """Where its operator runs on the CPU: not with 0-d or empty tensors for every class. Its kernels are the same in
     both modes, and it has no centralization here."""
     case = CASES[name]
@@ -155,8 +164,11 @@ RATES: dict[str, tuple[Callable[[], Any], list[float]]] = {
 }
 
 
-@pytest.mark.parametrize("rate", RATES)
-@pytest.mark.parametrize("name", ["SGD-momentum", "Adam", "Lamb"])
+COMPILED = [(name, rate) for name in ("SGD-momentum", "Adam", "Lamb") for rate in RATES]
+OTHERS = [(n, rate) for n in CLASSES for rate in RATES if not CASES[n].one_rate]
+
+
+@pytest.mark.parametrize(("mode", "name", "rate"), in_modes([*COMPILED[:5], *OTHERS], COMPILED), indirect=["mode"])
 def test_learning_rates(mode: int, name: str, rate: str) -> None:
     case, params = CASES[name], parameters()
     make, lr = RATES[rate]
@@ -279,7 +291,14 @@ def test_a_half_weight_that_is_set_is_followed(mode: int) -> None:
     expected.assert_weights([optimizer.masters[i] for i in range(len(params))])
 
 
-@pytest.mark.parametrize(("name", "dtype"), [("Adam", ms.float32), ("Momentum", ms.float16)], ids=["Adam", "half"])
+MANY = [("Adam", ms.float32), ("Momentum", ms.float16)]
+
+
+@pytest.mark.parametrize(
+    ("mode", "name", "dtype"),
+    in_modes([*MANY, *((n, ms.float32) for n in CLASSES if n != "Adam")], MANY),
+    indirect=["mode"],
+)
 def test_five_hundred_parameters(mode: int, name: str, dtype: Any) -> None:
     """A loop over them in construct would be too deep for the graph compiler."""
     shapes = {f"p{i}.weight": ((17, 3), (4,), ())[i % 3] for i in range(500)}
