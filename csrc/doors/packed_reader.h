@@ -75,7 +75,7 @@ inline std::string shape_text(const View& v) {
 inline void require_shapes(const char* op, const Views& grads, const Views& weights, const Views& indices = {}) {
   for (std::size_t i = 0; i < grads.size(); ++i) {
     const View &g = grads[i], &w = weights[i];
-    if (g.size != w.size || (!indices.empty() && indices[i].data != nullptr)) continue;
+    if (g.size != w.size || (!indices.empty() && indices[i].ndim > 0)) continue;
     if (g.ndim == w.ndim && g.rows == w.rows && g.height == w.height && g.width == w.width) continue;
     throw std::invalid_argument(
         text(op, ": grads[", i, "] must have the shape of its weight, ", shape_text(w), ", got ", shape_text(g)));

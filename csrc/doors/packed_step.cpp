@@ -49,7 +49,7 @@ void step_rows(const StepSettings& settings, const Views& weights, const Views& 
   Views dense_weights, dense_masters, dense_grads;
   std::vector<Views> dense_state(state.size()), dense_scales(scales.size());
   for (std::size_t i = 0; i < weights.size(); ++i) {
-    if (indices[i].data == nullptr) {
+    if (indices[i].ndim == 0) {
       whole.push_back(i);
       dense_weights.push_back(weights[i]);
       if (!masters.empty()) dense_masters.push_back(masters[i]);
@@ -117,13 +117,13 @@ void packed_step(const Views& arrays) {
     first.push_back(in.data<float>("first", DType::f32, 1));
     settings.first.push_back(*first.back() != 0);
   }
-  Views indices;  // of all tensors; without data for those that come whole
+  Views indices;  // of all tensors; a scalar for those that come whole
   bool some_rows = false;
   for (std::int64_t i = 0; i < n; ++i) {
     indices.emplace_back();
-    if (!head.of_tensor(i, 3)) continue;
-    indices.back() = in.take("indices", DType::i32, -1);
-    some_rows = true;
+    indices.back().ndim = 0;
+    if (head.of_tensor(i, 3)) indices.back() = in.take("indices", DType::i32, -1);
+    some_rows = some_rows || indices.back().ndim > 0;
   }
   in.require_end();
   require_shapes(kOp, grads, weights, indices);

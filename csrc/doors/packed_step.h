@@ -11,8 +11,8 @@ namespace boost_ext {
 
 // In this order, n tensors in g groups (same learning rate, decay and centralization), k states:
 //   layout    int32 (7 + 4 n,): rule (its place in packed_rules), g, k, whether there are powers, whether there is
-//             `first`, n, seed; then for each tensor its group, whether it is centralized, has a master, and a gradient
-//             of some rows only
+//             `first`, n, seed; then for each tensor its group, whether it is centralized, has a master, and may have
+//             a gradient of some rows only
 //   hyper     float64: those of the rule, and the optimizer's own loss scale, which its decays are multiplied with
 //   skip      bool (1,): if true, nothing is written at all
 //   scale     float32 (1,): gradients are divided by scale * own loss scale
@@ -25,7 +25,7 @@ namespace boost_ext {
 //   weights   n; masters: as many as the layout says; grads: n, of their shapes; state: k n
 //   scales    of the uint8 tensors of the states, in their order
 //   first     n of float32 (1,), written: not 0 in the first step of a tensor
-//   indices   int32, for each tensor whose gradient holds some rows only: which ones
+//   indices   int32, for each tensor whose gradient may hold some rows only: which ones; of shape () if it is whole
 //
 // Adafactor's state are R and C of each tensor of two axes and more and V of each other one, and if k is 1 then n first
 // moments; nothing is listed that a tensor does not have. Its hyper: eps1, eps2, clip_threshold, decay_rate, beta1,

@@ -12,7 +12,8 @@ from typing import Any
 import mindspore as ms
 from mindspore import Parameter, ParameterTuple, Tensor, nn, ops
 
-from boost_ext.ms.native import contiguous, in_pynative_mode
+from boost_ext.ms.native import in_pynative_mode
+from boost_ext.ms.sparse_gradients import Values, contiguous
 
 __all__ = ["Forward", "Gradients"]
 
@@ -54,16 +55,29 @@ class _ScaledLoss(nn.Cell):
 
 
 class Gradients(_Compiled):
-    """``cell(scale, *inputs)``: the loss, and the gradients of ``scale * loss``. One forward and one backward pass."""
+    """``cell(scale, *inputs)``: the loss, and the gradients of ``scale * loss``. One forward and one backward pass.
 
-    def __init__(self, network: nn.Cell, weights: Sequence[Parameter], reducer: nn.Cell | None, compile: bool) -> None:
+    ``refusal``: see :class:`boost_ext.ms.sparse_gradients.Values`.
+    """
+
+    def __init__(
+        self,
+        network: nn.Cell,
+        weights: Sequence[Parameter],
+        reducer: nn.Cell | None,
+        compile: bool,
+        refusal: str | None = None,
+    ) -> None:
         super().__init__(compile)
         scaled = _ScaledLoss(network)
         self.value_and_grad = ms.value_and_grad(scaled, None, ParameterTuple(weights), has_aux=True)
         self.reducer = reducer
+        self.whole = None if refusal is None else Values([w.name for w in weights], refusal)
 
     def construct(self, scale: Tensor, *inputs: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
         (_, loss), grads = self.value_and_grad(scale, *inputs)
+        if self.whole is not None:
+            grads = self.whole(grads)
         if self.reducer is not None:
             grads = self.reducer(grads)
         return loss, grads

@@ -25,6 +25,7 @@ from boost_ext.ms.optim.fused import FusedOptimizer
 from boost_ext.ms.optim.lars import LARS
 from boost_ext.ms.projection import projection_matrix
 from boost_ext.ms.ranks import Ranks
+from boost_ext.ms.sparse_gradients import Values
 from boost_ext.ms.state import state
 
 __all__ = [
@@ -40,6 +41,7 @@ __all__ = [
     "Guard",
     "Pipeline",
     "apply_optimizer",
+    "refused_rows",
     "require_no_groups",
 ]
 
@@ -183,7 +185,7 @@ class Guard(nn.Cell):
     def __init__(self, scaled: bool, divide: bool, clipping: Clipping | None = None) -> None:
         super().__init__(auto_prefix=False)
         self.groups = None
-        self.scaled = scaled
+        self.scaled, self.writes = scaled, divide
         self.unit = Tensor([1.0], ms.float32)
         self.clips = clipping is not None
         if clipping is not None:
@@ -205,7 +207,7 @@ class GroupGuard(nn.Cell):
     def __init__(self, manager: GroupLossScaleManager, weights: Sequence[Parameter]) -> None:
         super().__init__(auto_prefix=False)
         self.check = GroupUnscaleAndCheck(manager, weights)
-        self.groups = manager.found
+        self.groups, self.writes = manager.found, True
 
     def construct(self, scale: Tensor, report: Parameter, grads: Any) -> Tensor:
         return self.check(report, grads)
@@ -218,6 +220,31 @@ def require_no_groups(owner: str, network: nn.Cell) -> None:
             f"{owner}: network calls a GroupLossScaleManager, so the scale_sense of a cell with loss scaling "
             "must be that manager: nothing else takes its scales out of the gradients"
         )
+
+
+def refused_rows(owner: str, slot: ApplySlot, guard: nn.Cell, ranks: int, freeze: bool) -> str | None:
+    """How the message begins with which RowTensors are refused, or None: they are taken.
+
+    Only an optimizer knows what to do with rows that come in parts: neither norms nor sums are those of the parts.
+    """
+    optimizer = getattr(slot, "optimizer", None)
+    if slot.clipping is not None or isinstance(slot, Clipped):
+        what = "with clip_norm"
+    elif isinstance(slot, ApplyAccumulated):
+        what = "with accumulation_steps"
+    elif isinstance(slot, ApplyDimReduce):
+        what = "with dim_reduce"
+    elif guard.groups is not None:
+        what = "with a GroupLossScaleManager"
+    elif ranks > 1:
+        what = "with several ranks"
+    elif freeze:
+        what = "with a FreezeOpt"
+    elif not getattr(optimizer, "takes_rows", False):
+        what = f"for {'nn.' if type(optimizer).__module__.startswith('mindspore') else ''}{type(optimizer).__name__}"
+    else:
+        return None
+    return f"{owner}: gradients must be Tensors {what}"
 
 
 class Pipeline(nn.Cell):
@@ -254,6 +281,7 @@ class Pipeline(nn.Cell):
         # the same memory; so the scale goes in as a product that no compiler can fold, and comes out as another one.
         self.one, self.unit = barriers
         self.names = tuple(w.name for w in weights)
+        self.values_of = Values(self.names)
         nothing_found = np.tile([NOT_RUN, 0.0, -1.0, 0.0], (len(self.names), 1))
         self.report = state(f"{name}.finiteness", nothing_found, ms.float64)
         self._compile = compile
@@ -264,21 +292,29 @@ class Pipeline(nn.Cell):
             self.slots = tuple(Tensor([i], ms.int32) for i in range(len(SLOTS) + 1))
 
     def __call__(self, *inputs: Any) -> Any:
-        if self._compile and native.in_pynative_mode():
-            return self.compile_and_run(*inputs)
-        return super().__call__(*inputs)
+        try:
+            if self._compile and native.in_pynative_mode():
+                return self.compile_and_run(*inputs)
+            return super().__call__(*inputs)
+        except RuntimeError as error:
+            if self.source.whole is not None and "Undetermined" in str(error):
+                # What gives up before types are known: compiled alone, the source says which gradient is refused.
+                self.source.compile(Tensor(1.0, ms.float32), *inputs)
+            raise
 
     def construct(self, *inputs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         scale = ops.reshape(self.scale_sense * self.unit, ())
         scale_in = self._stamp(0, ops.reshape(self.scale_sense * self.one, ()))
         loss, grads = self.source(scale_in, *inputs)
+        values, divisor = self.values_of(grads), self.scale_sense
         if self.instrumented:
-            grads = ops.depend(grads, self.timestamp(self.stamps, self.slots[1], (loss, *grads)))
-        found = self.guard(self.scale_sense, self.report, grads)
+            divisor = ops.depend(divisor, self.timestamp(self.stamps, self.slots[1], (loss, *values)))
+        found = self.guard(divisor, self.report, values)
         if self.agreement is not None:
             found = self.agreement(found)
         found = self._stamp(2, found)
-        grads = ops.depend(grads, found)
+        if self.guard.writes or not self.apply_slot.skips:  # else `found` itself orders them, and grads may be rows
+            grads = ops.depend(grads, found)
         overflow = ops.reshape(found, ())
         if self.apply_slot.skips:
             loss = self.apply_slot(loss, grads, self.scale_sense, found)

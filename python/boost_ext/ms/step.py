@@ -34,6 +34,7 @@ from boost_ext.ms.pipeline import (
     Guard,
     Pipeline,
     apply_optimizer,
+    refused_rows,
     require_no_groups,
 )
 from boost_ext.ms.ranks import Ranks
@@ -151,12 +152,13 @@ class BoostTrainOneStepCell(AlgorithmMethods, nn.TrainOneStepCell):
         self._slots = []
         for update in updates:
             slot = self._apply_slot(network, update, options, compile != "off", unscale, groups is None)
-            source = Gradients(network, update.parameters, reducer, compile != "off")
             guard = (
                 Guard(unscale, unscale and not slot.unscales, slot.clipping)
                 if groups is None
                 else GroupGuard(groups, update.parameters)
             )
+            refusal = refused_rows(type(self).__name__, slot, guard, self.ranks.size, self.freeze)
+            source = Gradients(network, update.parameters, reducer, compile != "off", refusal)
             self._slots.append((source, guard, slot, update.parameters))
         # What only graphs around this cell write, where Python calls nothing.
         self.steps_inside, self.last_inside = (state(f"boost.{n}_inside", [0], ms.int32) for n in ("steps", "last"))

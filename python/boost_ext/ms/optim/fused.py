@@ -13,11 +13,11 @@ from typing import Any, ClassVar
 import mindspore as ms
 import numpy as np
 from mindspore import Parameter, ParameterTuple, Tensor, nn, ops
-from mindspore.common.sparse_tensor import RowTensorInner
 
 from boost_ext.ms import native
 from boost_ext.ms.grad_centralization import CentralizingOptimizer
 from boost_ext.ms.optim.storage import StateStorage, state_like
+from boost_ext.ms.sparse_gradients import Indices, SomeSparse, Values, is_sparse
 
 __all__ = ["FusedOptimizer", "FusedStep", "state_like"]
 
@@ -106,6 +106,7 @@ class FusedOptimizer(CentralizingOptimizer):
         self.no_skip, self.unit = Tensor([False]), Tensor([1.0], ms.float32)
         self.no_decay = Tensor(0.0, ms.float32)
         self.native_step = FusedStep()
+        self.some_sparse, self.indices_of = SomeSparse(), Indices()
         self.arrange()
 
     def arrange(self) -> None:
@@ -129,6 +130,9 @@ class FusedOptimizer(CentralizingOptimizer):
         header = [rule, len(keys), self.number_of_states, bool(self.powers), self.has_first, len(self.parameters)]
         header.append(self.state_seed)
         self.layout = Tensor(np.array([*header, *layout], np.int32))
+        if self.takes_rows:
+            layout[3::4] = [1] * len(self.parameters)
+        self.layout_of_rows = Tensor(np.array([*header, *layout], np.int32))
         # What does not change is gathered here: the graph compiler unrolls a loop by recursion, and not very deep.
         # Not by assignment, which would register the Parameters of a narrowed optimizer again.
         own = self.__dict__
@@ -143,16 +147,10 @@ class FusedOptimizer(CentralizingOptimizer):
             own["group_decays"] = tuple(
                 self._decay_now(i) if flag else self.no_decay for i, flag in zip(members, flags, strict=True)
             )
+        refusal = None if self.takes_rows else f"{type(self).__name__}: gradients must be Tensors"
+        own["values_of"] = Values([p.name for p in self.parameters], refusal)
         # For PYNATIVE_MODE: the arguments that are always the same objects, gathered once.
         own["_fixed"] = None
-
-    def _layout_with(self, rows: Sequence[int]) -> Tensor:
-        """The layout of a step in which the gradients of these parameters hold some rows only."""
-        if not self.takes_rows:
-            raise TypeError(f"{type(self).__name__}: gradients must be Tensors, got a RowTensor at {rows[0]}")
-        layout = self.layout.asnumpy().copy()
-        layout[7:].reshape(-1, 4)[rows, 3] = 1
-        return Tensor(layout)
 
     def _decay_of(self, i: int) -> Any:
         """The weight decay of parameter i times the loss scale, as mindspore.nn holds it; or a cell."""
@@ -217,10 +215,11 @@ class FusedOptimizer(CentralizingOptimizer):
         return self._step(gradients, skip, scale, ratios)
 
     def _step(self, gradients: Any, skip: Any, scale: Any, ratio: Any) -> Any:
-        numbers = self._rates() + self._decays()
-        weights, states = self._weights(), self._states()
-        head = (self.layout, self.hyper, skip, scale, self.global_step, ratio)
-        return self.native_step(*head, *numbers, *weights, *gradients, *states)
+        head = (self.hyper, skip, scale, self.global_step, ratio, *self._rates(), *self._decays())
+        tensors = (*self._weights(), *self.values_of(gradients), *self._states())
+        if self.takes_rows and self.some_sparse(gradients):
+            return self.native_step(self.layout_of_rows, *head, *tensors, *self.indices_of(gradients))
+        return self.native_step(self.layout, *head, *tensors)
 
     def _weights(self) -> Any:
         return self.powers + tuple(self.parameters) + self.half_masters
@@ -253,16 +252,16 @@ class FusedOptimizer(CentralizingOptimizer):
             raise
 
     def _called(self, gradients: Sequence[Tensor]) -> Tensor:
-        if not native.in_pynative_mode():
+        sparse = any(is_sparse(g) for g in gradients)
+        if not (sparse or native.in_pynative_mode()):
             return super().__call__(gradients)
         if self._fixed is None:
             self._fix()
         layout, head, numbers, weights, states, done = self._fixed
-        rows = [i for i, g in enumerate(gradients) if isinstance(g, RowTensorInner)]
-        indices = [gradients[i].indices for i in rows]
-        if rows:
-            layout = [self._layout_with(rows)]
-            gradients = [g.values if isinstance(g, RowTensorInner) else g for g in gradients]
+        indices: Sequence[Tensor] = ()
+        if sparse:  # not by a graph: MindSpore ends the process at a RowTensor from Python
+            layout, indices = [self.layout_of_rows], self.indices_of.by_python(gradients)
+            gradients = self.values_of.by_python(gradients)
         if numbers is None:
             numbers = self._rates() + self._decays()
         native.packed_step(layout, head, numbers, weights, native.contiguous(gradients), states, indices)

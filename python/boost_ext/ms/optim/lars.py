@@ -13,6 +13,7 @@ from boost_ext.ms import native
 from boost_ext.ms.optim.arguments import non_negative, require_bool
 from boost_ext.ms.optim.fused import FusedOptimizer
 from boost_ext.ms.optim.thor import Thor
+from boost_ext.ms.sparse_gradients import Values
 
 __all__ = ["LARS"]
 
@@ -116,6 +117,9 @@ class LARS(nn.Optimizer):
     def arrange(self) -> None:
         """Again where it was narrowed to some of its parameters."""
         self.apply_to = Tensor(np.array(self.lars_flag, np.int32))
+        # The norm of rows that come in parts is not to be had from the parts.
+        names = [p.name for p in self.parameters]
+        self.__dict__["whole"] = Values(names, "LARS: gradients must be Tensors")
 
     def get_lr(self) -> Any:
         """The learning rate of the optimizer inside."""
@@ -134,5 +138,10 @@ class LARS(nn.Optimizer):
 
     def step_unless(self, skip: Tensor, scale: Tensor, gradients: Any) -> Tensor:
         """See :meth:`FusedOptimizer.step_unless`."""
+        gradients = self.whole(gradients)
         done = self.opt.ratios_into(self.ratios, self.ratios_of, self.lars, self.apply_to, scale, gradients)
         return self.opt.step_by(self.ratios, ops.depend(skip, done), scale, gradients)
+
+    def __call__(self, gradients: Any) -> Tensor:
+        result: Tensor = super().__call__(self.whole.by_python(gradients))
+        return result

@@ -204,6 +204,7 @@ class Thor(FusedOptimizer):
         return self._natural_step(gradients, skip, scale)
 
     def _natural_step(self, gradients: Any, skip: Tensor, scale: Tensor) -> Tensor:
+        gradients = self.values_of(gradients)
         step = self.global_step
         damping = ops.reshape(self.damping(step), (1,)) if self.has_schedule else self.damping
         inverses = tuple(self.matrix_a_inv) + tuple(self.matrix_g_inv)
@@ -229,7 +230,7 @@ class Thor(FusedOptimizer):
         return ops.concat(ratios + ratios)
 
     def __call__(self, gradients: Sequence[Tensor]) -> Tensor:
-        result: Tensor = nn.Cell.__call__(self, tuple(gradients))
+        result: Tensor = nn.Cell.__call__(self, self.values_of.by_python(gradients))
         return result
 
 
