@@ -162,3 +162,15 @@ def test_optimizers_that_it_cannot_go_around() -> None:
         optim.LARS(nn.AdamWeightDecay(parameters()))
     with pytest.raises(TypeError, match="LARS: Lamb decouples its weight decay"):
         optim.LARS(optim.Lamb(parameters(), 0.1))
+
+
+def test_gradients_of_another_shape_or_number(mode: int) -> None:
+    optimizer = optim.LARS(optim.Momentum(parameters(), 0.1, MOMENTUM))
+    grads = list(map(Tensor, gradients(0)))
+    with pytest.raises(ValueError, match=r"^LARS: gradients must be 4, one a parameter, got 3$"):
+        optimizer(tuple(grads[:3]))
+    grads[1] = Tensor(np.zeros((7, 5), np.float32))
+    with pytest.raises(
+        ValueError, match=r"^LARS: gradients\[1\] must have the shape of fc.weight, \(5, 7\), got \(7, 5\)$"
+    ):
+        optimizer(tuple(grads))

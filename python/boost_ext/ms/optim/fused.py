@@ -19,7 +19,7 @@ from boost_ext.ms.grad_centralization import CentralizingOptimizer
 from boost_ext.ms.optim.storage import StateStorage, state_like
 from boost_ext.ms.sparse_gradients import Indices, SomeSparse, Values, is_sparse
 
-__all__ = ["FusedOptimizer", "FusedStep", "state_like"]
+__all__ = ["FusedOptimizer", "FusedStep", "require_gradients", "state_like"]
 
 _HALVES = (ms.float16, ms.bfloat16)
 

@@ -11,7 +11,7 @@ from mindspore import Parameter, Tensor, nn, ops
 
 from boost_ext.ms import native
 from boost_ext.ms.optim.arguments import non_negative, require_bool
-from boost_ext.ms.optim.fused import FusedOptimizer
+from boost_ext.ms.optim.fused import FusedOptimizer, require_gradients
 from boost_ext.ms.optim.thor import Thor
 from boost_ext.ms.sparse_gradients import Values
 
@@ -132,6 +132,13 @@ class LARS(nn.Optimizer):
     def get_weight_decay(self) -> Any:
         """The weight decay of the optimizer inside, times its loss scale."""
         return self.opt.get_weight_decay()
+
+    def __call__(self, gradients: Any) -> Any:
+        try:
+            return super().__call__(gradients)
+        except (ValueError, TypeError, RuntimeError):
+            require_gradients("LARS", gradients, self.parameters)
+            raise
 
     def construct(self, gradients: Any) -> Tensor:
         return self.step_unless(self.opt.no_skip, self.opt.unit, gradients)
