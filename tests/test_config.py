@@ -157,6 +157,7 @@ def test_an_int_is_a_split_point_and_a_number() -> None:
         ({"grad_freeze": {"freeze_p": 1.5}}, ValueError, "grad_freeze.freeze_p: must be from 0 to 1, got 1.5"),
         ({"grad_freeze": {"freeze_type": 2}}, ValueError, "grad_freeze.freeze_type: must be 0 or 1, got 2"),
         ({"grad_freeze": {"param_groups": 0}}, ValueError, "grad_freeze.param_groups: must be >= 1, got 0"),
+        ({"grad_freeze": {"total_steps": 10**30}}, ValueError, "total_steps: must be from 1 to 10000000, got 10"),
         ({"grad_freeze": {"total_steps": "9"}}, TypeError, "grad_freeze.total_steps: must be an int, got str '9'"),
         ({"grad_freeze": {"freeze_p": "x"}}, TypeError, "grad_freeze.freeze_p: must be a number, got str 'x'"),
         ({"grad_freeze": {"freeze_p": True}}, TypeError, "grad_freeze.freeze_p: must be a number, got bool True"),

@@ -125,6 +125,10 @@ class LessBNConfig(_Section):
     """Whether the gradients of convolutions and Dense are centralized."""
 
 
+MAX_STEPS = 10_000_000
+"""The longest sequence of gradient freezing, which a list holds. A longer training starts it again."""
+
+
 class GradFreezeConfig(_Section):
     """Section ``grad_freeze``."""
 
@@ -134,7 +138,7 @@ class GradFreezeConfig(_Section):
     """0: the groups in turns, each freezing more layers; 1: drawn at random."""
     freeze_p: float = Field(default=0.7, ge=0, le=1)
     """The share of steps that freeze nothing, whatever the name says."""
-    total_steps: int = Field(default=65536, ge=1)
+    total_steps: int = Field(default=65536, ge=1, le=MAX_STEPS)
     """Steps that the sequence is made for."""
 
 

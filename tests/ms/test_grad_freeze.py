@@ -47,6 +47,29 @@ class TestSequence:
         for i in range(1, 6):
             assert ours[i] == pytest.approx(theirs[i], rel=0.15)
 
+    @pytest.mark.parametrize("share", [0.0, 0.2, 1 / 3, 0.4, 0.7, 0.99, 1 - 1e-16])
+    @pytest.mark.parametrize("steps", [1, 2, 99, 700])
+    def test_type_1_step_by_step(self, share: float, steps: int) -> None:
+        """By the rule that it says, one draw a step: a seed's sequence stays what it was."""
+        random, weights = np.random.default_rng(5), np.arange(6, 0, -1) / 21
+        expected, frozen = [0], 0
+        while len(expected) < int(steps * 1.01):
+            freezes = frozen / len(expected) < 1 - share
+            expected.append(int(random.choice(np.arange(1, 7), p=weights)) if freezes else 0)
+            frozen += freezes
+        freeze = boost.GradientFreeze(7, 1, share, steps, seed=5)
+        assert freeze.generate_freeze_index_sequence(7, 1, share, steps) == expected
+
+    @pytest.mark.parametrize("steps", [10**7 + 1, 10**14, 10**400])
+    @pytest.mark.parametrize("kind", [0, 1])
+    def test_a_sequence_that_no_memory_holds(self, kind: int, steps: int) -> None:
+        freeze = boost.GradientFreeze(4, kind, 0.5, 10)
+        for call in (boost.GradientFreeze, freeze.generate_freeze_index_sequence):
+            with pytest.raises(ValueError, match="total_steps must be from 1 to 10000000, got 10"):
+                call(4, kind, 0.5, steps)
+        with pytest.raises(ValueError, match="freeze_p must be 1 or freeze in 10000000 steps once, got"):
+            freeze.generate_freeze_index_sequence(4, 0, 1 - 1e-15, 10)
+
     def test_every_rank_draws_the_same(self) -> None:
         args = (10, 1, 0.7, 500)
         np.random.seed(1)  # noqa: NPY002

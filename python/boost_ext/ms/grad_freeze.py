@@ -14,6 +14,7 @@ import mindspore as ms
 import numpy as np
 from mindspore import Parameter, Tensor, nn, ops
 
+from boost_ext.config import MAX_STEPS
 from boost_ext.ms.compiled import Gradients
 from boost_ext.ms.freeze_optimizer import FreezeOpt
 from boost_ext.ms.grad_accumulation import GradientAccumulation
@@ -42,12 +43,13 @@ def _number(owner: str, name: str, value: Any, low: float, high: float) -> float
     return number
 
 
-def _count(owner: str, name: str, value: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, numbers.Real) or not float(value).is_integer():
+def _count(owner: str, name: str, value: Any, high: int | None = None) -> int:
+    whole = isinstance(value, int) or (isinstance(value, numbers.Real) and float(value).is_integer())
+    if isinstance(value, bool) or not whole:
         raise TypeError(f"{owner}: {name} must be a whole number, got {value!r}")
-    if float(value) < 1:
-        raise ValueError(f"{owner}: {name} must be >= 1, got {value}")
-    return int(float(value))
+    if value < 1 or (high is not None and value > high):
+        raise ValueError(f"{owner}: {name} must be {'>= 1' if high is None else f'from 1 to {high}'}, got {value}")
+    return int(value)
 
 
 def _follows(name: str) -> bool:
@@ -68,7 +70,7 @@ class GradientFreeze:
             often than many.
         freeze_p (float): **the fraction of steps that freeze nothing**, from 0 to 1 (despite its name, as in
             mindspore.boost). For type 0 it is met up to the length of the cycle.
-        total_steps (int): steps of the training; the sequence has 1 % more, then starts again.
+        total_steps (int): steps of the training, up to 10 000 000; the sequence has 1 % more, then starts again.
         seed (int, optional): of the sequence of type 1; every rank must use the same. Default: 0.
 
     Raises:
@@ -84,7 +86,7 @@ class GradientFreeze:
         self._param_groups = _count(owner, "param_groups", param_groups)
         self._freeze_type = freeze_type
         self._freeze_p = _number(owner, "freeze_p", freeze_p, 0, 1)
-        self._total_steps = _count(owner, "total_steps", total_steps)
+        self._total_steps = _count(owner, "total_steps", total_steps, MAX_STEPS)
         self._seed = seed
         self.notes: tuple[str, ...] = ()
 
@@ -132,34 +134,40 @@ class GradientFreeze:
             list[int], from 0 to n - 1, 1 % longer than `total_steps` at least.
 
         Raises:
-            ValueError: for another strategy or a fraction out of range.
+            ValueError: for another strategy, a number or a fraction out of range.
         """
         owner = type(self).__name__
-        groups = _count(owner, "parameter_groups_number", parameter_groups_number)
+        groups = _count(owner, "parameter_groups_number", parameter_groups_number, MAX_STEPS)
         share = _number(owner, "freeze_p", freeze_p, 0, 1)
-        length = int(_count(owner, "total_steps", total_steps) * 1.01)
+        length = int(_count(owner, "total_steps", total_steps, MAX_STEPS) * 1.01)
         if freeze_strategy not in (CONTINUOUS, INTERVAL):
             raise ValueError(f"{owner}: freeze_strategy must be 0 or 1, got {freeze_strategy!r}")
         if groups == 1 or share == 1:
             return [0] * length
         if freeze_strategy == CONTINUOUS:
             full = int(share * (groups - 1) // (1 - share) + 0.5)
+            if full + groups - 1 > 2 * MAX_STEPS:
+                raise ValueError(
+                    f"{owner}: freeze_p must leave a cycle of at most {2 * MAX_STEPS} steps, got {freeze_p}"
+                )
             cycle = [0] * full + list(range(1, groups))
             return cycle * -(-length // len(cycle))
         return self._interval(groups, share, length)
 
     def _interval(self, groups: int, share: float, length: int) -> list[int]:
+        # A step freezes if the share of those before it that did is less than wanted: after s steps the least number
+        # that is not less, counted by the same division.
+        steps, wanted = np.arange(1, length), 1 - share
+        frozen = np.ceil(wanted * steps)
+        frozen -= (frozen - 1) / steps >= wanted
+        frozen += frozen / steps < wanted
+        freezes = np.diff(frozen, prepend=0) > 0
         # Group i with a probability that falls with the number of layers that it freezes.
         weights = np.arange(groups - 1, 0, -1) / (groups * (groups - 1) / 2)
         random = np.random.default_rng(self._seed)
-        sequence, frozen = [0], 0
-        while len(sequence) < length:
-            if frozen / len(sequence) < 1 - share:
-                sequence.append(int(random.choice(np.arange(1, groups), p=weights)))
-                frozen += 1
-            else:
-                sequence.append(0)
-        return sequence
+        drawn = np.zeros(len(steps), np.int64)
+        drawn[freezes] = random.choice(np.arange(1, groups), size=np.count_nonzero(freezes), p=weights)
+        return [0, *drawn.tolist()]
 
     def freeze_generate(self, network: nn.Cell, optimizer: nn.Optimizer) -> tuple[nn.Cell, FreezeOpt]:
         """The network, and the optimizer with groups and sequence.
