@@ -43,7 +43,9 @@ def test_the_levels() -> None:
     names: dict = {}
     exec(BLOCKS[1], names)
     exec(BLOCKS[3], names)
-    assert names["model"].plan.applies("grad_freeze")
+    plan = names["model"].plan
+    assert plan.applies("grad_centralization")
+    assert "one block" in plan["grad_freeze"].reason  # two layers
     assert Path("run.jsonl").stat().st_size > 0
 
 

@@ -146,10 +146,8 @@ class GradientFreeze:
             return [0] * length
         if freeze_strategy == CONTINUOUS:
             full = int(share * (groups - 1) // (1 - share) + 0.5)
-            if full + groups - 1 > 2 * MAX_STEPS:
-                raise ValueError(
-                    f"{owner}: freeze_p must leave a cycle of at most {2 * MAX_STEPS} steps, got {freeze_p}"
-                )
+            if full > MAX_STEPS:
+                raise ValueError(f"{owner}: freeze_p must be 1 or freeze in {MAX_STEPS} steps once, got {freeze_p}")
             cycle = [0] * full + list(range(1, groups))
             return cycle * -(-length // len(cycle))
         return self._interval(groups, share, length)
