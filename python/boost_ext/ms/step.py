@@ -152,11 +152,8 @@ class BoostTrainOneStepCell(AlgorithmMethods, nn.TrainOneStepCell):
         self._slots = []
         for update in updates:
             slot = self._apply_slot(network, update, options, compile != "off", unscale, groups is None)
-            guard = (
-                Guard(unscale, unscale and not slot.unscales, slot.clipping)
-                if groups is None
-                else GroupGuard(groups, update.parameters)
-            )
+            divide = unscale and not slot.unscales
+            guard = Guard(unscale, divide, slot.clipping) if groups is None else GroupGuard(groups, update.parameters)
             refusal = refused_rows(type(self).__name__, slot, guard, self.ranks.size, self.freeze)
             source = Gradients(network, update.parameters, reducer, compile != "off", refusal)
             self._slots.append((source, guard, slot, update.parameters))
