@@ -135,7 +135,7 @@ class LARS(nn.Optimizer):
 
     def __call__(self, gradients: Any) -> Any:
         try:
-            return super().__call__(gradients)
+            return super().__call__(self.whole.by_python(gradients))
         except (ValueError, TypeError, RuntimeError):
             require_gradients("LARS", gradients, self.parameters)
             raise
@@ -148,7 +148,3 @@ class LARS(nn.Optimizer):
         gradients = self.whole(gradients)
         done = self.opt.ratios_into(self.ratios, self.ratios_of, self.lars, self.apply_to, scale, gradients)
         return self.opt.step_by(self.ratios, ops.depend(skip, done), scale, gradients)
-
-    def __call__(self, gradients: Any) -> Tensor:
-        result: Tensor = super().__call__(self.whole.by_python(gradients))
-        return result
