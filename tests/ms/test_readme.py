@@ -45,7 +45,7 @@ def test_the_levels() -> None:
     exec(BLOCKS[3], names)
     plan = names["model"].plan
     assert plan.applies("grad_centralization")
-    assert "one block" in plan["grad_freeze"].reason  # two layers
+    assert plan.applies("grad_freeze")
     assert Path("run.jsonl").stat().st_size > 0
 
 
