@@ -204,6 +204,7 @@ class AdaSum(nn.Cell):
         device_number: int,
         group_number: int,
         parameter_tuple: Sequence[Parameter],
+        *,
         half_members: Sequence[int] = (),
     ) -> None:
         super().__init__(auto_prefix=False)

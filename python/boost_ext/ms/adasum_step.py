@@ -50,7 +50,7 @@ class AdaSumUpdate(nn.Cell):
             Parameter(filled(p.shape, 0, p.dtype), name=f"adasum.old.{p.name}", requires_grad=False)
             for p in self.stepped
         )
-        self.adasum = AdaSum(rank, device_number, group_number, self.stepped, half_members)
+        self.adasum = AdaSum(rank, device_number, group_number, self.stepped, half_members=half_members)
         self.keep = native.AdasumPartKeep()
         self.keep_plan = Tensor(np.array([0, *half_members], np.float64))
 
