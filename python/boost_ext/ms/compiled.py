@@ -49,9 +49,10 @@ class _ScaledLoss(nn.Cell):
 
     def construct(self, scale: Tensor, *inputs: Tensor) -> tuple[Tensor, Tensor]:
         loss = self.network(*inputs)
-        if isinstance(loss, (tuple, list, dict)):
-            raise TypeError("training step: network must return one Tensor, the loss, got several outputs")
-        return loss * ops.cast(scale, loss.dtype), loss
+        first = loss
+        if isinstance(loss, (tuple, list)):  # to be refused, but not in here: see below
+            first = loss[0]
+        return first * ops.cast(scale, first.dtype), loss
 
 
 class Gradients(_Compiled):
@@ -76,6 +77,9 @@ class Gradients(_Compiled):
 
     def construct(self, scale: Tensor, *inputs: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
         (_, loss), grads = self.value_and_grad(scale, *inputs)
+        # An exception inside of what MindSpore differentiates eagerly leaves traces in graphs that it compiles later.
+        if isinstance(loss, (tuple, list)):
+            raise TypeError("training step: network must return one Tensor, the loss, got several outputs")
         if self.whole is not None:
             grads = self.whole(grads)
         if self.reducer is not None:
