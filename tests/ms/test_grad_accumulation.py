@@ -29,7 +29,7 @@ def assert_equal_weights(ours: nn.Cell, theirs: nn.Cell, **tolerance: float) -> 
 
 @pytest.mark.parametrize("compile", ["step", "network", "off"])
 @pytest.mark.parametrize("optimizer", [momentum, adam], ids=["momentum", "adam"])
-@pytest.mark.parametrize("scale", [None, 1.0, 4096.0])
+@pytest.mark.parametrize("scale", [None, 4096.0])
 def test_equals_the_large_batch(mode: int, compile: str, optimizer, scale: float | None) -> None:
     small, large = Mlp(), Mlp()
     kwargs = {"compile": compile, "accumulation_steps": 4}

@@ -66,7 +66,13 @@ def test_a_view_is_centralized(mode: int) -> None:
     assert_close([out.asnumpy()], [centralize(base.asnumpy().T)])
 
 
-@pytest.mark.parametrize("name", OPTIMIZERS)
+# What differs in a graph are the operators, which are each tested; here, one of each kind of class.
+GRAPHS = [(ms.GRAPH_MODE, name) for name in ("Momentum", "Adam", "AdamWeightDecay")]
+
+
+@pytest.mark.parametrize(
+    ("mode", "name"), [(ms.PYNATIVE_MODE, name) for name in OPTIMIZERS] + GRAPHS, indirect=["mode"]
+)
 def test_every_optimizer_centralizes(mode: int, name: str) -> None:
     """Beside the same optimizer without, which gets gradients that were centralized by hand."""
     ours, theirs = make_parameters(), make_parameters()

@@ -21,7 +21,11 @@ def decays(name: str, value: float = 0.01) -> list[float]:
     return [value * (flag or name == "FTRL") for flag in DECAYED]
 
 
-@pytest.mark.parametrize("name", CLASSES)
+# How an optimizer is made again does not depend on the mode.
+IN_BOTH = [(ms.PYNATIVE_MODE, name) for name in CLASSES] + [(ms.GRAPH_MODE, name) for name in ("Adam", "SGD")]
+
+
+@pytest.mark.parametrize(("mode", "name"), IN_BOTH, indirect=["mode"])
 def test_a_rebuilt_optimizer_goes_on(mode: int, name: str) -> None:
     """With masters: two of the parameters are half."""
     case, params = CASES[name], parameters(dtypes=(ms.float32, ms.float32, ms.float16))
