@@ -267,7 +267,8 @@ def plot(path: Path, result: dict[str, Any]) -> None:
     left.set(yticks=np.arange(len(names)) + 0.19, yticklabels=names, xlabel="time of a step, O0 = 1")
     left.invert_yaxis()
     left.axvline(1, color="0.5", linewidth=0.8)
-    left.legend()
+    if result.get("milliseconds"):
+        left.legend()
     for i, values in enumerate(result.get("accuracy", {}).values()):
         right.plot(values, np.full(len(values), i), "o", alpha=0.6)
         right.plot(np.mean(values), i, "k|", markersize=18)
