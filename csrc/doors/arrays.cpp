@@ -15,18 +15,6 @@ namespace py = pybind11;
 
 namespace boost_ext {
 
-namespace {
-
-void require_contiguous(const char* op, const Name& arg, bool ok) {
-  require(ok, op, ": ", arg, " must be C-contiguous, got a strided array");
-}
-
-void require_aligned(const char* op, const Name& arg, bool ok) {
-  require(ok, op, ": ", arg, " must be aligned to its element size, got an unaligned array");
-}
-
-}  // namespace
-
 View Arrays::from_numpy(const Name& arg, py::array array) {
   View v;
   set_dtype(v, op_, arg, array);
@@ -175,13 +163,13 @@ Views Arrays::results(const char* arg, py::handle out, py::handle model, const V
 
 View Arrays::from_dlpack(const Name& arg, py::handle object) {
   View v;
-  std::pair<std::int64_t, std::int64_t> where;
+  std::pair<std::int32_t, std::int32_t> where;
   try {
-    where = object.attr("__dlpack_device__")().cast<std::pair<std::int64_t, std::int64_t>>();
+    where = object.attr("__dlpack_device__")().cast<std::pair<std::int32_t, std::int32_t>>();
   } catch (const py::cast_error&) {
     throw TypeError(text(op_, ": ", arg, " must return two integers from __dlpack_device__, got something else"));
   }
-  const dlpack::Device device{static_cast<std::int32_t>(where.first), static_cast<std::int32_t>(where.second)};
+  const dlpack::Device device{where.first, where.second};
   require_reachable(op_, arg, device);
   const bool on_device = is_cuda(device);
   if (on_device) {

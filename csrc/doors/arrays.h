@@ -26,7 +26,10 @@ class Arrays {
   Arrays(const Arrays&) = delete;
   Arrays& operator=(const Arrays&) = delete;
   View one(const char* arg, pybind11::handle object) { return view(Name(arg), object); }
-  Views list(const char* arg, pybind11::handle object);                // one array, or a list or tuple of them
+  Views list(const char* arg, pybind11::handle object);  // one array, or a list or tuple of them
+  Views list_or_none(const char* arg, pybind11::handle object) {
+    return object.is_none() ? Views() : list(arg, object);
+  }
   std::vector<Views> lists(const char* arg, pybind11::handle object);  // a list or tuple of such lists
   // A number of Python's, or an array of one float32, which is read on the CPU, and left where it is on a device.
   Number number(const char* arg, pybind11::handle object);

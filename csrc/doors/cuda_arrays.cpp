@@ -89,13 +89,12 @@ CudaArray from_cuda_array_interface(const char* op, const Name& arg, py::handle 
     if (strides.size() != shape.size()) refuse("strides of another length than its shape");
     std::int64_t expected = item_size(v.dtype);
     for (std::size_t d = shape.size(); d-- > 0 && v.size > 0 && v.dtype != DType::other;) {
-      require(shape[d] == 1 || strides[d] == expected, op, ": ", arg, " must be C-contiguous, got a strided array");
+      require_contiguous(op, arg, shape[d] == 1 || strides[d] == expected);
       expected *= shape[d];
     }
   }
   if (v.dtype != DType::other) {
-    require(data.first % static_cast<std::uintptr_t>(item_size(v.dtype)) == 0, op, ": ", arg,
-            " must be aligned to its element size, got an unaligned array");
+    require_aligned(op, arg, data.first % static_cast<std::uintptr_t>(item_size(v.dtype)) == 0);
   }
   if (interface.contains("stream") && !interface["stream"].is_none()) {
     try {

@@ -47,10 +47,10 @@ void require_reachable(const char* op, const Name& arg, const dlpack::Device& de
 void set_tensor(View& v, const char* op, const Name& arg, const dlpack::Tensor& t) {
   set_dtype(v, t.dtype);
   v.set_shape(t.ndim, [&t](int d) { return t.shape[d]; });
-  require(v.size == 0 || contiguous(t), op, ": ", arg, " must be C-contiguous, got a strided array");
+  require_contiguous(op, arg, v.size == 0 || contiguous(t));
   v.data = static_cast<char*>(t.data) + t.byte_offset;
-  require(v.dtype == DType::other || reinterpret_cast<std::uintptr_t>(v.data) % item_size(v.dtype) == 0, op, ": ", arg,
-          " must be aligned to its element size, got an unaligned array");
+  require_aligned(op, arg,
+                  v.dtype == DType::other || reinterpret_cast<std::uintptr_t>(v.data) % item_size(v.dtype) == 0);
 }
 
 void set_tensor(View& v, const char* op, const Name& arg, const dlpack::ManagedVersioned& managed) {

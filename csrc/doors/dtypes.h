@@ -1,4 +1,4 @@
-// The dtype of a view, as NumPy, MindSpore and DLPack call it.
+// The dtype of a view, as NumPy, MindSpore and DLPack call it, and what else no door lets in.
 #pragma once
 
 #include <pybind11/numpy.h>
@@ -16,5 +16,8 @@ void set_other(View& v, const std::string& label);
 void set_dtype(View& v, const char* op, const Name& arg, const pybind11::array& array);
 void set_dtype(View& v, pybind11::object mindspore_dtype);
 void set_dtype(View& v, dlpack::DataType got);
+
+void require_contiguous(const char* op, const Name& arg, bool ok);
+void require_aligned(const char* op, const Name& arg, bool ok);
 
 }  // namespace boost_ext

@@ -35,7 +35,7 @@ void pack(const Object& tensors, const Object& vector) {
 void keep(const Object& weights, const Object& halves, const Object& out) {
   Arrays args("adasum_part_keep");
   const Views w = args.list("weights", weights), o = args.list("out", out);
-  const Views h = halves.is_none() ? Views() : args.list("halves", halves);
+  const Views h = args.list_or_none("halves", halves);
   const Release release;
   adasum_part_keep(cpu_context(), w, h, o);
 }
@@ -53,7 +53,7 @@ void apply(const Object& vector, const std::vector<std::int64_t>& parts, const O
   Arrays args("adasum_part_apply");
   const View v = args.one("vector", vector);
   const Views o = args.list("old", old), w = args.list("weights", weights);
-  const Views h = halves.is_none() ? Views() : args.list("halves", halves);
+  const Views h = args.list_or_none("halves", halves);
   const Release release;
   adasum_part_apply(cpu_context(), v, parts, o, w, h);
 }

@@ -60,7 +60,7 @@ void py_optimizer_step(const Object& weights, const Object& masters, const Objec
   const RuleFacts& known = facts(which);
   Arrays a(known.op);
   const Views w = a.list("params", weights), g = a.list("grads", grads);
-  const Views m = masters.is_none() ? Views() : a.list("masters", masters);
+  const Views m = a.list_or_none("masters", masters);
   std::vector<Views> s;
   for (py::handle item : state) s.push_back(a.list(state_name(known, s.size()), item));
   const std::vector<Views> c = scales.is_none() ? std::vector<Views>() : a.lists("scales", scales);

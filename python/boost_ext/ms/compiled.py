@@ -7,7 +7,7 @@ call, and a later ``set_data`` or ``load_param_into_net`` passes it by without a
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 import mindspore as ms
 from mindspore import Parameter, ParameterTuple, Tensor, nn, ops
@@ -15,7 +15,15 @@ from mindspore import Parameter, ParameterTuple, Tensor, nn, ops
 from boost_ext.ms.native import in_pynative_mode
 from boost_ext.ms.sparse_gradients import Values, contiguous
 
-__all__ = ["Forward", "Gradients"]
+__all__ = ["Compile", "Forward", "Gradients", "require_compile"]
+
+Compile = Literal["step", "network", "off"]
+
+
+def require_compile(owner: str, compile: str) -> None:
+    """A ValueError for another value of the argument that says what PYNATIVE_MODE compiles."""
+    if compile not in ("step", "network", "off"):
+        raise ValueError(f"{owner}: compile must be 'step', 'network' or 'off', got {compile!r}")
 
 
 class _Compiled(nn.Cell):

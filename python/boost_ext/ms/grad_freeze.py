@@ -8,21 +8,19 @@ from __future__ import annotations
 
 import numbers
 import re
-from typing import Any, Literal
+from typing import Any
 
-import mindspore as ms
 import numpy as np
 from mindspore import Parameter, Tensor, nn, ops
 
 from boost_ext.config import MAX_STEPS
-from boost_ext.ms.compiled import Gradients
+from boost_ext.ms.compiled import Compile, Gradients, require_compile
 from boost_ext.ms.freeze_optimizer import FreezeOpt
 from boost_ext.ms.grad_accumulation import GradientAccumulation
 from boost_ext.ms.grad_reducer import reducer_of
 from boost_ext.ms.pipeline import ApplyAccumulated, ApplyOptimizer, ApplySlot, Guard, Pipeline
 from boost_ext.ms.ranks import rank_count
-from boost_ext.ms.scale_sense import scale_parameter
-from boost_ext.ms.state import state
+from boost_ext.ms.scale_sense import scale_barriers, scale_parameter
 
 __all__ = ["GradientFreeze", "freeze_cell"]
 
@@ -222,7 +220,7 @@ def freeze_cell(
     degree: int | None = None,
     max_accumulation_step: int = 1,
     *,
-    compile: Literal["step", "network", "off"] = "step",
+    compile: Compile = "step",
 ) -> tuple[nn.Cell, ...]:
     """A training cell for each group of a FreezeOpt.
 
@@ -258,12 +256,11 @@ def freeze_cell(
         raise TypeError(f"{owner}: grad must be a GradOperation, got {type(grad).__name__}")
     if grad.get_all or not (grad.get_by_list and grad.sens_param):
         raise ValueError(f"{owner}: grad must have get_by_list and sens_param, and not get_all")
-    if compile not in ("step", "network", "off"):
-        raise ValueError(f"{owner}: compile must be 'step', 'network' or 'off', got {compile!r}")
+    require_compile(owner, compile)
     frozen = optimizer if isinstance(optimizer, FreezeOpt) else FreezeOpt(optimizer)
     least, most = float(np.finfo(np.float32).tiny), float(np.finfo(np.float32).max)
     scale = scale_parameter(_number(owner, "sens", sens, least, most))
-    barriers = tuple(state(name, 1.0, ms.float32) for name in ("scale_in", "scale_out"))
+    barriers = scale_barriers()
     whole = GradientAccumulation(max_accumulation_step, frozen.optimizer) if use_grad_accumulation else None
     cells = []
     for i, opt in enumerate(frozen.opts):

@@ -10,7 +10,7 @@ from mindspore import Parameter, Tensor, nn
 from boost_ext.ms.group_loss_scale import GroupLossScaleManager, GroupLossScaleUpdateCell
 from boost_ext.ms.state import state
 
-__all__ = ["ScaleSense", "scale_parameter", "scale_sense_of"]
+__all__ = ["ScaleSense", "scale_barriers", "scale_parameter", "scale_sense_of"]
 
 
 @dataclass(frozen=True)
@@ -31,6 +31,11 @@ class ScaleSense:
 def scale_parameter(value: float | Tensor) -> Parameter:
     """The Parameter of a loss scale that nobody shares."""
     return state("scale_sense", value, ms.float32)
+
+
+def scale_barriers() -> tuple[Parameter, ...]:
+    """The two ones that a :class:`boost_ext.ms.pipeline.Pipeline` multiplies the loss scale with."""
+    return tuple(state(name, 1.0, ms.float32) for name in ("scale_in", "scale_out"))
 
 
 def scale_sense_of(owner: str, scale_sense: Tensor | nn.Cell, network: nn.Cell) -> ScaleSense:

@@ -16,7 +16,7 @@ from mindspore.ops.primitive import constexpr
 
 from boost_ext.ms import native
 
-__all__ = ["Indices", "SomeSparse", "Values", "contiguous", "is_sparse"]
+__all__ = ["Indices", "SomeSparse", "Values", "contiguous"]
 
 _LAST = 2**31 - 1
 
@@ -92,6 +92,8 @@ def _parts(gradient: Any) -> tuple[Tensor, Tensor]:
 
 def contiguous(gradients: Sequence[Any]) -> tuple[Any, ...]:
     """See :func:`boost_ext.ms.native.contiguous`."""
+    if not any(is_sparse(g) for g in gradients):
+        return native.contiguous(gradients)
     return tuple(native.contiguous(_parts(g)) if is_sparse(g) else native.contiguous((g,))[0] for g in gradients)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numbers
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import mindspore as ms
 import numpy as np
@@ -18,7 +18,7 @@ from boost_ext.config import DimReduceConfig
 from boost_ext.ms.adasum_step import node_reducer, over_nodes
 from boost_ext.ms.algorithm_methods import AlgorithmMethods
 from boost_ext.ms.clipping import Clipping
-from boost_ext.ms.compiled import Gradients
+from boost_ext.ms.compiled import Compile, Gradients, require_compile
 from boost_ext.ms.for_cells import released
 from boost_ext.ms.freeze_optimizer import FreezeOpt
 from boost_ext.ms.grad_accumulation import GradientAccumulation
@@ -39,7 +39,7 @@ from boost_ext.ms.pipeline import (
 )
 from boost_ext.ms.ranks import Ranks
 from boost_ext.ms.resume import load_state, state_of
-from boost_ext.ms.scale_sense import ScaleSense, scale_parameter, scale_sense_of
+from boost_ext.ms.scale_sense import ScaleSense, scale_barriers, scale_parameter, scale_sense_of
 from boost_ext.ms.state import state
 from boost_ext.ms.together import Together
 
@@ -47,8 +47,6 @@ if TYPE_CHECKING:
     from boost_ext.plan import Plan
 
 __all__ = ["BoostTrainOneStepCell", "BoostTrainOneStepWithLossScaleCell"]
-
-Compile = Literal["step", "network", "off"]
 
 
 class BoostTrainOneStepCell(AlgorithmMethods, nn.TrainOneStepCell):
@@ -124,8 +122,7 @@ class BoostTrainOneStepCell(AlgorithmMethods, nn.TrainOneStepCell):
         unscale: bool = False,
     ) -> None:
         """Put the slots together. ``unscale``: the optimizer gets gradients without the loss scale."""
-        if compile not in ("step", "network", "off"):
-            raise ValueError(f"{type(self).__name__}: compile must be 'step', 'network' or 'off', got {compile!r}")
+        require_compile(type(self).__name__, compile)
         groups = scale.groups
         if groups is None:
             require_no_groups(type(self).__name__, network)
@@ -134,7 +131,7 @@ class BoostTrainOneStepCell(AlgorithmMethods, nn.TrainOneStepCell):
         warn_of_strangers(type(self).__name__, network, self.weights)
         self.ranks = Ranks.of(self)
         self.scale_sense = scale.parameter
-        self.barriers = tuple(state(name, 1.0, ms.float32) for name in ("scale_in", "scale_out"))
+        self.barriers = scale_barriers()
         self.freeze = isinstance(optimizer, FreezeOpt)
         self.accumulation: Any = None
         if plan is not None:

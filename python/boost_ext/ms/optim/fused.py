@@ -17,7 +17,7 @@ from mindspore import Parameter, ParameterTuple, Tensor, nn, ops
 from boost_ext.ms import native
 from boost_ext.ms.grad_centralization import CentralizingOptimizer
 from boost_ext.ms.optim.storage import StateStorage, state_like
-from boost_ext.ms.sparse_gradients import Indices, SomeSparse, Values, is_sparse
+from boost_ext.ms.sparse_gradients import Indices, SomeSparse, Values
 
 __all__ = ["FusedOptimizer", "FusedStep", "require_gradients", "state_like"]
 
@@ -252,7 +252,7 @@ class FusedOptimizer(CentralizingOptimizer):
             raise
 
     def _called(self, gradients: Sequence[Tensor]) -> Tensor:
-        sparse = any(is_sparse(g) for g in gradients)
+        sparse = self.some_sparse.by_python(gradients)
         if not (sparse or native.in_pynative_mode()):
             return super().__call__(gradients)
         if self._fixed is None:
