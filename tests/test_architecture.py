@@ -243,6 +243,15 @@ def tracked() -> Iterator[Path]:
     yield from (p for p in ROOT.iterdir() if p.suffix in {".md", ".txt", ".toml", ".json"} or p.name == "Makefile")
 
 
+def test_messages_are_put_together_when_a_check_fails():
+    """What a message says is streamed by require(); text and Python objects made for it would be made on each call."""
+    made = re.compile(r"\b(text|to_string|string|str|cast<[\w:]+>)\(|\.attr\(")
+    for path in files(CSRC, ".cpp", ".h"):
+        source = re.sub(r'"(?:[^"\\\n]|\\.)*"', '""', path.read_text())
+        for call in re.finditer(r"\brequire\((?!bool ok)[^;]*;", source):
+            assert not made.search(call.group()), f"{path}: {call.group()}"
+
+
 def test_files_are_short():
     long = {
         name(p): count for p in tracked() if p.suffix in SOURCES and (count := len(p.read_text().splitlines())) > 350

@@ -18,8 +18,10 @@ void set_other(View& v, const std::string& label) {
 
 void set_dtype(View& v, const char* op, const Name& arg, const py::array& array) {
   const py::dtype dtype = array.dtype();
-  require(dtype.byteorder() != '>', op, ": ", arg, " must be in native byte order, got ",
-          py::str(dtype.attr("str")).cast<std::string>());
+  if (dtype.byteorder() == '>') {  // NumPy puts the name together each time: not for every array
+    const auto got = py::str(dtype.attr("str")).cast<std::string>();
+    throw std::invalid_argument(text(op, ": ", arg, " must be in native byte order, got ", got));
+  }
   static const std::pair<int, DType> numbers[] = {{11, DType::f32}, {12, DType::f64}, {23, DType::f16},
                                                   {5, DType::i32},  {0, DType::b8},   {2, DType::u8}};
   for (const auto& [number, t] : numbers) {

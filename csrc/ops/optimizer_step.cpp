@@ -144,9 +144,10 @@ void require_written(const StepSettings& settings, bool alone, const Views& weig
     overlap.writes(named("params", i), weights[i]);
   }
   const auto count = static_cast<int>(state.size());
+  require(count == rule.min_states || rule.min_states != rule.max_states, rule.op, ": rule ", rule.name, " must get ",
+          rule.min_states, " lists of state, got ", count);
   require(count >= rule.min_states && count <= rule.max_states, rule.op, ": rule ", rule.name, " must get ",
-          rule.min_states, rule.min_states == rule.max_states ? "" : text(" to ", rule.max_states),
-          " lists of state, got ", count);
+          rule.min_states, " to ", rule.max_states, " lists of state, got ", count);
   if (settings.rule == Rule::sgd && count == 0 && !settings.hyper.empty()) {
     require(settings.hyper[0] == 0, rule.op, ": accum must be given with momentum ", settings.hyper[0], ", got none");
   }

@@ -144,8 +144,16 @@ std::vector<std::size_t> first_occurrence(const Views& views) {
 namespace {
 const char* name(Device d) { return d == Device::cpu ? "CPU" : d == Device::cuda ? "CUDA" : "Ascend"; }
 
-std::string place(const View& v, bool with_id) {
-  return with_id ? text(name(v.device), " device ", v.device_id) : name(v.device);
+// Where a view lives, as a message says it: written only then, since every view of every call is asked.
+struct Place {
+  const View& v;
+  bool with_id;
+};
+
+std::ostream& operator<<(std::ostream& s, const Place& p) {
+  s << name(p.v.device);
+  if (p.with_id) s << " device " << p.v.device_id;
+  return s;
 }
 
 bool built(Device d) {
@@ -167,7 +175,7 @@ Device require_any_device(const char* op, std::initializer_list<const Views*> li
     if (first == nullptr || (first->size == 0 && first->device == v.device)) first = &v;
     const bool with_id = v.device == first->device;
     require(with_id && (v.size == 0 || v.device_id == first->device_id), op,
-            ": all arguments must live on one device, got ", place(*first, with_id), " and ", place(v, with_id));
+            ": all arguments must live on one device, got ", Place{*first, with_id}, " and ", Place{v, with_id});
     if (!built(v.device)) {
       throw std::runtime_error(text(op, ": got ", name(v.device), " arrays, but this build has no ", name(v.device),
                                     " kernels (see boost_ext.build_info())"));
