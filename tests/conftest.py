@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 
 import numpy as np
@@ -46,6 +47,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if reason := device.left_out(where, item.path.stem, getattr(item, "originalname", item.name)):
             item.add_marker(pytest.mark.skip(reason=reason))
+
+
+def pytest_runtest_logfinish() -> None:
+    """One failure must not be that of all who come after: pytest-xdist starts another worker."""
+    if "PYTEST_XDIST_WORKER" in os.environ and device.is_lost():
+        os._exit(1)
 
 
 @pytest.fixture(scope="module", params=ISAS)

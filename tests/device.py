@@ -56,6 +56,7 @@ RESULTS: dict[str, Callable[[Any], Any]] = {
     **dict.fromkeys(("clip_by_global_norm", "dim_reduce_direction", "global_norm"), float),
 }  # of those that answer with a number; the others' are arrays
 
+LOST = range(700, 721)  # cudaErrorIllegalAddress, cudaErrorLaunchFailure and the like
 ALIGNMENT = 256
 GUARD = np.frombuffer(b"\xfe\xff\xff\xff" * (ALIGNMENT // 4), np.uint8)  # nan in every floating dtype
 DEEPEST = 3  # lists in lists: `out` of pca_back_project, and one more that is refused
@@ -113,6 +114,11 @@ def cudart() -> ctypes.CDLL:
 def cuda(function: str, *arguments: Any) -> None:
     status = getattr(cudart(), function)(*arguments)
     assert status == 0, f"{function}: CUDA error {status}"
+
+
+def is_lost() -> bool:
+    """Whether the GPU has failed in this process, so that every later call in it fails, too."""
+    return cudart.cache_info().currsize > 0 and cudart().cudaDeviceSynchronize() in LOST
 
 
 def memory_of(device: str) -> tuple[Callable[[np.ndarray], Any], int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 import inspect
 from collections.abc import Callable
 from typing import Any
@@ -230,7 +231,9 @@ def test_memory_by_the_cuda_runtime(monkeypatch):
         poke(x, 2, 5)
 
     runtime = Runtime()
-    monkeypatch.setattr(device, "cudart", lambda: runtime)
+    monkeypatch.setattr(device, "cudart", functools.cache(lambda: runtime))
+    assert not device.is_lost()
+    assert runtime.calls == []  # nobody has used it
     x = np.zeros(4, np.uint8)
     on_device(op, CudaMemory, 2)(x)
     assert x.tolist() == [0, 0, 5, 0]
@@ -239,6 +242,9 @@ def test_memory_by_the_cuda_runtime(monkeypatch):
     runtime.cudaDeviceSynchronize = lambda: 700
     with pytest.raises(AssertionError, match="cudaDeviceSynchronize: CUDA error 700"):
         on_device(op, CudaMemory, 2)(x)
+    assert device.is_lost()
+    runtime.cudaDeviceSynchronize = lambda: 1  # of a call, not of the card
+    assert not device.is_lost()
 
 
 def test_what_is_left_out_exists(request):

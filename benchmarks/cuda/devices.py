@@ -40,6 +40,14 @@ class Card:
         self.torch.cuda.empty_cache()
         return int(self.torch.cuda.mem_get_info()[0])
 
+    def lost(self) -> bool:
+        """Whether it has seen an error after which nothing works in this process."""
+        try:
+            self.torch.cuda.synchronize()
+        except RuntimeError:
+            return True
+        return False
+
     def dtype(self, name: str) -> Any:
         return getattr(self.torch, name)
 

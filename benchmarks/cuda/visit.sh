@@ -1,23 +1,28 @@
 #!/usr/bin/env bash
 # All that needs a GPU, in one call and in a given time, for a machine that is at hand for a few minutes:
 #
-#   benchmarks/cuda/visit.sh [minutes] [folder]
+#   benchmarks/cuda/visit.sh [minutes] [folder] [part...]
 #
-# builds for the card that is there, runs tests/cuda and tests/ops on it, compute-sanitizer, and the benchmarks. A third
-# of the time each for the build, the tests and the benchmarks; a part that fails or takes too long does not stop the
-# next. It leaves in the folder (default: runs/cuda) summary.txt, logs.txt, bench.json, tables.md, for docs/benchmarks.md,
-# and ratios.png, and fails if a part did.
+# The parts, all of them or those named: machine (what is there), build (for this card), tests_gpu, tests_cuda and
+# tests_ops, benchmarks, sanitizers. Each has its share of the time, and what the ones before have left of theirs; one
+# that fails, hangs or loses the card does not stop the next. The folder (default: runs/cuda) gets, while it goes on,
+# summary.txt, logs.txt, bench.json and, in the end, ratios.png. Fails if a part did.
+#
+#   ONLY="optimizer_step global_norm" benchmarks/cuda/visit.sh 2 runs/cuda benchmarks    # these tables alone
+#   python -m benchmarks.cuda --results runs/cuda/bench.json --page docs/benchmarks.md   # at home
+#
+# Without the part build the package of an earlier one is used, build/cuda-visit/package, with the Python files of now;
+# it may have been built elsewhere, by the same version of Python: ARCHITECTURES=90 visit.sh 20 runs/cuda build.
 #
 # Needs nvcc, CMake >= 3.24, ninja; Python with numpy, pytest, hypothesis, ml_dtypes, pybind11 and PyTorch. Nothing is
-# downloaded. PYTHON and ARCHITECTURES (default: native) may be set.
+# downloaded. PYTHON, ARCHITECTURES (default: those of the card) and ONLY may be set.
 set -uo pipefail
 cd "$(dirname "$0")/../.." || exit 1
 
 minutes=${1:-9}
 folder=${2:-runs/cuda}
+shift $(($# < 2 ? $# : 2))
 python=${PYTHON:-python3}
-architectures=${ARCHITECTURES:-native}
-seconds=$((minutes * 60))
 build=build/cuda-visit
 work=$(mktemp -d)
 mkdir -p "$folder"
@@ -25,20 +30,35 @@ folder=$(cd "$folder" && pwd)
 failures=0
 child=
 
+# Parts and their shares of the time.
+declare -A share=([machine]=1 [build]=6 [tests_gpu]=3 [tests_cuda]=2 [tests_ops]=4 [benchmarks]=6 [sanitizers]=3)
+parts=("$@")
+if [ $# = 0 ]; then parts=(machine build tests_gpu tests_cuda tests_ops benchmarks sanitizers); fi
+total=0
+for name in "${parts[@]}"; do
+  if [ -z "${share[$name]:-}" ]; then echo "visit.sh: a part must be one of ${!share[*]}, got $name" >&2 && exit 2; fi
+  total=$((total + share[$name]))
+done
+passed=0
+end=0 # of the present part, in seconds since the start
+
 say() { printf '%s\n' "$*" | tee -a "$work/summary.txt"; }
 
-# part NAME END COMMAND...: until END, in seconds since the start.
+# part NAME COMMAND...
 part() {
-  local name=$1 limit=$(($2 - SECONDS)) begun=$SECONDS status
-  shift 2
+  local name=$1 begun=$SECONDS limit status
+  shift
+  passed=$((passed + share[$name]))
+  end=$(((minutes * 60 - 15) * passed / total))
+  limit=$((end - SECONDS))
   if [ "$limit" -lt 5 ]; then
     say "$name: not begun, its time is over"
     failures=$((failures + 1))
     return 1
   fi
-  timeout --kill-after=10 "$limit" "$@" >"$work/$name.log" 2>&1 &
+  left=$limit timeout --kill-after=10 "$limit" "$@" >"$work/$name.log" 2>&1 &
   child=$!
-  wait "$child"  # in the background, so that a signal is not kept waiting
+  wait "$child" # in the background, so that a signal is not kept waiting
   status=$?
   child=
   case $status in
@@ -51,33 +71,52 @@ part() {
   return "$status"
 }
 
-# A few files, none of them large, also when the time of the caller is over.
+# A few files, none of them large.
 collect() {
-  local log
+  local log new=$work/new
+  mkdir -p "$new"
   for log in "$work"/*.log; do
     [ -e "$log" ] || continue
     printf '\n== %s\n' "$(basename "$log" .log)"
-    if [ "$(wc -c <"$log")" -gt 2000000 ]; then echo "(its last 2 MB)"; fi
-    tail -c 2000000 "$log"
-  done >"$folder/logs.txt"
-  for file in summary.txt bench/tables.md bench/ratios.png; do
-    if [ -e "$work/$file" ]; then cp "$work/$file" "$folder/"; fi
+    if [ "$(wc -c <"$log")" -gt 1500000 ]; then head -c 300000 "$log" && printf '\n(...)\n'; fi
+    tail -c 1200000 "$log"
+  done >"$new/logs.txt"
+  for file in summary.txt bench/ratios.png; do
+    if [ -e "$work/$file" ]; then cp "$work/$file" "$new/"; fi
   done
-  "$python" - "$work/bench" >"$folder/bench.json" <<'EOF'
+  "$python" - "$work/bench" >"$new/bench.json" <<'EOF'
 import json, pathlib, sys
-print(json.dumps({p.stem: json.loads(p.read_text()) for p in sorted(pathlib.Path(sys.argv[1]).glob("*.json"))}, indent=1))
+found = {}
+for path in sorted(pathlib.Path(sys.argv[1]).glob("*.json")):
+    try:
+        found[path.stem] = json.loads(path.read_text())
+    except ValueError:  # half written
+        pass
+print(json.dumps(found, indent=1))
 EOF
+  mv "$new"/* "$folder/"
+}
+
+# Also while it goes on: whoever ends this may not ask first.
+(while sleep 10; do collect; done) >/dev/null 2>&1 &
+collector=$!
+finish() {
+  kill "$collector" 2>/dev/null
+  wait "$collector" 2>/dev/null
+  collect
   rm -rf "$work"
 }
-trap collect EXIT
+trap finish EXIT
 trap '[ -z "$child" ] || kill "$child"; exit 143' TERM INT
 
-about() {
-  nvidia-smi || return 1
+machine() {
+  local status=0
+  nvidia-smi || status=1
   nvcc --version
   cmake --version
-  "$python" --version
-  "$python" - <<'EOF'
+  c++ --version
+  "$python" - <<'EOF' || status=1
+import os, pathlib, platform, shutil, sys, sysconfig
 from importlib.metadata import PackageNotFoundError, version
 
 def found(name):
@@ -86,49 +125,113 @@ def found(name):
     except PackageNotFoundError:
         return "missing"
 
-names = "numpy torch pytest pytest-xdist hypothesis ml_dtypes pybind11 cupy-cuda13x jax pydantic rich typer matplotlib"
+print(sys.executable, platform.python_version(), platform.platform(), os.cpu_count(), "cores")
+names = "numpy torch pytest pytest-xdist pytest-timeout hypothesis ml_dtypes pybind11 cupy-cuda13x jax pydantic rich typer"
 print(*(f"{name} {found(name)}" for name in names.split()), sep="\n")
+print("Python.h", (pathlib.Path(sysconfig.get_path("include")) / "Python.h").exists())
+print(*(f"{name} {shutil.which(name)}" for name in ("nvcc", "ninja", "compute-sanitizer", "ncu", "cuobjdump")), sep="\n")
+print("LD_LIBRARY_PATH", os.environ.get("LD_LIBRARY_PATH"))
+import torch
+print(torch.__version__, torch.cuda.is_available() and torch.cuda.get_device_properties(0))
+print("functions of DLPack", hasattr(torch.Tensor, "__dlpack_c_exchange_api__"))
 EOF
+  ldconfig -p | grep -E 'libcuda|libcudart'
+  return "$status"
 }
 
-compile() {
-  local pybind11
+# The package is replaced in the end only: one that was there is better than none.
+build() {
+  local pybind11 architectures=${ARCHITECTURES:-}
+  if [ -z "$architectures" ]; then
+    architectures=$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader | sort -u | tr -d . | paste -sd ';')
+  fi
   pybind11=$("$python" -m pybind11 --cmakedir) || return 1
+  # Another compiler may warn of other things.
   cmake -S . -B "$build" -G Ninja -Dpybind11_DIR="$pybind11" -DPython_EXECUTABLE="$(command -v "$python")" \
-    -DBOOST_EXT_WITH_CUDA=ON -DBOOST_EXT_BASELINE_ONLY=ON -DCMAKE_CUDA_ARCHITECTURES="$architectures" &&
+    -DBOOST_EXT_WITH_CUDA=ON -DBOOST_EXT_BASELINE_ONLY=ON -DCMAKE_CUDA_ARCHITECTURES="${architectures:-native}" \
+    --compile-no-warning-as-error &&
     cmake --build "$build" --parallel "$(nproc)" &&
-    rm -rf "$build/package" && mkdir -p "$build/package" && cp -r python/boost_ext "$build/package/" &&
-    rm -f "$build"/package/boost_ext/_core*.so && cp "$build"/_core*.so "$build/package/boost_ext/" &&
-    "$python" -c 'import boost_ext, boost_ext.cuda; print(boost_ext.build_info())'
+    rm -rf "$build/package" && mkdir -p "$build/package/boost_ext" && cp "$build"/_core*.so "$build/package/boost_ext/"
 }
 
-sanitizers() { "$python" -m pytest -q -rs tests/cuda/test_every_op.py -k sanitizer; }
+# The Python files of now.
+package() {
+  find python/boost_ext -name '*.py' -o -name '*.pyi' -o -name py.typed | while read -r file; do
+    mkdir -p "$build/package/$(dirname "${file#python/}")" && cp "$file" "$build/package/${file#python/}"
+  done
+  "$python" -c 'import boost_ext, boost_ext.cuda; print(info := boost_ext.build_info()); assert info["cuda"]'
+}
 
+# pytest in processes of their own: one that hangs, crashes or has lost the card is replaced.
+pytest_with() {
+  local workers=$1 options=(-q -p no:cacheprovider --color=no)
+  shift
+  if "$python" -c 'import xdist' 2>/dev/null; then options+=(-n "$workers" --max-worker-restart 20); fi
+  if "$python" -c 'import pytest_timeout' 2>/dev/null; then options+=(--timeout 90 --timeout-method thread); fi
+  "$python" -m pytest "${options[@]}" "$@"
+}
+# The order of streams by themselves: nobody else may use the card.
+tests_gpu() { pytest_with 1 tests/cuda/test_gpu_*.py; }
+tests_cuda() { pytest_with 4 tests/cuda --ignore-glob='*test_gpu_*' -k 'not sanitizer'; }
+tests_ops() { pytest_with "$(($(nproc) < 8 ? $(nproc) : 8))" tests/ops --device cuda; }
+
+benchmarks() {
+  local name status options=(--out "$work/bench")
+  for name in ${ONLY:-}; do options+=(--only "$name"); done
+  "$python" -m benchmarks.cuda "${options[@]}" --budget $((left - 20)) && return
+  status=$?
+  if [ "$((left - SECONDS))" -lt 40 ] || [ "$status" = 2 ]; then return "$status"; fi
+  echo "Once more, for what it has not begun"
+  "$python" -m benchmarks.cuda "${options[@]}" --budget $((left - SECONDS - 20)) --resume
+  return "$status"
+}
+
+# What they find in every op, at the same time.
+sanitizers() {
+  local tool sanitizer status=0 running=()
+  sanitizer=$(command -v compute-sanitizer || command -v /usr/local/cuda/bin/compute-sanitizer)
+  if [ -z "$sanitizer" ]; then echo "compute-sanitizer is not installed" && return 1; fi
+  for tool in memcheck racecheck; do
+    PYTHONPATH=$PYTHONPATH:tests "$sanitizer" --tool "$tool" --error-exitcode 9 "$python" tests/cuda/every_op.py --short --say \
+      >"$work/$tool.log" 2>&1 &
+    running+=($!)
+  done
+  for tool in memcheck racecheck; do
+    wait "${running[0]}" || status=1
+    running=("${running[@]:1}")
+    grep -E 'SUMMARY|^ran|not supported|Error' "$work/$tool.log" | cut -c1-200 | tail -n 2
+  done
+  return "$status"
+}
+
+if ! command -v nvcc >/dev/null && [ -x /usr/local/cuda/bin/nvcc ]; then PATH=$PATH:/usr/local/cuda/bin; fi
 # The proxy of the tests calls CUDA's runtime by itself. Its folder alone: not another cuBLAS than PyTorch's.
 if ! ldconfig -p 2>/dev/null | grep -q libcudart && ! [ -e /usr/local/cuda/lib64/libcudart.so ]; then
-  toolkit=$(dirname "$(dirname "$(readlink -f "$(command -v nvcc)")")")
   mkdir -p "$work/cudart"
-  find -L "$toolkit" -maxdepth 4 -name 'libcudart.so*' -exec ln -sf {} "$work/cudart/" \;
+  for toolkit in "$(dirname "$(dirname "$(readlink -f "$(command -v nvcc || echo /usr/local/cuda/bin/nvcc)")")")" \
+    "$("$python" -c 'import nvidia; print(list(nvidia.__path__)[0])' 2>/dev/null)"; do
+    [ -d "$toolkit" ] && find -L "$toolkit" -maxdepth 4 -name 'libcudart.so*' -exec ln -sf {} "$work/cudart/" \;
+  done
   export LD_LIBRARY_PATH="${LD_LIBRARY_PATH:+$LD_LIBRARY_PATH:}$work/cudart"
 fi
 
 # Functions for `timeout`, which runs programs only.
-export -f about compile sanitizers
-export python build architectures
+export -f machine build package pytest_with tests_gpu tests_cuda tests_ops benchmarks sanitizers
+export python work build
 export PYTHONPATH="$PWD/$build/package" PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1
-quiet=(-q -p no:cacheprovider --color=no)
-workers=()
-if "$python" -c 'import xdist' 2>/dev/null; then workers=(-n "$(($(nproc) < 8 ? $(nproc) : 8))"); fi
+export XLA_PYTHON_CLIENT_PREALLOCATE=false # JAX would take three quarters of the card
 
-part machine 60 bash -c about
-if part build $((seconds / 3)) bash -c compile; then
-  tests=$((seconds * 2 / 3))
-  # By themselves: an error of the GPU fails everything after it in its process.
-  part tests_gpu $((tests - seconds / 6)) "$python" -m pytest "${quiet[@]}" tests/cuda/test_gpu_*.py
-  part tests_cuda $((tests - seconds / 9)) "$python" -m pytest "${quiet[@]}" tests/cuda --ignore-glob='*test_gpu_*' -k 'not sanitizer'
-  part tests_ops $((tests - seconds / 18)) "$python" -m pytest "${quiet[@]}" "${workers[@]}" tests/ops --device cuda
-  part sanitizers "$tests" bash -c sanitizers
-  part benchmarks $((seconds - 15)) "$python" -m benchmarks.cuda --budget $((seconds - SECONDS - 60)) --out "$work/bench"
-fi
+usable=
+for name in "${parts[@]}"; do
+  if [ "$name" != machine ] && [ "$name" != build ] && [ -z "$usable" ]; then
+    if ! package >"$work/package.log" 2>&1; then
+      say "package: FAILED" && tail -n 3 "$work/package.log" | tee -a "$work/summary.txt"
+      failures=$((failures + 1))
+      break
+    fi
+    usable=yes
+  fi
+  part "$name" bash -c "$name"
+done
 say "$failures parts failed, $SECONDS s"
 [ "$failures" = 0 ]

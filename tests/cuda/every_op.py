@@ -1,7 +1,7 @@
 """Every op once over awkward sizes and dtypes, on CUDA arrays: for compute-sanitizer, and for the emulator.
 
-``PYTHONPATH=tests python tests/cuda/every_op.py [--short]`` needs no framework. It prints which ops ran and which have
-no CUDA kernel. What is written beside an array is an error here, too: see tests/device.py."""
+``PYTHONPATH=tests python tests/cuda/every_op.py [--short] [--say]`` needs no framework. It prints which ops ran and
+which have no CUDA kernel. What is written beside an array is an error here, too: see tests/device.py."""
 
 from __future__ import annotations
 
@@ -56,12 +56,14 @@ def calls(sizes: list[int]) -> Iterator[tuple[cases.Case, str, dict[str, Any]]]:
                     yield case, f"{cases.label(case)} {size} {name}{' odd' * odd}", given
 
 
-def main(sizes: list[int]) -> None:
-    """Run all of them on what `device.install` has chosen."""
+def main(sizes: list[int], say: bool = False) -> None:
+    """Run all of them on what `device.install` has chosen, and `say` which, for whoever may be stopped."""
     ran: dict[str, int] = {}
     refused: set[str] = set()
     for case, name, given in calls(sizes):
         label = cases.label(case)
+        if say:
+            print(name, file=sys.stderr, flush=True)
         try:
             case(given)
         except RuntimeError as error:
@@ -78,4 +80,4 @@ def main(sizes: list[int]) -> None:
 
 if __name__ == "__main__":
     device.install("cuda")
-    main(SHORT if "--short" in sys.argv else SIZES)
+    main(SHORT if "--short" in sys.argv else SIZES, "--say" in sys.argv)

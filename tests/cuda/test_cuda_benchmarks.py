@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -41,6 +42,24 @@ def test_names_are_checked():
     result = benchmark("--only", "nothing")
     assert result.returncode == 2
     assert "--only must be one of unscale_and_check, global_norm, " in result.stderr
+
+
+def test_tables_of_another_machine(tmp_path):
+    row = {"case": "a case", "ours": 0.5, "peer": "PyTorch", "peer_time": 1.0, "ratio": 2.0, "goal": 1.0, "rounds": 5}
+    row |= {"ours_spread": 0.0, "peer_spread": 0.0, "error": None, "bandwidth": False, "missed": False}
+    wrong = row | {"peer": "another", "peer_time": None, "ratio": None, "error": "out of memory"}
+    about = {"date": "2026-01-02T03:04", "card": "a card", "copy_gb_per_second": 4000.4, "versions": {}, "others": 0.1}
+    results, page = tmp_path / "bench.json", tmp_path / "page.md"
+    results.write_text(json.dumps({"centralize": about | {"rows": [row, wrong]}, "bfgs_update": about | {"rows": []}}))
+    names = ("accumulate", "centralize", "bfgs_update")
+    page.write_text("".join(f"<!-- benchmark: cuda {name} -->\nold\n<!-- end -->\n" for name in names))
+    result = benchmark("--results", str(results), "--page", str(page))
+    assert result.returncode == 0, result.stderr
+    tables = page.read_text().split("<!-- end -->\n")
+    assert [table.splitlines()[1] for table in (tables[0], tables[2])] == ["old", "old"]
+    lines = tables[1].splitlines()
+    assert lines[1].startswith("2026-01-02, a card, 4000 GB/s copied; ")
+    assert lines[-2:] == ["| a case | 0.500 | PyTorch | 1.00 | 2 | 1 |", "|  | 0.500 | another | no answer | | |"]
 
 
 def test_the_page_has_a_place_for_each_table():

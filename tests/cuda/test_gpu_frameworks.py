@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from typing import Any
 
@@ -22,6 +23,7 @@ def cupy() -> Any:
 
 @pytest.fixture(scope="module")
 def jax() -> Any:
+    os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # else three quarters of the card are JAX's
     module = pytest.importorskip("jax")
     if module.default_backend() != "gpu":
         pytest.skip("JAX has no GPU")
