@@ -166,7 +166,7 @@ package() {
 pytest_with() {
   local workers=$1 options=(-q -p no:cacheprovider --color=no)
   shift
-  if "$python" -c 'import xdist' 2>/dev/null; then options+=(-n "$workers" --max-worker-restart 20); fi
+  if "$python" -c 'import xdist' 2>/dev/null; then options+=(-n "$workers" --max-worker-restart 100); fi
   if "$python" -c 'import pytest_timeout' 2>/dev/null; then options+=(--timeout 90 --timeout-method thread); fi
   "$python" -m pytest "${options[@]}" "$@"
 }
