@@ -31,7 +31,7 @@ failures=0
 child=
 
 # Parts and their shares of the time.
-declare -A share=([machine]=1 [build]=6 [tests_gpu]=3 [tests_cuda]=2 [tests_ops]=4 [benchmarks]=6 [sanitizers]=3)
+declare -A share=([machine]=2 [build]=6 [tests_gpu]=3 [tests_cuda]=2 [tests_ops]=4 [benchmarks]=6 [sanitizers]=3)
 parts=("$@")
 if [ $# = 0 ]; then parts=(machine build tests_gpu tests_cuda tests_ops benchmarks sanitizers); fi
 total=0
@@ -146,6 +146,7 @@ build() {
     architectures=$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader | sort -u | tr -d . | paste -sd ';')
   fi
   pybind11=$("$python" -m pybind11 --cmakedir) || return 1
+  (for name in torch cupy jax; do "$python" -c "import $name"; done) >/dev/null 2>&1 & # reads gigabytes, the first time
   # Another compiler may warn of other things.
   cmake -S . -B "$build" -G Ninja -Dpybind11_DIR="$pybind11" -DPython_EXECUTABLE="$(command -v "$python")" \
     -DBOOST_EXT_WITH_CUDA=ON -DBOOST_EXT_BASELINE_ONLY=ON -DCMAKE_CUDA_ARCHITECTURES="${architectures:-native}" \
