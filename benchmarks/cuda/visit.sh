@@ -165,7 +165,7 @@ package() {
 
 # pytest in processes of their own: one that hangs, crashes or has lost the card is replaced.
 pytest_with() {
-  local workers=$1 options=(-q -p no:cacheprovider --color=no)
+  local workers=$1 options=(-q --tb=short -p no:cacheprovider --color=no)
   shift
   if "$python" -c 'import xdist' 2>/dev/null; then options+=(-n "$workers" --max-worker-restart 100); fi
   if "$python" -c 'import pytest_timeout' 2>/dev/null; then options+=(--timeout 90 --timeout-method thread); fi
