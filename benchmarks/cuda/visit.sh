@@ -98,7 +98,7 @@ EOF
 }
 
 # Also while it goes on: whoever ends this may not ask first.
-(while sleep 10; do collect; done) >/dev/null 2>&1 &
+(while sleep 10 && kill -0 $$; do collect; done) >/dev/null 2>&1 &
 collector=$!
 finish() {
   kill "$collector" 2>/dev/null
