@@ -172,6 +172,8 @@ class DimReduceConfig(_Section):
     """Directory of checkpoints to build the matrix from."""
     timeout: int = Field(default=1800, ge=0)
     """Seconds that a rank waits for the matrix of another one."""
+    pca_mat_dtype: Literal["float32", "float16", "int8"] | None = None
+    """How the matrix is stored, in memory and where it is built; None: as its file is, and built in float32."""
 
     @field_validator("pca_mat_path", "weight_load_dir", mode="before")
     @classmethod
