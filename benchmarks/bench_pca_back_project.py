@@ -1,4 +1,4 @@
-"""pca_back_project: two vectors at once, k=32, n=1e7, P in float32, bfloat16 and float16."""
+"""pca_back_project: two vectors at once, k=32, n=1e7, P in float32, bfloat16, float16 and int8 codes."""
 
 from __future__ import annotations
 
@@ -29,19 +29,19 @@ def cases(quick: bool) -> Iterator[Case]:
             total[:, part] = wide @ P[:, part].astype(np.float64)
         return total
 
-    def case(name: str, P: Any, *peers: Peer, parts: int = 1) -> Case:
+    def case(name: str, P: Any, *peers: Peer, parts: int = 1, scale: Any = None, wide: Any = None) -> Case:
         into = [split(row, parts) for row in out]
 
         def ours() -> Any:
-            ops.pca_back_project(P, list(V), into)
+            ops.pca_back_project(P, list(V), into, scale=scale)
             return out
 
         return Case(
             f"pca_back_project {name}, 2 vectors, k={K} n={n:.0e}",
             ours=ours,
-            reference=lambda: [back(P)],
+            reference=lambda: [back(P if wide is None else wide())],
             peers=peers,
-            traffic=P.nbytes + out.nbytes,
+            traffic=P.nbytes + out.nbytes + (0 if scale is None else scale.nbytes),
             bandwidth_goal=0.9,
         )
 
@@ -74,3 +74,11 @@ def cases(quick: bool) -> Iterator[Case]:
             bf16_peers.append(Peer("PyTorch mm, all bf16", lambda: torch.mm(tW, tN), tolerance=5e-2))
         yield case("bf16 P", narrow, *bf16_peers)
     yield case("fp16 P", P.astype(np.float16), numpy32)
+    codes, scale = ops.quantize_projection(P)
+    numpy_of_codes = Peer("NumPy, one GEMM, fp32 P", lambda: np.matmul(V, P, product), goal=4, tolerance=2e-2)
+
+    def dequantized() -> Any:
+        return ops.dequantize_projection(codes, scale)
+
+    yield case("int8 P", codes, numpy_of_codes, scale=scale, wide=dequantized)
+    yield case("int8 P, 60 tensors", codes, numpy_of_codes, parts=60, scale=scale, wide=dequantized)

@@ -1,4 +1,4 @@
-"""pca_project: k=32, n=1e7, P in float32, bfloat16 and float16; one gradient or 60 tensors."""
+"""pca_project: k=32, n=1e7, P in float32, bfloat16, float16 and int8 codes; one gradient or 60 tensors."""
 
 from __future__ import annotations
 
@@ -25,13 +25,15 @@ def cases(quick: bool) -> Iterator[Case]:
     def product(P: Any) -> Any:
         return np.array([np.dot(row.astype(np.float64), g) for row in P])
 
-    def case(name: str, P: Any, *peers: Peer, grads: Any = g, goal: float | None = GOAL) -> Case:
+    def case(
+        name: str, P: Any, *peers: Peer, grads: Any = g, goal: float | None = GOAL, scale: Any = None, wide: Any = None
+    ) -> Case:
         return Case(
             f"pca_project {name}, k={K} n={n:.0e}",
-            ours=lambda: ops.pca_project(P, grads, out),
-            reference=lambda: product(P),
+            ours=lambda: ops.pca_project(P, grads, out, scale=scale),
+            reference=lambda: product(P if wide is None else wide()),
             peers=peers,
-            traffic=P.nbytes + g.nbytes,
+            traffic=P.nbytes + g.nbytes + (0 if scale is None else scale.nbytes),
             bandwidth_goal=goal,
             tolerance=1e-4,
             view=np.ravel,  # MindSpore's is a column
@@ -60,3 +62,11 @@ def cases(quick: bool) -> Iterator[Case]:
             bf16_peers.append(Peer("PyTorch mv, all bf16", lambda: torch.mv(tN, tG), tolerance=5e-2))
         yield case("bf16 P", narrow, *bf16_peers)
     yield case("fp16 P", P.astype(np.float16), numpy32)
+    codes, scale = ops.quantize_projection(P)
+    numpy_of_codes = Peer("NumPy with fp32 P", lambda: P @ g, goal=4, tolerance=2e-2)
+
+    def wide() -> Any:
+        return ops.dequantize_projection(codes, scale)
+
+    yield case("int8 P", codes, numpy_of_codes, scale=scale, wide=wide)
+    yield case("int8 P, 60 tensors", codes, numpy_of_codes, grads=split(g, 60), scale=scale, wide=wide)

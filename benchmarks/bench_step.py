@@ -144,11 +144,12 @@ def dim_reduce(quick: bool) -> Iterator[Case]:
     with tempfile.TemporaryDirectory() as directory:
         path = Path(directory) / "P.npy"
         np.save(path, P)
-        config = DimReduceConfig(n_components=k, pca_mat_path=str(path))
-        for label, mode, goal in (
-            ("PyNative", ms.PYNATIVE_MODE, 50.0),
-            ("graph", ms.GRAPH_MODE, 8.0),
+        for label, mode, goal, dtype in (
+            ("PyNative", ms.PYNATIVE_MODE, 50.0, None),
+            ("graph", ms.GRAPH_MODE, 8.0, None),
+            ("graph, int8 P", ms.GRAPH_MODE, 8.0, "int8"),
         ):
+            config = DimReduceConfig(n_components=k, pca_mat_path=str(path), pca_mat_dtype=dtype)
             net = Slice()
             cell = boost.BoostTrainOneStepCell(net, ms.nn.SGD(net.trainable_params(), REST), dim_reduce=config)
             ours, around = caller(ms, cell, mode, inputs)
@@ -158,7 +159,7 @@ def dim_reduce(quick: bool) -> Iterator[Case]:
                 ours,
                 lambda: np.float64(1.0),
                 (Peer(f"boost.DimReduce {label}", run, goal=goal, around=their_mode),),
-                traffic=2 * k * n * 4 + 40 * n,
+                traffic=2 * k * n * (1 if dtype == "int8" else 4) + 40 * n,
                 bandwidth_goal=0.8,
                 around=around,
             )

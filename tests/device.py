@@ -47,7 +47,8 @@ ONLY: dict[str, dict[str, str]] = {
     },
 }
 
-NOT_ON_DEVICES = {"quantize_state", "dequantize_state"}  # NumPy alone
+# NumPy alone.
+NOT_ON_DEVICES = {f"{verb}_{what}" for verb in ("quantize", "dequantize") for what in ("state", "projection")}
 # What tests call of _core themselves, and no function of boost_ext.ops does.
 INTERNAL = [name for name in dir(_core) if name.startswith(("adasum_part_", "group_"))]
 NEW_LIKE_A = {"adasum_combine", "adasum_pair"}  # `out`, where it is left out

@@ -24,6 +24,17 @@ def pca_back_project(P: Array, v: Array, like: Sequence[Array]) -> list[Array]:
     return [part.reshape(t.shape) for part, t in zip(np.split(P.T @ v, ends[:-1]), like, strict=True)]
 
 
+def quantize_projection(P: Array) -> tuple[Array, Array]:
+    starts = np.arange(0, P.shape[1], 256)
+    scale = np.maximum.reduceat(abs(P), starts, axis=1) / 127 if len(starts) else np.empty((len(P), 0))
+    each = np.repeat(scale, 256, axis=1)[:, : P.shape[1]]
+    return np.rint(P / np.where(each > 0, each, 1)), scale
+
+
+def dequantize_projection(codes: Array, scale: Array) -> Array:
+    return np.repeat(scale, 256, axis=1)[:, : codes.shape[1]] * codes
+
+
 def bfgs_update(B: Array, s: Array, y: Array, eps: float = 1e-20) -> Array:
     if not y @ s > eps:
         return B

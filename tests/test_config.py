@@ -47,6 +47,7 @@ DOCUMENTED = {
         "pca_mat_path": None,
         "weight_load_dir": None,
         "timeout": 1800,
+        "pca_mat_dtype": None,
     },
 }
 ROOT = Path(__file__).resolve().parents[1]

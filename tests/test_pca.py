@@ -295,7 +295,7 @@ def test_bad_weights_are_named(kind, message, tmp_path):
         ({"n_components": 0}, "n_components must be at least 1, got 0"),
         ({"n_components": 7}, "checkpoints must be at least n_components = 7 in number, got 6"),
         ({"chunk_elements": 0}, "chunk_elements must be at least 1, got 0"),
-        ({"dtype": "int8"}, "dtype must be float32, float16 or bfloat16, got int8"),
+        ({"dtype": "uint8"}, "dtype must be float32, float16, bfloat16 or int8, got uint8"),
         ({"checkpoints": []}, "checkpoints must hold at least one checkpoint, got none"),
         ({"parameters": []}, "parameters must hold at least one element"),
         ({"parameters": [("a", (2,)), ("a", (2,))]}, "distinct names, got twice: 'a'"),

@@ -274,7 +274,7 @@ def test_a_bad_plain_file_is_named(out, matrix):
 def test_save_refuses_what_it_cannot_vouch_for(out, matrix, tmp_path):
     for arguments, message in (
         ((matrix[0],), r"matrix must be 2-D and not empty, got \(100,\)"),
-        ((matrix.astype(np.float64),), "dtype must be float32, float16 or bfloat16, got float64"),
+        ((matrix.astype(np.float64),), "dtype must be float32, float16, bfloat16 or int8, got float64"),
         ((matrix * np.float32(np.inf),), "matrix must be finite, got nan or inf"),
     ):
         with pytest.raises(ValueError, match="save_matrix: " + message):

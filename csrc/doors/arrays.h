@@ -26,6 +26,9 @@ class Arrays {
   Arrays(const Arrays&) = delete;
   Arrays& operator=(const Arrays&) = delete;
   View one(const char* arg, pybind11::handle object) { return view(Name(arg), object); }
+  std::optional<View> one_or_none(const char* arg, pybind11::handle object) {
+    return object.is_none() ? std::nullopt : std::optional(one(arg, object));
+  }
   Views list(const char* arg, pybind11::handle object);  // one array, or a list or tuple of them
   Views list_or_none(const char* arg, pybind11::handle object) {
     return object.is_none() ? Views() : list(arg, object);

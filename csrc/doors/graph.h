@@ -18,7 +18,7 @@
 namespace boost_ext {
 
 inline DType parse(const char* op, int index, const char* dtype) {
-  for (DType t : {DType::f32, DType::f16, DType::bf16, DType::f64, DType::i32, DType::b8, DType::u8}) {
+  for (DType t : {DType::f32, DType::f16, DType::bf16, DType::f64, DType::i32, DType::b8, DType::u8, DType::i8}) {
     if (std::strcmp(dtype, name(t)) == 0) return t;
   }
   if (std::strcmp(dtype, "float") == 0) return DType::f32;

@@ -35,21 +35,27 @@ double reciprocal(float scale) { return 1.0 / static_cast<double>(scale); }
 
 void write(const View& v, float value) { *static_cast<float*>(v.data) = value; }
 
-// P, out, grads...
+// The scale of an int8 P follows it.
+Views scale_of(const View& P, Params& p) { return p.list(P.dtype == DType::i8 ? 1 : 0); }
+
+// P, its scale, out, grads...
 BOOST_EXT_GRAPH_OP(pca_project) {
-  const View P = p.take(), out = p.take();
-  pca_project(cpu_context(), P, p.list(p.left()), out);
+  const View P = p.take();
+  const Views scale = scale_of(P, p);
+  const View out = p.take();
+  pca_project(cpu_context(), P, p.list(p.left()), out, scale.empty() ? nullptr : scale.data());
 }
 
-// P, two vectors, two lists of outputs
+// P, its scale, two vectors, two lists of outputs
 BOOST_EXT_GRAPH_OP(pca_back_project) {
   const View P = p.take();
+  const Views scale = scale_of(P, p);
   const Views vectors = p.list(2);
   const int n = p.split(2);
   std::vector<Views> out;
   out.push_back(p.list(n));
   out.push_back(p.list(n));
-  pca_back_project(cpu_context(), P, vectors, out);
+  pca_back_project(cpu_context(), P, vectors, out, scale.empty() ? nullptr : scale.data());
 }
 
 // B, s, y; the output says whether it updated

@@ -26,22 +26,24 @@ using namespace boost_ext;
 
 namespace {
 
-Object py_pca_project(const Object& P, const Object& grads, const Object& out) {
+Object py_pca_project(const Object& P, const Object& grads, const Object& out, const Object& scale) {
   Arrays a("pca_project");
   const View p = a.one("P", P);
   const Views g = a.list("grads", grads);
   Object result;
+  const std::optional<View> s = a.one_or_none("scale", scale);
   const View o = a.result("out", out, DType::f32, {p.ndim == 2 ? p.rows : 1}, result);
-  without_gil([&] { pca_project(a.context(), p, g, o); });
+  without_gil([&] { pca_project(a.context(), p, g, o, s ? &*s : nullptr); });
   return result;
 }
 
-void py_pca_back_project(const Object& P, const Object& vectors, const Object& out) {
+void py_pca_back_project(const Object& P, const Object& vectors, const Object& out, const Object& scale) {
   Arrays a("pca_back_project");
   const View p = a.one("P", P);
   const Views v = a.list("vectors", vectors);
   const std::vector<Views> o = a.lists("out", out);
-  without_gil([&] { pca_back_project(a.context(), p, v, o); });
+  const std::optional<View> s = a.one_or_none("scale", scale);
+  without_gil([&] { pca_back_project(a.context(), p, v, o, s ? &*s : nullptr); });
 }
 
 Object py_bfgs_update(const Object& B, const Object& s, const Object& y, double eps, const Object& out) {
@@ -276,8 +278,9 @@ PYBIND11_MODULE(_core, m) {
     } catch (const TypeError& e) { PyErr_SetString(PyExc_TypeError, e.what()); }
   });
   m.doc() = "The native ops of boost_ext; see boost_ext.ops for their documentation.";
-  m.def("pca_project", &py_pca_project, py::arg("P"), py::arg("grads"), py::arg("out"));
-  m.def("pca_back_project", &py_pca_back_project, py::arg("P"), py::arg("vectors"), py::arg("out"));
+  m.def("pca_project", &py_pca_project, py::arg("P"), py::arg("grads"), py::arg("out"), py::arg("scale") = py::none());
+  m.def("pca_back_project", &py_pca_back_project, py::arg("P"), py::arg("vectors"), py::arg("out"),
+        py::arg("scale") = py::none());
   m.def("bfgs_update", &py_bfgs_update, py::arg("B"), py::arg("s"), py::arg("y"), py::arg("eps"),
         py::arg("out") = py::none());
   m.def("adasum_dots", &py_adasum_dots, py::arg("a"), py::arg("b"), py::arg("out") = py::none());

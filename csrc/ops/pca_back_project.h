@@ -2,27 +2,28 @@
 //
 //   out[j] = P^T . vectors[j],   j = 0 .. J-1,   split over the tensors of out[j] in list order
 //
-// P        (k, n) float32, float16 or bfloat16
+// P        (k, n) float32, float16, bfloat16, or int8 codes with a `scale`, see pca_project.h
 // vectors  J >= 1 arrays (k,), float32
 // out      J lists of tensors, n elements a list, each float32, float16 or bfloat16, written; all lists have the same
 //          sizes in the same order; none may overlap anything else
-// Sums: over the rows of P in their order, float32. n = 0 does nothing; inf and nan propagate. On CUDA one pass over P
-// serves four vectors.
+// Sums: over the rows of P in their order, float32; of codes each term is (vectors[j][r] * scale[r, i / 256]) * P[r,
+// i]. n = 0 does nothing; inf and nan propagate. On CUDA one pass over P serves four vectors.
 #pragma once
 
 #include "ops/pca_project.h"
 
 namespace boost_ext {
 
-void pca_back_project(const Context& context, const View& P, const Views& vectors, const std::vector<Views>& out);
+void pca_back_project(const Context& context, const View& P, const Views& vectors, const std::vector<Views>& out,
+                      const View* scale = nullptr);
 
 // `out` is the lists one after the other, `tensors` a list.
-BOOST_EXT_CPU_KERNEL(void, pca_back_project, const Context&, const View& P, Tensors vectors, Tensors out,
-                     std::int64_t tensors, std::int64_t n)
+BOOST_EXT_CPU_KERNEL(void, pca_back_project, const Context&, const View& P, const float* scale, Tensors vectors,
+                     Tensors out, std::int64_t tensors, std::int64_t n)
 
 BOOST_EXT_ASCEND_KERNEL(pca_back_project, const Context&, const View& P, Tensors vectors, Tensors out,
                         std::int64_t tensors, std::int64_t n)
-BOOST_EXT_CUDA_KERNEL(pca_back_project, const Context&, const View& P, Tensors vectors, Tensors out,
+BOOST_EXT_CUDA_KERNEL(pca_back_project, const Context&, const View& P, const float* scale, Tensors vectors, Tensors out,
                       std::int64_t tensors, std::int64_t n)
 
 }  // namespace boost_ext

@@ -22,6 +22,8 @@ const char* name(DType t) {
       return "bool";
     case DType::u8:
       return "uint8";
+    case DType::i8:
+      return "int8";
     case DType::other:
       break;
   }

@@ -12,11 +12,14 @@
 
 namespace boost_ext {
 
-enum class DType : std::uint8_t { f32, f16, bf16, f64, i32, b8, u8, other };
+enum class DType : std::uint8_t { f32, f16, bf16, f64, i32, b8, u8, i8, other };
 enum class Device : std::uint8_t { cpu, cuda, ascend };
 
 constexpr std::int64_t item_size(DType t) {
-  return t == DType::f64 ? 8 : t == DType::f32 || t == DType::i32 ? 4 : t == DType::b8 || t == DType::u8 ? 1 : 2;
+  return t == DType::f64                                      ? 8
+         : t == DType::f32 || t == DType::i32                 ? 4
+         : t == DType::b8 || t == DType::u8 || t == DType::i8 ? 1
+                                                              : 2;
 }
 const char* name(DType t);
 

@@ -22,13 +22,17 @@ template <int kCount, bool kWhole> BOOST_EXT_DEVICE int mine(int e) {
   return kWhole ? thread * kCount + e : e * kThreads + thread;
 }
 
-// sums[j][e] += w[r].v[j] * p[r, mine(e)]: one addition a row, in the order of the rows.
+// sums[j][e] += w[r].v[j] * p[r, mine(e)]: one addition a row, in the order of the rows. Of codes the coordinate is
+// first multiplied with the scale, and `scale` is that of mine(0) in row 0: of mine(e) it is e blocks on, or the same.
 template <class T, int kVectors, bool kWhole>
 BOOST_EXT_DEVICE void add_rows(const T* p, std::int64_t n, int rows, int count, const Weights<kVectors>* w,
+                               [[maybe_unused]] const float* scale, [[maybe_unused]] std::int64_t blocks,
                                float (&sums)[kVectors][kVector<T>]) {
+  static_assert(!kCodes<T> || (kThreads == kProjectionBlock && kProjectionBlock % kVector<T> == 0));
   constexpr int kCount = kVector<T>;
   [[maybe_unused]] constexpr int kTogether =
-      32 / (kWhole && kVectors <= 2 ? 4 : kCount * (kWhole ? 1 : 2));  // rows in flight at once
+      kCodes<T> ? (kWhole && kVectors <= 2 ? 8 / kVectors : 1)
+                : 32 / (kWhole && kVectors <= 2 ? 4 : kCount * (kWhole ? 1 : 2));  // rows in flight at once
 #pragma unroll kTogether
   for (int r = 0; r < rows; ++r, p += n) {
     const Weights<kVectors> weights = w[r];
@@ -44,10 +48,19 @@ BOOST_EXT_DEVICE void add_rows(const T* p, std::int64_t n, int rows, int count, 
         x[e] = i < count ? as_float(p[i]) : 0.0F;
       }
     }
+    if constexpr (kCodes<T>) {
 #pragma unroll
-    for (int j = 0; j < kVectors; ++j) {
+      for (int e = 0; e < kCount; ++e) {
+        const float by = kWhole || mine<kCount, false>(e) < count ? scale[r * blocks + (kWhole ? 0 : e)] : 0.0F;
 #pragma unroll
-      for (int e = 0; e < kCount; ++e) sums[j][e] += weights.v[j] * x[e];
+        for (int j = 0; j < kVectors; ++j) sums[j][e] += (weights.v[j] * by) * x[e];
+      }
+    } else {
+#pragma unroll
+      for (int j = 0; j < kVectors; ++j) {
+#pragma unroll
+        for (int e = 0; e < kCount; ++e) sums[j][e] += weights.v[j] * x[e];
+      }
     }
   }
 }
@@ -81,9 +94,12 @@ template <class T> constexpr int kColumns = kThreads * kVector<T>;  // of a bloc
 // What a block works on: `count` columns of a chunk, of tensor t from `begin` on.
 template <class T, int kVectors, bool kWhole>
 BOOST_EXT_DEVICE void add_block(const Table<1 + kVectors>& table, const Coordinates<kVectors>& vectors, std::int64_t k,
-                                std::int64_t n, int t, std::int64_t begin, int count, Weights<kVectors>* w) {
+                                std::int64_t n, int t, std::int64_t begin, int count, const Scales& scales,
+                                Weights<kVectors>* w) {
   const T* p = static_cast<const T*>(table.data[0][t]) + begin;
   const int thread = static_cast<int>(threadIdx.x);
+  const float* scale = nullptr;
+  if constexpr (kCodes<T>) scale = scales.data + (scales.column(p) + mine<kVector<T>, kWhole>(0)) / kProjectionBlock;
   float sums[kVectors][kVector<T>] = {};
   for (std::int64_t row = 0; row < k; row += kRows, p += kRows * n) {
     const int rows = static_cast<int>(k - row < kRows ? k - row : kRows);
@@ -93,7 +109,7 @@ BOOST_EXT_DEVICE void add_block(const Table<1 + kVectors>& table, const Coordina
       for (int j = 0; j < kVectors; ++j) w[thread].v[j] = vectors.v[j] != nullptr ? vectors.v[j][row + thread] : 0.0F;
     }
     __syncthreads();
-    add_rows<T, kVectors, kWhole>(p, n, rows, count, w, sums);
+    add_rows<T, kVectors, kWhole>(p, n, rows, count, w, scale + row * scales.blocks, scales.blocks, sums);
   }
 #pragma unroll
   for (int j = 0; j < kVectors; ++j) {
@@ -106,24 +122,28 @@ BOOST_EXT_DEVICE void add_block(const Table<1 + kVectors>& table, const Coordina
 
 // Lists of the table: the columns of P, then the outputs.
 template <class T, int kVectors>
-__global__ void __launch_bounds__(kThreads) add_columns(const __grid_constant__ Table<1 + kVectors> table,
-                                                        Coordinates<kVectors> vectors, std::int64_t k, std::int64_t n) {
+__global__ void __launch_bounds__(kThreads)
+    add_columns(const __grid_constant__ Table<1 + kVectors> table, Coordinates<kVectors> vectors, std::int64_t k,
+                std::int64_t n, Scales scales) {
   __shared__ Weights<kVectors> w[kRows];
   constexpr int kParts = kChunk / kColumns<T>;
   const Chunk chunk = chunk_of(table, blockIdx.x / kParts);
   const int part = static_cast<int>(blockIdx.x % kParts) * kColumns<T>;
   const int count = chunk.count - part;
   if (count <= 0) return;
-  if (count >= kColumns<T> && chunk.aligned && n % kVector<T> == 0)
-    add_block<T, kVectors, true>(table, vectors, k, n, chunk.t, chunk.begin + part, kColumns<T>, w);
+  bool whole = count >= kColumns<T> && chunk.aligned && n % kVector<T> == 0;
+  if constexpr (kCodes<T>)  // a vector lies in one block
+    whole = whole && scales.column(static_cast<const T*>(table.data[0][chunk.t])) % kVector<T> == 0;
+  if (whole)
+    add_block<T, kVectors, true>(table, vectors, k, n, chunk.t, chunk.begin + part, kColumns<T>, scales, w);
   else
-    add_block<T, kVectors, false>(table, vectors, k, n, chunk.t, chunk.begin + part, count, w);
+    add_block<T, kVectors, false>(table, vectors, k, n, chunk.t, chunk.begin + part, count, scales, w);
 }
 
 // `count` <= kVectors of the vectors, from `first` on.
 template <class T, int kVectors>
-void add_vectors(const Context& context, const View& P, Tensors columns, Tensors vectors, Tensors out,
-                 std::int64_t first, std::int64_t count, std::int64_t n) {
+void add_vectors(const Context& context, const View& P, const Scales& scales, Tensors columns, Tensors vectors,
+                 Tensors out, std::int64_t first, std::int64_t count, std::int64_t n) {
   static_assert(kRows <= kThreads);
   const std::int64_t tensors = columns.count;
   const Views nothing(static_cast<std::size_t>(tensors));
@@ -135,7 +155,7 @@ void add_vectors(const Context& context, const View& P, Tensors columns, Tensors
   };
   const auto run = [&](const Table<1 + kVectors>& table) {
     launch(context, add_columns<T, kVectors>, std::int64_t{table.blocks()} * (kChunk / kColumns<T>), kThreads, table,
-           coordinates, P.rows, n);
+           coordinates, P.rows, n, scales);
   };
   if constexpr (kVectors == 1)
     each_launch<2>({columns, list(0)}, run);
@@ -147,20 +167,21 @@ void add_vectors(const Context& context, const View& P, Tensors columns, Tensors
 
 }  // namespace
 
-void pca_back_project(const Context& context, const View& P, Tensors vectors, Tensors out, std::int64_t tensors,
-                      std::int64_t n) {
+void pca_back_project(const Context& context, const View& P, const float* scale, Tensors vectors, Tensors out,
+                      std::int64_t tensors, std::int64_t n) {
   const OnDevice device(context);
   const Views columns = columns_of(P, {out.data, tensors});
+  const Scales scales(P, scale, n);
   with_type(P.dtype, [&](auto element) {
     using T = decltype(element);
     for (std::int64_t j = 0; j < vectors.count; j += kTile) {
       const std::int64_t count = vectors.count - j < kTile ? vectors.count - j : kTile;
       if (count == 1)
-        add_vectors<T, 1>(context, P, columns, vectors, out, j, count, n);
+        add_vectors<T, 1>(context, P, scales, columns, vectors, out, j, count, n);
       else if (count == 2)
-        add_vectors<T, 2>(context, P, columns, vectors, out, j, count, n);
+        add_vectors<T, 2>(context, P, scales, columns, vectors, out, j, count, n);
       else
-        add_vectors<T, kTile>(context, P, columns, vectors, out, j, count, n);
+        add_vectors<T, kTile>(context, P, scales, columns, vectors, out, j, count, n);
     }
   });
 }

@@ -58,12 +58,76 @@ template <int kBytes, class T> BOOST_EXT_DEVICE double dot(const T* p, const flo
   return static_cast<double>(sums[0]);
 }
 
+// The same of codes from `column` on: of a vector the products add up, and are multiplied with its scale; or with two,
+// where a block ends in it.
+template <int kBytes>
+BOOST_EXT_DEVICE double dot_codes(const Code* p, const float4* g, int count, const float* scale, std::int64_t column) {
+  constexpr int kCount = kVector<Code>, kStep = kWarp * kCount, kBlock = static_cast<int>(kProjectionBlock);
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  const int start = static_cast<int>(column % kBlock);
+  scale += column / kBlock;
+  float sum = 0;
+  int i = lane * kCount;
+  g += lane;
+#pragma unroll 2
+  for (; i + kCount <= count; i += kStep, g += kStep / 4) {
+    const Vector x = load_vector<kBytes>(p + i);
+    float products[kCount];
+#pragma unroll
+    for (int e = 0; e < kCount; e += 4) {
+      const float4 y = g[e / 4 * kWarp];
+      products[e] = element<Code>(x, e) * y.x;
+      products[e + 1] = element<Code>(x, e + 1) * y.y;
+      products[e + 2] = element<Code>(x, e + 2) * y.z;
+      products[e + 3] = element<Code>(x, e + 3) * y.w;
+    }
+    const int block = (start + i) / kBlock, rest = (block + 1) * kBlock - (start + i);
+    if (rest < kCount) {
+      float next = 0;
+#pragma unroll
+      for (int e = 0; e < kCount; ++e) {
+        next += e < rest ? 0.0F : products[e];
+        products[e] = e < rest ? products[e] : 0.0F;
+      }
+      sum += scale[block + 1] * next;
+    }
+#pragma unroll
+    for (int half = kCount / 2; half > 0; half /= 2) {
+#pragma unroll
+      for (int e = 0; e < half; ++e) products[e] += products[e + half];
+    }
+    sum += scale[block] * products[0];
+  }
+  const auto* last = reinterpret_cast<const float*>(g);
+  for (int e = 0; i + e < count && e < kCount; ++e) {
+    sum += scale[(start + i + e) / kBlock] * (as_float(p[i + e]) * last[e / 4 * 4 * kWarp + e % 4]);
+  }
+  return static_cast<double>(sum);
+}
+
+template <class T>
+BOOST_EXT_DEVICE double dot_row(const T* p, const float4* g, int count, const Scales& scales, std::int64_t row,
+                                [[maybe_unused]] std::int64_t column) {
+  const unsigned offset = static_cast<unsigned>(reinterpret_cast<std::uintptr_t>(p) % kVectorBytes);
+  if constexpr (kCodes<T>) {
+    const float* scale = scales.data + row * scales.blocks;
+    return offset == 0       ? dot_codes<16>(p, g, count, scale, column)
+           : offset % 4 == 0 ? dot_codes<4>(p, g, count, scale, column)
+                             : dot_codes<1>(p, g, count, scale, column);
+  } else {
+    return offset == 0                         ? dot<16>(p, g, count)
+           : offset == 8                       ? dot<8>(p, g, count)
+           : sizeof(T) == 4 || offset % 4 == 0 ? dot<4>(p, g, count)
+                                               : dot<2>(p, g, count);
+  }
+}
+
 // Block b: kRows rows and a chunk of columns; blocks beside one another share the chunk. `parts` warps share a row, and
 // each leaves its sum in a place of its own.
 template <class T>
 __global__ void __launch_bounds__(kThreads)
     dot_blocks(const __grid_constant__ Table<2> table, std::int64_t k, std::int64_t n, int tiles, int parts,
-               double* partial, std::int64_t places) {
+               double* partial, std::int64_t places, Scales scales) {
   __shared__ float4 chunk_of_grads[kChunk / 4];
   const std::int64_t block = blockIdx.x / tiles;
   const Chunk chunk = chunk_of(table, block);
@@ -75,15 +139,12 @@ __global__ void __launch_bounds__(kThreads)
   const float4* g = chunk_of_grads + first / 4;
   const int rest = chunk.count - first;
   const int count = rest < kChunk / parts ? rest : kChunk / parts;
+  std::int64_t column = 0;
+  if constexpr (kCodes<T>) column = scales.column(columns) + first;
   const std::int64_t begin = static_cast<std::int64_t>(blockIdx.x % tiles) * kRows;
   const std::int64_t end = begin + kRows < k ? begin + kRows : k;
   for (std::int64_t row = begin + warp / parts; row < end; row += kWarps / parts) {
-    const T* p = columns + row * n + first;
-    const unsigned offset = static_cast<unsigned>(reinterpret_cast<std::uintptr_t>(p) % kVectorBytes);
-    double sum = offset == 0                         ? dot<16>(p, g, count)
-                 : offset == 8                       ? dot<8>(p, g, count)
-                 : sizeof(T) == 4 || offset % 4 == 0 ? dot<4>(p, g, count)
-                                                     : dot<2>(p, g, count);
+    double sum = dot_row(columns + row * n + first, g, count, scales, row, column);
 #pragma unroll
     for (int half = kWarp / 2; half > 0; half /= 2) sum += __shfl_down_sync(kWholeWarp, sum, half);
     if (threadIdx.x % kWarp == 0) partial[row * places + (table.block + block) * parts + part] = sum;
@@ -109,7 +170,7 @@ int warps_a_row(std::int64_t k) {
 
 }  // namespace
 
-void pca_project(const Context& context, const View& P, Tensors grads, std::int64_t n, float* out) {
+void pca_project(const Context& context, const View& P, const float* scale, Tensors grads, std::int64_t n, float* out) {
   const OnDevice device(context);
   const std::int64_t k = P.rows;
   const std::int64_t tiles = (k + kRows - 1) / kRows;
@@ -120,7 +181,7 @@ void pca_project(const Context& context, const View& P, Tensors grads, std::int6
   each_launch<2>({grads, columns}, [&](const Table<2>& table) {
     with_type(P.dtype, [&](auto element) {
       launch(context, dot_blocks<decltype(element)>, table.blocks() * tiles, kThreads, table, k, n,
-             static_cast<int>(tiles), parts, partial.get(), places);
+             static_cast<int>(tiles), parts, partial.get(), places, Scales(P, scale, n));
     });
   });
   launch(context, add_places, k, kThreads, partial.get(), places, out);

@@ -2,10 +2,13 @@
 #pragma once
 
 #include "multi_tensor.cuh"
+#include "ops/pca_project.h"
 
 namespace boost_ext::cuda {
 
 constexpr int kVectorBytes = 16;
+using Code = std::int8_t;
+template <class T> constexpr bool kCodes = sizeof(T) == 1;
 template <class T> constexpr int kVector = kVectorBytes / static_cast<int>(sizeof(T));  // elements
 
 // For each tensor its columns of P, in row 0.
@@ -20,6 +23,17 @@ inline Views columns_of(const View& P, Tensors tensors) {
   }
   return columns;
 }
+
+// What codes are multiplied with: a row of P after the other, a scale for each kProjectionBlock columns.
+struct Scales {
+  const float* data;
+  std::int64_t blocks;  // of a row
+  const Code* P;
+
+  Scales(const View& matrix, const float* scale, std::int64_t n)
+      : data(scale), blocks((n + kProjectionBlock - 1) / kProjectionBlock), P(static_cast<const Code*>(matrix.data)) {}
+  BOOST_EXT_DEVICE std::int64_t column(const Code* in_row_0) const { return in_row_0 - P; }
+};
 
 // kVector<T> elements of P, as they lie in memory.
 struct Vector {
@@ -37,6 +51,12 @@ template <int kBytes> BOOST_EXT_DEVICE Vector load_vector(const void* p) {
   } else if constexpr (kBytes == 4) {
     const auto* word = static_cast<const unsigned*>(p);
     return {{word[0], word[1], word[2], word[3]}};
+  } else if constexpr (kBytes == 1) {
+    Vector x{};
+    const auto* byte = static_cast<const unsigned char*>(p);
+#pragma unroll
+    for (int i = 0; i < kVectorBytes; ++i) x.word[i / 4] |= unsigned{byte[i]} << (8 * (i % 4));
+    return x;
   } else {
     Vector x;
     const auto* half = static_cast<const unsigned short*>(p);
@@ -51,9 +71,15 @@ BOOST_EXT_DEVICE float from_bits(unsigned half, __half) {
 }
 BOOST_EXT_DEVICE float from_bits(unsigned half, __nv_bfloat16) { return __uint_as_float(half << 16); }
 
+// Of a byte; cheaper than a conversion, and exact: 2^23 + 128 + code has the bits 0x4b0000.., then that is taken away.
+BOOST_EXT_DEVICE float from_byte(unsigned byte) { return __uint_as_float(byte ^ 0x4b000080u) - 8388736.0F; }
+BOOST_EXT_DEVICE float as_float(Code x) { return from_byte(static_cast<unsigned char>(x)); }
+
 template <class T> BOOST_EXT_DEVICE float element(const Vector& x, int i) {
   if constexpr (sizeof(T) == 4)
     return __uint_as_float(x.word[i]);
+  else if constexpr (kCodes<T>)
+    return from_byte(x.word[i / 4] >> (8 * (i % 4)) & 0xffu);
   else
     return from_bits(i % 2 ? x.word[i / 2] >> 16 : x.word[i / 2] & 0xffffu, T{});
 }
@@ -64,6 +90,8 @@ template <class Fn> void with_type(DType t, Fn fn) {
     fn(__half());
   else if (t == DType::bf16)
     fn(__nv_bfloat16());
+  else if (t == DType::i8)
+    fn(Code());
   else
     fn(0.0F);
 }

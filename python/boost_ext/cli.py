@@ -58,6 +58,7 @@ class Precision(str, Enum):
     float32 = "float32"
     float16 = "float16"
     bfloat16 = "bfloat16"
+    int8 = "int8"
 
 
 class RunName(str, Enum):

@@ -39,6 +39,7 @@ __all__ = [
 
 Mode = Literal["auto", "manual", "enable_all", "disable_all"]
 MODES: tuple[str, ...] = get_args(Mode)
+MatrixDtype = Literal["float32", "float16", "int8"]
 
 FEATURES = ("less_bn", "grad_freeze", "adasum", "grad_accumulation", "dim_reduce", "loss_scale_group")
 """What section ``boost`` switches."""
@@ -172,6 +173,8 @@ class DimReduceConfig(_Section):
     """Directory of checkpoints to build the matrix from."""
     timeout: int = Field(default=1800, ge=0)
     """Seconds that a rank waits for the matrix of another one."""
+    pca_mat_dtype: MatrixDtype | None = None
+    """How the matrix is stored, in memory and where it is built; None: as its file is, and built in float32."""
 
     @field_validator("pca_mat_path", "weight_load_dir", mode="before")
     @classmethod
@@ -259,6 +262,7 @@ def allowed(field: FieldInfo) -> str:
 
 def _type_name(field: FieldInfo) -> str:
     names: dict[Any, str] = {bool: "a bool", int: "an int", float: "a number", str | None: "a str or None"}
+    names |= {Mode: "a str", MatrixDtype | None: f"one of {list(get_args(MatrixDtype))} or None"}
     return names.get(field.annotation, "a dict")
 
 
@@ -283,8 +287,7 @@ def _problems(error: ValidationError) -> Iterator[tuple[bool, str]]:
         elif kind in _OUT_OF_RANGE or (kind == "literal_error" and isinstance(got, str)):
             yield False, f"{path}: must be {allowed(field)}, got {got!r}"
         else:
-            expected = "a str" if kind == "literal_error" else _type_name(field)
-            yield True, f"{path}: must be {expected}, got {type(got).__name__} {got!r}"
+            yield True, f"{path}: must be {_type_name(field)}, got {type(got).__name__} {got!r}"
 
 
 def _field(loc: tuple[int | str, ...]) -> FieldInfo:

@@ -20,36 +20,47 @@ __all__ = [
 ]
 
 
-def pca_project(P: Array, grads: Arrays, out: Array | None = None) -> Array:
+def pca_project(P: Array, grads: Arrays, out: Array | None = None, *, scale: Array | None = None) -> Array:
     """Project gradients onto the rows of ``P``: ``out = P @ concatenate([g.ravel() for g in grads])``.
 
     Source: dimension-reduced training, ``grad_k = pca_mat . grad`` (mindspore.boost documentation, ``dim_reduce``).
 
     Args:
-        P: ``(k, n)`` matrix.
+        P: ``(k, n)`` matrix; or int8 codes, of which ``scale[r, i // 256] * P[r, i]`` is the element.
         grads: tensors with n elements together, in the order of P's columns.
         out: ``(k,)`` float32; a new NumPy array if None, or of arrays on a device one like that there.
+        scale: with an int8 ``P`` only: ``(k, ceil(n / 256))`` float32, see :func:`quantize_projection`.
 
     Returns:
-        ``out``. Sums run in float32 lanes over blocks of 4096 elements, and over the blocks in float64.
+        ``out``. Sums run in float32 lanes over blocks of 4096 elements, and over the blocks in float64. Codes that
+        share a scale are summed up first and multiplied with it then.
+
+    Raises:
+        RuntimeError: also for an int8 ``P`` on Ascend.
     """
-    return _core.pca_project(P, grads, out)
+    return _core.pca_project(P, grads, out, scale)
 
 
-def pca_back_project(P: Array, vectors: Sequence[Array], out: Sequence[Arrays]) -> Sequence[Arrays]:
+def pca_back_project(
+    P: Array, vectors: Sequence[Array], out: Sequence[Arrays], *, scale: Array | None = None
+) -> Sequence[Arrays]:
     """Map coordinates back to tensors, for several vectors in one pass over ``P``.
 
     ``out[j] = P.T @ vectors[j]``, split over the tensors of ``out[j]`` in order.
 
     Args:
-        P: ``(k, n)`` matrix.
+        P: ``(k, n)`` matrix, or int8 codes as in :func:`pca_project`.
         vectors: J arrays ``(k,)`` of float32.
         out: J lists of writable tensors in the parameters' shapes, n elements a list; all lists have the same sizes.
+        scale: with an int8 ``P`` only, as in :func:`pca_project`.
 
     Returns:
         ``out``.
+
+    Raises:
+        RuntimeError: also for an int8 ``P`` on Ascend.
     """
-    _core.pca_back_project(P, vectors, out)
+    _core.pca_back_project(P, vectors, out, scale)
     return out
 
 

@@ -31,6 +31,7 @@ from boost_ext.lars import lars_ratios
 from boost_ext.optimizer_ops import *  # noqa: F403
 from boost_ext.optimizer_ops import __all__ as _STEPS
 from boost_ext.optimizer_state import dequantize_state, quantize_state
+from boost_ext.projection_codes import dequantize_projection, quantize_projection
 
 __all__ = [
     "FiniteReport",
@@ -42,10 +43,12 @@ __all__ = [
     "adasum_pair",
     "centralize",
     "clip_by_global_norm",
+    "dequantize_projection",
     "dequantize_state",
     "global_norm",
     "lars_ratios",
     "loss_scale_update",
+    "quantize_projection",
     "quantize_state",
     "unscale_and_check",
     *_CURVATURE,

@@ -36,10 +36,11 @@ from .pca_checkpoints import (
     parameter_layout,
     weight_pieces,
 )
-from .pca_load import load_matrix, open_matrix, stored_matrix
-from .pca_save import MatrixWriter, save_matrix, source_record, storage_dtype
+from .pca_load import load_matrix, open_stored, stored_matrix
+from .pca_save import MatrixWriter, as_stored, save_matrix, scales_of, source_record, storage_dtype
+from .projection_codes import PROJECTION_BLOCK, QuantizedMatrix
 
-__all__ = ["find_checkpoints", "load_matrix", "pca_matrix", "save_matrix"]
+__all__ = ["QuantizedMatrix", "find_checkpoints", "load_matrix", "pca_matrix", "save_matrix"]
 
 _CHUNK = 1 << 15  # columns: 40 checkpoints of them are 10 MB in float64
 _EPS = float(np.finfo(np.float64).eps)
@@ -60,7 +61,7 @@ def pca_matrix(
     reader: Reader | None = None,
     progress: bool | None = None,
     scratch_dir: str | os.PathLike[str] | None = None,
-) -> Array:
+) -> Array | QuantizedMatrix:
     """Compute the first `n_components` principal components of `checkpoints`.
 
     The rows are orthonormal (to about 1e-6 in float32) and sorted by falling variance. A row's
@@ -77,14 +78,15 @@ def pca_matrix(
         n_components: k, at least 1.
         path: if given, P is written there (.npy with a sidecar, see `save_matrix`), and a valid
             matrix of the same checkpoints, parameters, k and dtype found there is reused.
-        dtype: of P: float32, float16, or bfloat16 if `ml_dtypes` is installed.
+        dtype: of P: float32, float16, int8 (codes and scales, `boost_ext.ops.quantize_projection`), or
+            bfloat16 if `ml_dtypes` is installed.
         chunk_elements: columns in memory at a time.
         reader: reads files that are neither .npz nor .safetensors: path → mapping.
         progress: show a bar on stderr (needs `rich`); None shows it on a terminal only.
         scratch_dir: for 4·c·n bytes of temporary file; beside `path`, else the system's.
 
     Returns:
-        (k, n) array; with `path`, mapped read-only from the file.
+        (k, n) array, or a `QuantizedMatrix` for int8; with `path`, mapped read-only from the file.
 
     Raises:
         ValueError: no checkpoint, fewer than k, duplicates, a missing parameter, a wrong shape or
@@ -100,6 +102,8 @@ def pca_matrix(
     if width < 1:
         raise ValueError(f"{op}: chunk_elements must be at least 1, got {width}")
     out_dtype = storage_dtype(op, dtype)
+    if out_dtype == np.int8:
+        width = -(-width // PROJECTION_BLOCK) * PROJECTION_BLOCK  # a chunk is whole blocks
     layout = parameter_layout(op, parameters)
     sources = checkpoint_list(op, checkpoints)
     if len(sources) < k:
@@ -119,14 +123,16 @@ def pca_matrix(
         chunks = _Chunks(scratch, len(sources), n, width)
         weights = _components(op, chunks, k, stage)
         if target is None:
-            result = np.empty((k, n), out_dtype)
+            result, scale = np.empty((k, n), out_dtype), np.empty((k, -(-n // PROJECTION_BLOCK)), np.float32)
             for start, chunk in _project(chunks, weights, stage):
-                result[:, start : start + chunk.shape[1]] = chunk
-            return result
+                result[:, start : start + chunk.shape[1]], scales = as_stored(chunk, out_dtype)
+                if scales is not None:
+                    scale[:, scales_of(start, chunk.shape[1])] = scales
+            return QuantizedMatrix(result, scale) if out_dtype == np.int8 else result
         with MatrixWriter.open(target, (k, n), out_dtype, source) as writer:
             for start, chunk in _project(chunks, weights, stage):
-                writer.write(start, chunk.astype(out_dtype))
-    return open_matrix(target).view(out_dtype)
+                writer.write(start, *as_stored(chunk, out_dtype))
+    return open_stored(target, out_dtype)
 
 
 class _Chunks:

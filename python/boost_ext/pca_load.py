@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 
 from .pca_checkpoints import Array, Checkpoint, Parameters, parameter_layout
-from .pca_save import BLOCK, FORMAT, THREADS, VERSION, sidecar_path, source_record, storage_dtype
+from .pca_save import BLOCK, FORMAT, THREADS, VERSION, scale_path, sidecar_path, source_record, storage_dtype
+from .projection_codes import PROJECTION_BLOCK, QuantizedMatrix
 
 _npy: Any = np.lib.format  # NumPy 1.26 has no types for it
 
@@ -30,7 +31,8 @@ def load_matrix(
     parameters: Parameters | None = None,
     checkpoints: Sequence[Checkpoint] | None = None,
     rows: tuple[int, int] | None = None,
-) -> Array:
+    dtype: object | None = None,
+) -> Array | QuantizedMatrix:
     """Load a PCA matrix, mapped read-only from the file, after checking all of it.
 
     A matrix with a sidecar must match its checksums; a plain .npy of the user's is checked for
@@ -46,9 +48,11 @@ def load_matrix(
             from other checkpoints is waited out, as one that is not there yet.
         rows: (first, last + 1) of the rows to read and check, for a rank that holds no others;
             they may be none. None: all.
+        dtype: if given, the sidecar must name the same one, as with `parameters`. Nothing is converted.
 
     Returns:
-        (n_components, n_elements) array, or as many rows as asked for, float32, float16 or bfloat16.
+        (n_components, n_elements) array, or as many rows as asked for, float32, float16 or bfloat16; of a file of int8
+        codes a `QuantizedMatrix`.
 
     Raises:
         FileNotFoundError: no such file, and `timeout` is 0. TimeoutError: none in time.
@@ -59,6 +63,8 @@ def load_matrix(
         raise ValueError(f"load_matrix: n_components must be at least 1, got {n_components}")
     layout = None if parameters is None else parameter_layout("load_matrix", parameters)
     source = source_record("load_matrix", layout, checkpoints)
+    if dtype is not None:
+        source["dtype"] = storage_dtype("load_matrix", dtype).name
     deadline = time.monotonic() + timeout
     pause = _POLL[0]
     while True:
@@ -91,7 +97,7 @@ def load_matrix(
 
 def stored_matrix(
     op: str, path: Path, shape: tuple[int, int], dtype: np.dtype[Any], source: dict[str, Any]
-) -> Array | None:
+) -> Array | QuantizedMatrix | None:
     """Return the valid matrix at `path` made from `source`, None if there is none to reuse."""
     if not path.exists():
         return None
@@ -120,13 +126,19 @@ def _identity(path: Path) -> list[tuple[int, int, int] | None]:
             return None
         return stat.st_ino, stat.st_mtime_ns, stat.st_size
 
-    return [of(path), of(sidecar_path(path))]
+    return [of(path), of(sidecar_path(path)), of(scale_path(path))]
 
 
 def open_matrix(path: Path) -> Array:
     """Map the .npy at `path` read-only; reads its header alone and has no way to unpickle."""
     mapped: Array = _npy.open_memmap(path, mode="r")
     return mapped
+
+
+def open_stored(path: Path, dtype: np.dtype[Any]) -> Array | QuantizedMatrix:
+    """Map the matrix that has just been written to `path`, unchecked."""
+    matrix = open_matrix(path).view(dtype)
+    return QuantizedMatrix(matrix, open_matrix(scale_path(path))) if dtype == np.int8 else matrix
 
 
 def _read_sidecar(op: str, path: Path) -> dict[str, Any] | None:
@@ -160,7 +172,7 @@ def _mismatch(path: Path, sidecar: dict[str, Any] | None, source: dict[str, Any]
 
 def _checked(
     path: Path, sidecar: dict[str, Any] | None, n_components: int, n_elements: int, rows: tuple[int, int] | None = None
-) -> Array:
+) -> Array | QuantizedMatrix:
     try:
         matrix = open_matrix(path)
     except FileNotFoundError:
@@ -181,8 +193,11 @@ def _checked(
     first, end = rows or (0, n_components)
     if sidecar is not None:
         checked = slice(first, end) if rows else slice(0, len(matrix))
-        _check_rows(path, matrix[checked], sidecar["checksum"]["rows"], checked.start)
-        return matrix[first:end]
+        scale = _scales(path, matrix.shape) if matrix.dtype == np.int8 else None
+        _check_rows(
+            path, matrix[checked], None if scale is None else scale[checked], sidecar["checksum"]["rows"], checked.start
+        )
+        return matrix[first:end] if scale is None else QuantizedMatrix(matrix, scale).rows(first, end)
     matrix = matrix[first:end]
     if dtype.name == "float64" or not matrix.flags.c_contiguous:
         with np.errstate(over="ignore"):  # what overflows to inf is refused just below
@@ -195,12 +210,29 @@ def _checked(
     return matrix
 
 
-def _check_rows(path: Path, matrix: Array, expected: Sequence[str], first: int) -> None:
-    def digest(row: Array) -> str:
-        return hashlib.blake2b(row.view(np.uint8).data, digest_size=16).hexdigest()
+def _scales(path: Path, shape: tuple[int, ...]) -> Array:
+    file = scale_path(path)
+    try:
+        scale = open_matrix(file)
+    except FileNotFoundError as error:
+        raise ValueError(f"load_matrix: {file} must hold the scales of {path}, got no such file") from error
+    except (ValueError, EOFError, OSError) as error:
+        raise ValueError(f"load_matrix: {file} must be a complete .npy array, got: {error}") from error
+    expected = shape[0], -(-shape[1] // PROJECTION_BLOCK)
+    if scale.shape != expected or scale.dtype != np.float32:
+        raise ValueError(f"load_matrix: {file} must hold float32 {expected}, got {scale.dtype} {scale.shape}")
+    return scale
+
+
+def _check_rows(path: Path, matrix: Array, scale: Array | None, expected: Sequence[str], first: int) -> None:
+    def digest(index: int) -> str:
+        digest = hashlib.blake2b(matrix[index].view(np.uint8).data, digest_size=16)
+        if scale is not None:
+            digest.update(scale[index].view(np.uint8).data)
+        return digest.hexdigest()
 
     with ThreadPoolExecutor(THREADS) as pool:
-        for index, got in enumerate(pool.map(digest, matrix), first):
+        for index, got in enumerate(pool.map(digest, range(len(matrix))), first):
             if got != expected[index]:
                 raise ValueError(
                     f"load_matrix: {path} must match the checksum {expected[index]} of row "

@@ -2,8 +2,10 @@
 
 The sidecar `<path>.json` holds format and version, shape, dtype, one BLAKE2b checksum a row
 (rows are written in column chunks, so each row hashes as it streams by), the parameters' names
-and shapes, and the fingerprint of the checkpoints. Both files are written beside their target,
-synced and renamed: first the sidecar, the matrix last, so a matrix that is there is complete.
+and shapes, and the fingerprint of the checkpoints. Of int8 codes the scales are a second .npy,
+`<path>.scale.npy`, and the checksum of a row covers its codes and then its scales. All files are
+written beside their target, synced and renamed: the matrix last, so a matrix that is there is
+complete.
 """
 
 from __future__ import annotations
@@ -30,6 +32,7 @@ from .pca_checkpoints import (
     fingerprint,
     parameter_layout,
 )
+from .projection_codes import PROJECTION_BLOCK, QuantizedMatrix, quantize_projection
 
 _npy: Any = np.lib.format  # NumPy 1.26 has no types for it
 
@@ -41,7 +44,7 @@ THREADS = min(8, os.cpu_count() or 1)  # hashing and writing release the GIL
 
 def save_matrix(
     path: str | os.PathLike[str],
-    matrix: Array,
+    matrix: Array | QuantizedMatrix,
     *,
     parameters: Parameters | None = None,
     checkpoints: Sequence[Checkpoint] | None = None,
@@ -50,7 +53,7 @@ def save_matrix(
 
     Args:
         path: target; an existing matrix is replaced. Its directory must exist.
-        matrix: (k, n), float32, float16 or bfloat16 (`ml_dtypes`).
+        matrix: (k, n), float32, float16 or bfloat16 (`ml_dtypes`), or int8 codes with their scales.
         parameters: names and shapes behind the n columns, recorded in the sidecar.
         checkpoints: what the matrix was made from, recorded as a fingerprint; needs `parameters`.
 
@@ -58,9 +61,12 @@ def save_matrix(
         ValueError: wrong rank or dtype, values not finite, or `parameters` that do not add up to n.
         OSError: the disk; what was at `path` before is still there then.
     """
-    if matrix.ndim != 2 or not matrix.size:
+    if len(matrix.shape) != 2 or 0 in matrix.shape:
         raise ValueError(f"save_matrix: matrix must be 2-D and not empty, got {matrix.shape}")
     storage_dtype("save_matrix", matrix.dtype)
+    values, scale = (matrix.codes, matrix.scale) if isinstance(matrix, QuantizedMatrix) else (matrix, None)
+    if values.dtype == np.int8 and scale is None:
+        raise ValueError("save_matrix: matrix must be a QuantizedMatrix to hold int8 codes, got an array alone")
     layout = None if parameters is None else parameter_layout("save_matrix", parameters)
     if layout is not None and sum(p.size for p in layout) != matrix.shape[1]:
         raise ValueError(
@@ -70,23 +76,34 @@ def save_matrix(
     with MatrixWriter.open(Path(path), matrix.shape, matrix.dtype, source) as writer:
         for start in range(0, matrix.shape[1], BLOCK):
             # A copy, since the caller may change the matrix while the thread still writes.
-            block = np.array(matrix[:, start : start + BLOCK], order="C")
-            if not np.isfinite(block).all():
+            block = np.array(values[:, start : start + BLOCK], order="C")
+            scales = None if scale is None else scale[:, scales_of(start, block.shape[1])]
+            if not np.isfinite(block if scales is None else scales).all():
                 raise ValueError("save_matrix: matrix must be finite, got nan or inf")
-            writer.write(start, block)
+            writer.write(start, block, scales)
 
 
 def storage_dtype(op: str, dtype: object) -> np.dtype[Any]:
-    """Turn "float32", "float16", "bfloat16" or such a dtype into a dtype, or raise ValueError."""
+    """Turn "float32", "float16", "bfloat16", "int8" or such a dtype into a dtype, or raise ValueError."""
     if str(dtype) == "bfloat16":
         try:
             half: np.dtype[Any] = np.dtype(importlib.import_module("ml_dtypes").bfloat16)
         except ImportError as error:
             raise ValueError(f"{op}: dtype bfloat16 needs the package ml_dtypes: pip install ml_dtypes") from error
         return half
-    if str(dtype) not in ("float32", "float16"):
-        raise ValueError(f"{op}: dtype must be float32, float16 or bfloat16, got {dtype}")
+    if str(dtype) not in ("float32", "float16", "int8"):
+        raise ValueError(f"{op}: dtype must be float32, float16, bfloat16 or int8, got {dtype}")
     return np.dtype(str(dtype))
+
+
+def as_stored(chunk: Array, dtype: np.dtype[Any]) -> tuple[Array, Array | None]:
+    """Columns of a matrix in the dtype it is stored in, and of int8 their scales."""
+    return quantize_projection(chunk) if dtype == np.int8 else (chunk.astype(dtype), None)
+
+
+def scales_of(start: int, width: int) -> slice:
+    """Return which scales of a row belong to `width` columns from `start`, the first one of a block."""
+    return slice(start // PROJECTION_BLOCK, -(-(start + width) // PROJECTION_BLOCK))
 
 
 def source_record(
@@ -117,6 +134,8 @@ class MatrixWriter:
         }
         _npy.write_array_header_1_0(file, header)
         self._begin = file.tell()
+        blocks = -(-shape[1] // PROJECTION_BLOCK)
+        self.scale = np.zeros((shape[0], blocks), np.float32) if dtype == np.int8 else None
         self._hashes = [hashlib.blake2b(digest_size=16) for _ in range(shape[0])]
         self._pool = ThreadPoolExecutor(THREADS)
         self._pending: list[Future[Any]] = []
@@ -128,7 +147,7 @@ class MatrixWriter:
     ) -> Iterator[MatrixWriter]:
         """Write through a temporary file beside `path`; without an exception, rename it there."""
         temporary = path.with_name(f".{path.name}.{secrets.token_hex(6)}.tmp")
-        note = temporary.with_suffix(".json")
+        note, scales = temporary.with_suffix(".json"), temporary.with_suffix(".scale.npy")
         try:
             # Plain writes, not a memory map: a full disk is an OSError there, a SIGBUS in a map.
             with open(temporary, "xb") as file:
@@ -137,6 +156,12 @@ class MatrixWriter:
                     yield writer
                     writer.wait()
                 _sync(file)
+            if writer.scale is not None:
+                for digest, row in zip(writer._hashes, writer.scale, strict=True):
+                    digest.update(row.view(np.uint8).data)
+                with open(scales, "xb") as file:
+                    np.save(file, writer.scale, allow_pickle=False)
+                    _sync(file)
             with open(note, "x", encoding="utf-8") as text:
                 json.dump(
                     {
@@ -156,18 +181,26 @@ class MatrixWriter:
                 _sync(text)
             # An older matrix goes first, lest it stand beside the new sidecar for a moment.
             path.unlink(missing_ok=True)
+            scale_path(path).unlink(missing_ok=True)
             os.replace(note, sidecar_path(path))
+            if writer.scale is not None:
+                os.replace(scales, scale_path(path))
             os.replace(temporary, path)
         finally:
             temporary.unlink(missing_ok=True)
             note.unlink(missing_ok=True)
+            scales.unlink(missing_ok=True)
 
-    def write(self, start: int, chunk: Array) -> None:
+    def write(self, start: int, chunk: Array, scale: Array | None = None) -> None:
         """Put `chunk`, a C-ordered (k, w) array of the matrix's dtype, at columns start…
+
+        `scale` are those of int8 codes, which begin where a block does.
 
         It is written in the background, so it must not change any more. Chunks come in order.
         """
         self.wait()
+        if self.scale is not None and scale is not None:
+            self.scale[:, scales_of(start, chunk.shape[1])] = scale
         rows = [row.view(np.uint8).data for row in chunk]
         self._pending = [self._pool.submit(self._put, start, rows)]
         for digest, row in zip(self._hashes, rows, strict=True):
@@ -193,3 +226,8 @@ def _sync(file: Any) -> None:
 def sidecar_path(path: Path) -> Path:
     """Return where the sidecar of the matrix at `path` is."""
     return path.with_name(path.name + ".json")
+
+
+def scale_path(path: Path) -> Path:
+    """Return where the scales of the matrix at `path` are, if it holds int8 codes."""
+    return path.with_name(path.name + ".scale.npy")

@@ -75,13 +75,15 @@ def test_project_gives_the_same_bits_wherever_P_lies(rng, dtype, size):
         assert_same_bits(cuda("pca_project")(P, grad), expected)
 
 
-def check_back_project(rng: np.random.Generator, P: np.ndarray, sizes: list[int], count: int) -> None:
+def check_back_project(
+    rng: np.random.Generator, P: np.ndarray, scale: np.ndarray | None = None, *, sizes: list[int], count: int
+) -> None:
     vectors = [normal(rng, len(P)) for _ in range(count)]
     kinds = list(FLOATS.values())
     out = [[np.full(s, np.nan, kinds[(i + j) % 3]) for i, s in enumerate(sizes)] for j in range(count)]
     expected = copies(out)
-    cpu("pca_back_project")(P, vectors, expected)
-    assert cuda("pca_back_project")(P, vectors, out) is out
+    cpu("pca_back_project")(P, vectors, expected, scale=scale)
+    assert cuda("pca_back_project")(P, vectors, out, scale=scale) is out
     for actual, e in zip(out, expected, strict=True):
         assert_all_same_bits(actual, e)
 
@@ -91,14 +93,43 @@ def check_back_project(rng: np.random.Generator, P: np.ndarray, sizes: list[int]
 @pytest.mark.parametrize("last", [2000, 2001])  # of even and odd rows
 def test_back_project_gives_the_cpus_bits(rng, dtype, count, last):
     sizes = [4096, 0, 1, 7, 1024, last]
-    check_back_project(rng, normal(rng, (5, sum(sizes)), dtype), sizes, count)
+    check_back_project(rng, normal(rng, (5, sum(sizes)), dtype), sizes=sizes, count=count)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_back_project_any_number_of_rows(rng, dtype):
     """The coordinates of 256 rows at a time lie in shared memory."""
     for rows in (255, 256, 257, 520):
-        check_back_project(rng, normal(rng, (rows, 2048), dtype), [2048], 2)
+        check_back_project(rng, normal(rng, (rows, 2048), dtype), sizes=[2048], count=2)
+
+
+def codes_of(rng: np.random.Generator, rows: int, size: int) -> tuple[np.ndarray, np.ndarray]:
+    return rng.integers(-127, 128, (rows, size), np.int8), normal(rng, (rows, -(-size // 256)))
+
+
+@pytest.mark.parametrize("size", [4096, 4100, 9001])  # whose rows begin at 16, 4 and 1 bytes
+def test_project_codes_gives_the_same_bits_wherever_they_lie(rng, size):
+    memory = np.empty(9 * size + 32, np.int8)
+    memory = memory[-memory.ctypes.data % 16 :]
+    for rows in (3, 9):
+        values, scale = codes_of(rng, rows, size)
+        grads = [normal(rng, s) for s in (21, size - 24, 3)]
+        expected = cuda("pca_project")(values, grads, scale=scale)
+        for offset in (1, 2, 4, 8, 12):
+            P = memory[offset : offset + rows * size].reshape(rows, size)
+            P[...] = values
+            assert_same_bits(cuda("pca_project")(P, grads, scale=scale), expected)
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 5])
+@pytest.mark.parametrize("sizes", [[4096, 4096], [8192, 16, 4096], [5, 4096, 0, 250, 4097, 1]])
+def test_back_project_codes_gives_the_cpus_bits(rng, count, sizes):
+    check_back_project(rng, *codes_of(rng, 5, sum(sizes)), sizes=sizes, count=count)
+
+
+def test_back_project_codes_of_any_number_of_rows(rng):
+    for rows in (255, 256, 257):
+        check_back_project(rng, *codes_of(rng, rows, 4096 + 7), sizes=[4096, 7], count=2)
 
 
 def test_project_makes_an_array_on_the_device():

@@ -244,10 +244,10 @@ def matrix(path: Path, k: int) -> Path:
     return path
 
 
-def dim_reduce(k: int, scale: float | None = None, compile: str = "step", lr: float = 0.6) -> Arrays:
+def dim_reduce(k: int, scale: float | None = None, compile: str = "step", lr: float = 0.6, **stored: str) -> Arrays:
     net = Net()
     path = matrix(World.out / f"P{k}.npy", k)
-    config = DimReduceConfig(n_components=k, pca_mat_path=str(path), alpha=0.05, timeout=30)
+    config = DimReduceConfig(n_components=k, pca_mat_path=str(path), alpha=0.05, timeout=30, **stored)
     optimizer = nn.Momentum(net.trainable_params(), lr, 0.5)
     make, sens = boost.BoostTrainOneStepCell, 1.0
     if scale is not None:
@@ -271,7 +271,8 @@ def dim_reduce_5() -> Arrays:
 
 @case
 def dim_reduce_2_scaled() -> Arrays:
-    return dim_reduce(2, 1024.0)
+    """With a loss scale, and each rank's row as int8 codes; of three ranks one has none."""
+    return dim_reduce(2, 1024.0, pca_mat_dtype="int8")
 
 
 @case

@@ -100,6 +100,13 @@ void test_projections() {
   CHECK(a.status == 0 && equal(x, {1, 10}) && equal(y, {2}) && equal(p, {0, 1}) && equal(q, {0}));
   CHECK(call(boost_ext_pca_back_project, {&P, &v, &w, &x, &y, &p}).status == kRefused);
   CHECK(call(boost_ext_pca_back_project, {&P, &v, &w}).status == kRefused);
+
+  const Array codes = numbers({10, 0, 20, 0, 10, 0}, DType::i8, 2), scale = numbers({0.5, 2}, DType::f32, 2);
+  a = call(boost_ext_pca_project, {&codes, &scale, &out, &g, &h});
+  CHECK(a.status == 0 && equal(out, {35, 40}));
+  CHECK(call(boost_ext_pca_project, {&codes, &out, &g, &h}).status == kRefused);
+  a = call(boost_ext_pca_back_project, {&codes, &scale, &v, &w, &x, &y, &p, &q});
+  CHECK(a.status == 0 && equal(x, {5, 200}) && equal(y, {10}) && equal(p, {0, 20}) && equal(q, {0}));
 }
 
 void test_gradients() {

@@ -67,6 +67,42 @@ void test_pca(const Context& context, DType dtype, std::int64_t n, std::mt19937&
   CHECK(right);
 }
 
+// Two tensors, of which the second begins anywhere in a block of columns.
+void test_codes(const Context& context, std::int64_t n, std::mt19937& random) {
+  const std::int64_t blocks = (n + kProjectionBlock - 1) / kProjectionBlock, first = n / 3;
+  Array P(DType::i8, kRows * n, kRows), scale(DType::f32, kRows * blocks, kRows), out(DType::f32, kRows);
+  Array g(DType::f32, first), h(DType::f16, n - first), x(DType::f32, first), y(DType::f32, n - first);
+  for (std::int64_t i = 0; i < P.size(); ++i) P.set(i, static_cast<int>(random() % 255) - 127);
+  scale.fill(random);
+  g.fill(random);
+  h.fill(random);
+  const View scales = scale.view();
+  const auto element = [&](std::int64_t r, std::int64_t i) {
+    return scale.get(r * blocks + i / kProjectionBlock) * P.get(r * n + i);
+  };
+  pca_project(context, P.view(), {g.view(), h.view()}, out.view(), &scales);
+  std::vector<double> image(static_cast<std::size_t>(n)), size(image);
+  for (std::int64_t r = 0; r < kRows; ++r) {
+    double sum = 0, magnitude = 0;
+    for (std::int64_t i = 0; i < n; ++i) {
+      const double term = element(r, i) * (i < first ? g.get(i) : h.get(i - first));
+      sum += term;
+      magnitude += std::fabs(term);
+      image[static_cast<std::size_t>(i)] += element(r, i) * static_cast<double>(r + 1);
+      size[static_cast<std::size_t>(i)] += std::fabs(element(r, i)) * static_cast<double>(r + 1);
+    }
+    CHECK(close(out, r, sum, magnitude));
+    out.set(r, static_cast<double>(r + 1));
+  }
+  pca_back_project(context, P.view(), {out.view()}, {{x.view(), y.view()}}, &scales);
+  bool right = true;
+  for (std::int64_t i = 0; i < n; ++i) {
+    const auto at = static_cast<std::size_t>(i);
+    right = right && (i < first ? close(x, i, image[at], size[at]) : close(y, i - first, image[at], size[at]));
+  }
+  CHECK(right);
+}
+
 void test_adasum(const Context& context, DType dtype, std::int64_t n, std::mt19937& random) {
   Array a(dtype, n), b(dtype, n), out(dtype, n), again(dtype, n), dots(DType::f64, 3);
   a.fill(random);
@@ -248,6 +284,7 @@ void test_refusals() {
 
 void test_elements(const Context& context) {
   std::mt19937 random(7);
+  for (std::int64_t n : kSizes) test_codes(context, n, random);
   for (DType dtype : kFloats) {
     for (std::int64_t n : kSizes) {
       test_pca(context, dtype, n, random);

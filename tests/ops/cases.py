@@ -11,6 +11,7 @@ import numpy as np
 from boost_ext import ops
 
 ANY_FLOAT = "float32, float16 or bfloat16"
+MATRIX = "float32, float16, bfloat16 or int8"
 N = 24
 K = 3
 
@@ -41,6 +42,10 @@ def f32(rng: np.random.Generator, *shape: int) -> np.ndarray:
     return rng.standard_normal(shape).astype(np.float32)
 
 
+def codes(rng: np.random.Generator, *shape: int) -> np.ndarray:
+    return rng.integers(-127, 128, shape, np.int8)
+
+
 def lists(rng: np.random.Generator, *names: str) -> dict[str, list[np.ndarray]]:
     return {n: [f32(rng, N), f32(rng, 2, N)] for n in names}
 
@@ -63,6 +68,7 @@ def step(op: str, *state: str, **settings: Any) -> Case:
     )
 
 
+CODES = fixed(MATRIX)  # of one byte: without alignment and byte order
 READ, WRITTEN = Argument(), Argument(written=True)
 READ32, WRITTEN32 = Argument("float32"), Argument("float32", written=True)
 RATES = {"gamma": 0.9, "alpha": 0.1, "rho": 0.5}
@@ -71,7 +77,12 @@ CASES = [
     Case(
         "pca_project",
         lambda r: {"P": f32(r, K, 3 * N), **lists(r, "grads"), "out": f32(r, K)},
-        {"P": Argument(alone=True), "grads": READ, "out": fixed("float32", True)},
+        {"P": fixed(MATRIX), "grads": READ, "out": fixed("float32", True)},
+    ),
+    Case(
+        "pca_project",
+        lambda r: {"P": codes(r, K, 3 * N), "scale": f32(r, K, 1), **lists(r, "grads"), "out": f32(r, K)},
+        {"P": CODES, "scale": fixed("float32"), "grads": READ, "out": fixed("float32", True)},
     ),
     Case(
         "pca_back_project",
@@ -80,7 +91,17 @@ CASES = [
             "vectors": [f32(r, K), f32(r, K)],
             "out": list(lists(r, "first", "second").values()),
         },
-        {"P": Argument(alone=True), "vectors": READ32, "out": WRITTEN},
+        {"P": fixed(MATRIX), "vectors": READ32, "out": WRITTEN},
+    ),
+    Case(
+        "pca_back_project",
+        lambda r: {
+            "P": codes(r, K, 3 * N),
+            "scale": f32(r, K, 1),
+            "vectors": [f32(r, K), f32(r, K)],
+            "out": list(lists(r, "first", "second").values()),
+        },
+        {"P": CODES, "scale": fixed("float32"), "vectors": READ32, "out": WRITTEN},
     ),
     Case(
         "bfgs_update",

@@ -12,7 +12,7 @@ import pytest
 
 from boost_ext import ops
 
-from .cases import CASES, Argument, Case, label
+from .cases import CASES, CODES, Argument, Case, label
 
 EACH_OP = pytest.mark.parametrize("case", CASES, ids=label)
 
@@ -81,7 +81,7 @@ def test_dtype_of_python_integers(case, name, rng):
 
 @each_argument()
 def test_dtypes_nobody_takes(case, name, rng):
-    for dtype in (np.int8, np.complex64, np.longdouble, object, "U3", "datetime64[s]", [("x", "f4")]):
+    for dtype in (np.int16, np.complex64, np.longdouble, object, "U3", "datetime64[s]", [("x", "f4")]):
         text = f"must be .*, got {re.escape(np.dtype(dtype).name)}$"
         refused_last(case, rng, name, lambda a, d=dtype: np.zeros(a.shape, d), TypeError, text)
 
@@ -119,13 +119,13 @@ def unaligned(a: np.ndarray) -> np.ndarray:
     return memory[1:].view(a.dtype).reshape(a.shape)
 
 
-@each_argument()
+@each_argument(lambda case, argument: argument is not CODES)
 def test_unaligned_arrays(case, name, rng):
     text = "must be aligned to its element size, got an unaligned array$"
     refused_last(case, rng, name, unaligned, ValueError, text)
 
 
-@each_argument()
+@each_argument(lambda case, argument: argument is not CODES)
 def test_foreign_byte_order(case, name, rng):
     text = "must be in native byte order, got >[fi][248]$"
     refused_last(case, rng, name, lambda a: a.astype(a.dtype.newbyteorder()), ValueError, text)

@@ -40,6 +40,10 @@ def everything(seed: int = 5) -> dict[str, list[bytes]]:
         out = [[np.empty_like(t) for t in a] for _ in range(3)]
         ops.pca_back_project(P, [normal(rng, k) for _ in out], out)
         keep(f"pca_back_project {kind}", *(t for ts in out for t in ts))
+    P, scale = ops.quantize_projection(normal(rng, (k, n)))
+    keep("pca_project int8", ops.pca_project(P, a, scale=scale))
+    ops.pca_back_project(P, [normal(rng, k) for _ in out], out, scale=scale)
+    keep("pca_back_project int8", *(t for ts in out for t in ts))
     keep("adasum_dots", ops.adasum_dots(a, b))
     keep("adasum_pair", *ops.adasum_pair(a, b))
     keep("global_norm", ops.global_norm(a))

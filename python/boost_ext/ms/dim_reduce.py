@@ -18,6 +18,7 @@ from boost_ext.ms import native
 from boost_ext.ms.compiled import Forward
 from boost_ext.ms.dim_reduce_ranks import Sharded, Whole, rows_of
 from boost_ext.ms.state import state
+from boost_ext.projection_codes import QuantizedMatrix
 
 __all__ = ["DimReduce"]
 
@@ -80,8 +81,9 @@ class DimReduce(nn.Cell):
         network (Cell): with a single output, the loss.
         optimizer (Cell): its ``loss_scale`` must be 1: the gradients it gets are unscaled already.
         weight (tuple[Parameter]): the optimizer's parameters.
-        pca_mat_local (numpy.ndarray): (k, n), float32 (float16 is kept as such: half the memory and traffic). With
-            several ranks the rows :func:`boost_ext.ms.dim_reduce_ranks.rows_of` of this rank; there may be none.
+        pca_mat_local (numpy.ndarray): (k, n), float32 (float16 is kept as such: half the memory and traffic); or a
+            :class:`boost_ext.pca.QuantizedMatrix` of int8 codes: a quarter. With several ranks the rows
+            :func:`boost_ext.ms.dim_reduce_ranks.rows_of` of this rank; there may be none.
         n_components (int): k.
         rho, gamma, alpha, sigma (float): see :class:`boost_ext.config.DimReduceConfig`.
         rank (int), rank_size (int): this process, and how many train together. Each rank holds its rows of P, one
@@ -111,7 +113,7 @@ class DimReduce(nn.Cell):
         network: nn.Cell,
         optimizer: nn.Cell,
         weight: Sequence[Parameter],
-        pca_mat_local: npt.NDArray[Any],
+        pca_mat_local: npt.NDArray[Any] | QuantizedMatrix,
         n_components: int,
         rho: float,
         gamma: float,
@@ -136,9 +138,15 @@ class DimReduce(nn.Cell):
         self.sigma = sigma
 
         k = n_components
-        dtype = np.float16 if pca_mat_local.dtype == np.float16 else np.float32
         self.subspace = Whole() if rank_size == 1 else Sharded(k, rank, rank_size)
-        self.pca_mat = _state("pca_mat", self.subspace.padded(np.ascontiguousarray(pca_mat_local, dtype)))
+        if isinstance(pca_mat_local, QuantizedMatrix):
+            self.pca_mat = self._rows("pca_mat", pca_mat_local.codes, np.int8)
+            self.pca_mat_scale = self._rows("pca_mat_scale", pca_mat_local.scale, np.float32)
+            self.matrix = ParameterTuple((self.pca_mat, self.pca_mat_scale))
+        else:
+            dtype = np.float16 if pca_mat_local.dtype == np.float16 else np.float32
+            self.pca_mat = self._rows("pca_mat", pca_mat_local, dtype)
+            self.matrix = ParameterTuple((self.pca_mat,))
         self.gk = _state("gk", np.zeros(k, np.float32))
         self.dk = _state("dk", np.zeros(k, np.float32))
         self.slope = _state("slope", np.zeros(1, np.float32))
@@ -172,6 +180,9 @@ class DimReduce(nn.Cell):
         self.trial = native.DimReduceTrial()
         self.residual = native.DimReduceApply()
 
+    def _rows(self, name: str, array: npt.NDArray[Any], dtype: Any) -> Parameter:
+        return _state(name, self.subspace.padded(np.ascontiguousarray(array, dtype)))
+
     def construct(
         self,
         loss: Tensor,
@@ -181,7 +192,7 @@ class DimReduce(nn.Cell):
         weight_clone: tuple[Parameter, ...],
         *inputs: Tensor,
     ) -> Tensor:
-        mean_loss = self.subspace.project(self.pca_mat, self.gk, old_grad, loss)
+        mean_loss = self.subspace.project(self.matrix, self.gk, old_grad, loss)
         self.direction(
             self.bk,
             self.sk,
@@ -194,7 +205,7 @@ class DimReduce(nn.Cell):
             self.slope,
             self.epsilon,
         )
-        self.subspace.back_project(self.pca_mat, self.dk, self.gk, self.dn, self.grad_proj, self.images)
+        self.subspace.back_project(self.matrix, self.dk, self.gk, self.dn, self.grad_proj, self.images)
 
         rho = self._line_search(mean_loss, weight, weight_clone, inputs)
         ops.assign(self.accepted_rho, rho)

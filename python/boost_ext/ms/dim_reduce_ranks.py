@@ -30,15 +30,15 @@ class Whole(nn.Cell):
         self.back_projection = native.PcaBackProject()
 
     def padded(self, matrix: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """The matrix as the Parameter holds it."""
+        """The matrix, or the scale of its codes, as the Parameter holds it."""
         return matrix
 
-    def project(self, P: Parameter, gk: Parameter, grads: Any, loss: Tensor) -> Tensor:
-        """Write P g into gk; returns the mean loss of all ranks."""
+    def project(self, P: Any, gk: Parameter, grads: Any, loss: Tensor) -> Tensor:
+        """Write P g into gk; returns the mean loss of all ranks. P is a tuple: the matrix, or codes and scale."""
         self.projection(P, gk, grads)
         return loss
 
-    def back_project(self, P: Parameter, dk: Parameter, gk: Parameter, dn: Any, grad_proj: Any, images: Any) -> None:
+    def back_project(self, P: Any, dk: Parameter, gk: Parameter, dn: Any, grad_proj: Any, images: Any) -> None:
         """Write P^T d_k and P^T g_k into dn and grad_proj; ``images`` is the two lists as one."""
         self.back_projection(P, dk, gk, dn, grad_proj)
 
@@ -73,7 +73,7 @@ class Sharded(nn.Cell):
         missing = self.rows - len(matrix)
         return np.concatenate([matrix, np.zeros((missing, matrix.shape[1]), matrix.dtype)]) if missing else matrix
 
-    def project(self, P: Parameter, gk: Parameter, grads: Any, loss: Tensor) -> Tensor:
+    def project(self, P: Any, gk: Parameter, grads: Any, loss: Tensor) -> Tensor:
         self.projection(P, self.own, grads)
         mine = ops.concat((self.own.value(), ops.reshape(ops.cast(loss, ms.float32), (1,))))
         table = ops.reshape(self.gather(mine), (self.ranks, self.rows + 1))
@@ -81,7 +81,7 @@ class Sharded(nn.Cell):
         ops.assign(gk, whole[: self.components])
         return ops.sum(table[:, self.rows]) / self.ranks
 
-    def back_project(self, P: Parameter, dk: Parameter, gk: Parameter, dn: Any, grad_proj: Any, images: Any) -> None:
+    def back_project(self, P: Any, dk: Parameter, gk: Parameter, dn: Any, grad_proj: Any, images: Any) -> None:
         self.back_projection(P, self._own(dk), self._own(gk), dn, grad_proj)
         both = ops.reshape(self.all_reduce(self.join(images)), (2, -1))
         self.back_projection(both, self.of_dk, self.of_gk, dn, grad_proj)  # a matrix of two rows: to the tensors

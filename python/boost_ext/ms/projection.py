@@ -17,8 +17,11 @@ from boost_ext.config import DimReduceConfig
 from boost_ext.ms.checkpoint import read_checkpoint
 from boost_ext.ms.dim_reduce_ranks import rows_of
 from boost_ext.ms.ranks import ALONE, Ranks, exchange
+from boost_ext.projection_codes import QuantizedMatrix, quantize_projection, rows_of_matrix
 
 __all__ = ["projection_matrix"]
+
+Matrix = npt.NDArray[Any] | QuantizedMatrix
 
 _logger = logging.getLogger("boost_ext")
 _LOOK = 0.5  # seconds between two looks at whether rank 0 has failed
@@ -26,7 +29,7 @@ _LOOK = 0.5  # seconds between two looks at whether rank 0 has failed
 
 def projection_matrix(
     weights: Sequence[Parameter], config: DimReduceConfig, ranks: Ranks = ALONE, *, progress: bool | None = None
-) -> npt.NDArray[Any]:
+) -> Matrix:
     """The (k, n) matrix that the configuration describes; n is the number of elements of all ``weights``, in order.
 
     With ``weight_load_dir`` it is built from the checkpoints in there (parameters matched by name, out of core, with a
@@ -36,6 +39,9 @@ def projection_matrix(
     With several ranks each gets its rows alone (:func:`boost_ext.ms.dim_reduce_ranks.rows_of`), and reads and checks no
     others. Rank 0 builds the matrix; the others wait for the file, ``timeout`` seconds, or until rank 0 says that it
     failed.
+
+    ``pca_mat_dtype`` is what it is built in, or what the rows of a file are converted to: int8 gives a
+    :class:`boost_ext.pca.QuantizedMatrix`.
 
     Raises:
         ValueError: without either key; with several ranks and ``weight_load_dir``, without ``pca_mat_path``; and for a
@@ -61,19 +67,22 @@ def projection_matrix(
             )
         timeout = 0.0 if ranks.size == 1 else config.timeout
         _say_that_it_waits(Path(path), "somebody puts there", timeout, ranks)
-        return pca.load_matrix(path, n_components=k, n_elements=elements, timeout=timeout, rows=rows)
+        loaded = pca.load_matrix(path, n_components=k, n_elements=elements, timeout=timeout, rows=rows)
+        return _converted(loaded, config.pca_mat_dtype, path)
     layout = [(w.name, tuple(w.shape)) for w in weights]
     if ranks.size > 1 and path is None:
         raise ValueError(
             f"dim_reduce: pca_mat_path must say where rank 0 puts the matrix for all {ranks.size} ranks, got None"
         )
 
-    def build() -> npt.NDArray[Any]:
-        checkpoints = pca.find_checkpoints(folder)
-        whole = pca.pca_matrix(checkpoints, layout, k, path=path, reader=read_checkpoint, progress=progress)
-        return whole[slice(*rows)]
+    dtype = config.pca_mat_dtype or "float32"
 
-    def load(timeout: float) -> npt.NDArray[Any]:
+    def build() -> Matrix:
+        found = pca.find_checkpoints(folder)
+        whole = pca.pca_matrix(found, layout, k, path=path, dtype=dtype, reader=read_checkpoint, progress=progress)
+        return rows_of_matrix(whole, *rows)
+
+    def load(timeout: float) -> Matrix:
         return pca.load_matrix(
             str(path),
             n_components=k,
@@ -82,18 +91,23 @@ def projection_matrix(
             parameters=layout,
             checkpoints=pca.find_checkpoints(folder),
             rows=rows,
+            dtype=dtype,
         )
 
     return build() if ranks.size == 1 else _built_by_rank_0(build, load, Path(str(path)), config.timeout, ranks)
 
 
+def _converted(matrix: Matrix, dtype: str | None, path: str) -> Matrix:
+    if dtype in (None, matrix.dtype.name):
+        return matrix
+    if isinstance(matrix, QuantizedMatrix):
+        raise ValueError(f"dim_reduce: pca_mat_dtype must be int8 or None for {path}, which holds int8, got {dtype}")
+    return QuantizedMatrix(*quantize_projection(matrix)) if dtype == "int8" else matrix.astype(dtype)
+
+
 def _built_by_rank_0(
-    build: Callable[[], npt.NDArray[Any]],
-    load: Callable[[float], npt.NDArray[Any]],
-    path: Path,
-    timeout: float,
-    ranks: Ranks,
-) -> npt.NDArray[Any]:
+    build: Callable[[], Matrix], load: Callable[[float], Matrix], path: Path, timeout: float, ranks: Ranks
+) -> Matrix:
     note = path.with_name(f"{path.name}.failed")
     if ranks.rank == 0:
         note.unlink(missing_ok=True)

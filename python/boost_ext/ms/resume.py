@@ -26,9 +26,9 @@ __all__ = [
     "write",
 ]
 
-_MATRIX = "dim_reduce.pca_mat"
+_MATRIX = ("dim_reduce.pca_mat", "dim_reduce.pca_mat_scale")
 # Written before they are read in every step; and the matrix, which has its file.
-_SCRATCH = {_MATRIX, "dim_reduce.gk", "dim_reduce.gk_own", "dim_reduce.dk", "dim_reduce.slope", "dim_reduce.bk_next"}
+_SCRATCH = {*_MATRIX, "dim_reduce.gk", "dim_reduce.gk_own", "dim_reduce.dk", "dim_reduce.slope", "dim_reduce.bk_next"}
 _SCRATCH_LISTS = tuple(f"dim_reduce.{name}." for name in ("weights_clone", "statistics_clone", "dn", "grad_proj"))
 _SCRATCH_LISTS += ("adasum.old.", "adasum.vector.")
 _SCRATCH |= {"boost.steps_inside", "boost.last_inside"}  # the number of steps is in the state
@@ -53,8 +53,8 @@ def _moving(cell: Any) -> dict[str, Parameter]:
     return found
 
 
-def _checksum(array: Any) -> int:
-    return zlib.crc32(np.ascontiguousarray(array).tobytes())
+def _checksum(array: Any, before: int = 0) -> int:
+    return zlib.crc32(np.ascontiguousarray(array).tobytes(), before)
 
 
 def constants_of(cell: Any) -> dict[str, int]:
@@ -63,8 +63,8 @@ def constants_of(cell: Any) -> dict[str, int]:
     if cell.freeze:
         constants["freeze_schedule"] = _checksum(np.asarray(cell.optimizer.schedule, np.int32))
     for parameter in cell.get_parameters():
-        if parameter.name == _MATRIX:
-            constants["pca_matrix"] = _checksum(parameter.asnumpy())
+        if parameter.name in _MATRIX:
+            constants["pca_matrix"] = _checksum(parameter.asnumpy(), constants.get("pca_matrix", 0))
     return {_CONSTANT + name: value for name, value in constants.items()}
 
 

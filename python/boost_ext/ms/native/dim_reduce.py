@@ -10,22 +10,31 @@ from boost_ext import _core
 from .cell import NativeCell, Tensors, contiguous, flag, number
 
 
-def _pca_project(P: Tensor, out: Tensor, grads: Tensors) -> None:
-    _core.pca_project(P, contiguous(grads), out)
+def _with_scale(P: Tensor | Tensors) -> Tensors:
+    return P if isinstance(P, (tuple, list)) else (P,)
+
+
+def _pca_project(P: Tensor | Tensors, out: Tensor, grads: Tensors) -> None:
+    matrix, *scale = _with_scale(P)
+    _core.pca_project(matrix, contiguous(grads), out, *scale)
 
 
 class PcaProject(NativeCell):
-    """``cell(P, out, grads)``: ``out = P @ grads``, out (k,) float32. See :func:`boost_ext.ops.pca_project`."""
+    """``cell(P, out, grads)``: ``out = P @ grads``, out (k,) float32; P may be a tuple: int8 codes and their scale.
+
+    See :func:`boost_ext.ops.pca_project`.
+    """
 
     symbol, by_pointer = "pca_project", staticmethod(_pca_project)
 
 
-def _pca_back_project(P: Tensor, v: Tensor, w: Tensor, out_v: Tensors, out_w: Tensors) -> None:
-    _core.pca_back_project(P, (v, w), (out_v, out_w))
+def _pca_back_project(P: Tensor | Tensors, v: Tensor, w: Tensor, out_v: Tensors, out_w: Tensors) -> None:
+    matrix, *scale = _with_scale(P)
+    _core.pca_back_project(matrix, (v, w), (out_v, out_w), *scale)
 
 
 class PcaBackProject(NativeCell):
-    """``cell(P, v, w, out_v, out_w)``: ``P.T @ v`` and ``P.T @ w`` in one pass over P.
+    """``cell(P, v, w, out_v, out_w)``: ``P.T @ v`` and ``P.T @ w`` in one pass over P, as in :class:`PcaProject`.
 
     See :func:`boost_ext.ops.pca_back_project`.
     """
