@@ -10,6 +10,7 @@ namespace boost_ext::ascend {
 
 class BfgsUpdate {
  public:
+  __aicore__ inline BfgsUpdate() {}
   static constexpr std::uint32_t kMaxRows = 192;  // what UB holds of B
 
   // updated: one float32, 1 where B was updated and 0 where not.

@@ -12,6 +12,7 @@ namespace boost_ext::ascend {
 // Values is StepValues of tiling.h, which a device header does not include; rule is its StepRule.
 template <class T, int rule, bool master, class Values> class OptimizerStep {
  public:
+  __aicore__ inline OptimizerStep() {}
   __aicore__ inline void Init(GM_ADDR weights, GM_ADDR masters, GM_ADDR grads, GM_ADDR state0, GM_ADDR state1,
                               std::int64_t n, std::int64_t per_core, const Values& values) {
     w_.SetGlobalBuffer(reinterpret_cast<__gm__ T*>(weights), n);
@@ -39,14 +40,17 @@ template <class T, int rule, bool master, class Values> class OptimizerStep {
  private:
   static constexpr bool kAdaptive = rule != 0;
   static constexpr bool kDecoupled = rule == 2;
-  static constexpr std::uint32_t kTile = 1536;
-  // One buffer holds a tile of each tensor, one after the other: there are fewer events than tensors.
+  // One buffer holds a tile of each tensor, one after the other: there are fewer events than tensors. Tiles are as long
+  // as UB allows: two buffers for what comes in, two for what leaves (all but the gradient), four tiles of work, and
+  // for masters a bit an element.
+  static constexpr std::uint32_t kSlots = (kAdaptive ? 4 : 3) + (master ? 1 : 0);
+  static constexpr std::uint32_t kTile = kUsableBytes / ((2 * kSlots + 2 * (kSlots - 1) + 4) * 4 + 1) / 256 * 256;
   static constexpr std::uint32_t kWeight = 0;
   static constexpr std::uint32_t kFirst = kTile;
   static constexpr std::uint32_t kSecond = 2 * kTile;
   static constexpr std::uint32_t kMaster = (kAdaptive ? 3 : 2) * kTile;
   static constexpr std::uint32_t kGrad = kMaster + (master ? kTile : 0);
-  static constexpr std::uint32_t kSlots = kGrad / kTile + 1;
+  static_assert(kSlots == kGrad / kTile + 1, "a slot for each tensor");
 
   __aicore__ inline void CopyIn(std::int64_t at, std::uint32_t count) {
     AscendC::LocalTensor<float> in = in_.template AllocTensor<float>();

@@ -10,6 +10,7 @@ namespace boost_ext::ascend {
 
 template <class T, bool pair> class PcaBackProject {
  public:
+  __aicore__ inline PcaBackProject() {}
   static constexpr std::uint32_t kMaxRows = 2048;  // what UB holds of the vectors
 
   __aicore__ inline void Init(GM_ADDR P, GM_ADDR vector0, GM_ADDR vector1, GM_ADDR out0, GM_ADDR out1, std::int64_t k,
@@ -49,7 +50,7 @@ template <class T, bool pair> class PcaBackProject {
   }
 
  private:
-  static constexpr std::uint32_t kTile = 3072;
+  static constexpr std::uint32_t kTile = 4096;
 
   __aicore__ inline void Compute(std::int64_t at, const AscendC::LocalTensor<T>& x, const AscendC::LocalTensor<T>& y,
                                  std::uint32_t count) {

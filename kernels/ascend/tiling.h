@@ -14,8 +14,9 @@ struct Split {
   std::int32_t cores;  // those that have something to do; 0 where n is 0
 };
 
-// Parts are multiples of this, so that no two cores write into one line of the cache (512 bytes) whatever the dtype.
-constexpr std::int64_t kPart = 256;
+// Parts are multiples of this: no two cores write into one line of the cache (512 bytes) whatever the dtype, and a core
+// that starts has a few kilobytes to do.
+constexpr std::int64_t kPart = 2048;
 
 inline Split split(std::int64_t n, std::int32_t cores) {
   if (n <= 0) return {0, kPart, 0};
@@ -24,24 +25,20 @@ inline Split split(std::int64_t n, std::int32_t cores) {
   return {n, each * kPart, static_cast<std::int32_t>((parts + each - 1) / each)};
 }
 
-constexpr std::int64_t kBlock = 32;  // bytes
-
-// SyncAll needs a block a core, zeroed; behind them each core has a row of `values` float32, whole blocks again.
-inline std::int64_t sync_bytes(std::int32_t cores) { return cores * kBlock; }
+// Each core leaves a row of `values` float32, in whole blocks of 32 bytes, for the launch that adds the rows.
 inline std::int64_t row_values(std::int64_t values) { return (values + 7) / 8 * 8; }
-inline std::int64_t workspace_bytes(std::int64_t values, std::int32_t cores) {
-  return sync_bytes(cores) + cores * row_values(values) * 4;
-}
+inline std::int64_t workspace_bytes(std::int64_t values, std::int32_t cores) { return cores * row_values(values) * 4; }
 
 enum StepRule : std::int32_t { kMomentum, kAdam, kAdamWeightDecay };
 
-// What a step of an optimizer needs of its hyperparameters. csrc/ops/optimizer_step.h has the formulas.
+// What a step of an optimizer needs of its hyperparameters. csrc/ops/optimizer_step.h has the formulas. An argument of
+// kernels, and so plain data: no initializers.
 struct StepValues {
-  float scale = 1, l2 = 0, lr = 0, decay = 0;
-  float keep1 = 0, add1 = 0;  // b1 and 1 - b1; the momentum of kMomentum is keep1
-  float keep2 = 0, add2 = 0;
-  float eps = 0;
-  std::int32_t nesterov = 0;
+  float scale, l2, lr, decay;
+  float keep1, add1;  // b1 and 1 - b1; the momentum of kMomentum is keep1
+  float keep2, add2;
+  float eps;
+  std::int32_t nesterov;
 };
 
 inline double power(double base, std::int64_t exponent) {
@@ -53,7 +50,7 @@ inline double power(double base, std::int64_t exponent) {
 }
 
 inline StepValues momentum_values(float scale, float l2, float lr, double momentum, bool nesterov) {
-  StepValues v;
+  StepValues v{};
   v.scale = scale;
   v.l2 = l2;
   v.lr = lr;
@@ -65,7 +62,7 @@ inline StepValues momentum_values(float scale, float l2, float lr, double moment
 // 1 - b is rounded once, from float64, and so is the learning rate with its correction of the bias in step t.
 inline StepValues adam_values(float scale, float l2, float lr, double b1, double b2, double eps, bool nesterov,
                               std::int64_t t) {
-  StepValues v;
+  StepValues v{};
   v.scale = scale;
   v.l2 = l2;
   v.lr = static_cast<float>(lr * (std::sqrt(1 - power(b2, t)) / (1 - power(b1, t))));

@@ -12,6 +12,7 @@ namespace boost_ext::ascend {
 
 template <class T> class UnscaleAndCheck {
  public:
+  __aicore__ inline UnscaleAndCheck() {}
   __aicore__ inline void Init(GM_ADDR grads, GM_ADDR found, std::int64_t n, std::int64_t per_core, float inv_scale) {
     grads_.SetGlobalBuffer(reinterpret_cast<__gm__ T*>(grads), n);
     found_.SetGlobalBuffer(reinterpret_cast<__gm__ float*>(found), 1);
@@ -88,6 +89,7 @@ template <class T> class UnscaleAndCheck {
 // After the last tensor, on one core: found <- 1 where it is nan, else 0.
 class Flag {
  public:
+  __aicore__ inline Flag() {}
   __aicore__ inline void Init(GM_ADDR found) {
     found_.SetGlobalBuffer(reinterpret_cast<__gm__ float*>(found), 1);
     pipe_.InitBuffer(sum_, 32);

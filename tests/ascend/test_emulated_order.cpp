@@ -157,6 +157,12 @@ void test_cores() {
   CHECK(alone.run([&](Kernel& k) {
     if (GetBlockIdx() != 2) meet_all(k, alone);
   }) == "SyncAll: some cores ended without it, the others wait for ever");
+  Cores crowd;
+  emulator::settings.cores = 3;
+  CHECK(crowd.run([&](Kernel& k) { meet_all(k, crowd); }) ==
+        "SyncAll: 4 blocks on 3 cores, of which some start when others end");
+  emulator::settings.cores = 4;
+  CHECK(error_of([] { emulator::launch(0, [] {}); }) == "launch: 1 to 65535 blocks, got 0");
   Cores small;
   CHECK(small.run([&](Kernel& k) {
     GlobalTensor<std::int32_t> g;

@@ -22,6 +22,8 @@ namespace emulator {
 constexpr int kPipes = 4;
 constexpr const char* kPipeNames[] = {"S", "V", "MTE2", "MTE3"};
 constexpr std::int64_t kUbBytes = 196608;
+// CANN keeps the last 8 KiB and 256 bytes: Select writes an address or a scalar there, at 184 KiB.
+constexpr std::int64_t kUsableBytes = kUbBytes - 8192 - 256;
 constexpr std::int64_t kBlockBytes = 32;
 constexpr std::int64_t kRepeatBytes = 256;
 constexpr int kMaxBuffers = 64;
@@ -185,7 +187,7 @@ class Core {
     b.bytes = (bytes + kBlockBytes - 1) / kBlockBytes * kBlockBytes;
     b.queue = queue;
     ub_used += b.bytes;
-    expect(ub_used <= kUbBytes, "InitBuffer: UB overflow, ", ub_used, " of ", kUbBytes, " bytes");
+    expect(ub_used <= kUsableBytes, "InitBuffer: UB overflow, ", ub_used, " of ", kUsableBytes, " bytes");
     buffers.push_back(b);
     return static_cast<int>(buffers.size()) - 1;
   }

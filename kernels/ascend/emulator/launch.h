@@ -10,6 +10,7 @@
 #include <numeric>
 #include <random>
 #include <thread>
+#include <type_traits>
 
 #include "core.h"
 
@@ -106,9 +107,18 @@ class Launch {
 };
 
 inline void* last_stream = nullptr;  // on which something was launched
+inline int launches = 0;             // so far
+
+// What a kernel may get: numbers, pointers, and plain structures of them.
+template <class... Arguments> void expect_plain_arguments(const Arguments&...) {
+  static_assert(((std::is_trivial_v<Arguments> && std::is_standard_layout_v<Arguments>) && ...),
+                "arguments of a kernel must be plain data");
+}
 
 // Throws Error at the first mistake of a kernel.
 inline void launch(int blocks, std::function<void()> kernel) {
+  expect(blocks >= 1 && blocks <= 65535, "launch: 1 to 65535 blocks, got ", blocks);
+  ++launches;
   Launch launch(blocks, std::move(kernel));
   Launch::running = &launch;
   launch.run();
