@@ -11,7 +11,7 @@
 #ifdef BOOST_EXT_ASCEND_EMULATOR
 #define KERNEL_TASK_TYPE_DEFAULT(type)
 #define BOOST_EXT_LAUNCH(kernel, cores, stream, ...)                                    \
-  (::emulator::expect_plain_arguments(__VA_ARGS__), ::emulator::last_stream = (stream), \
+  (::emulator::expect_plain_arguments(__VA_ARGS__), ::emulator::streams.insert(stream), \
    ::emulator::launch(cores, [=] { kernel(__VA_ARGS__); }))
 #else
 // The second one is a pointer in some versions of CANN, and a size in later ones.

@@ -14,6 +14,10 @@ void test_copies() {
   CHECK_WRONG("DataCopy: blockCount from 1 to 4095, got 4096",
               DataCopy(k.a.Get<float>(), k.x, DataCopyParams(4096, 1, 0, 0)));
   CHECK_WRONG("DataCopy: blockLen from 1, got 0", DataCopy(k.a.Get<float>(), k.x, DataCopyParams(1, 0, 0, 0)));
+  CHECK_WRONG("DataCopy: at most 65535 blocks, got 65536", DataCopy(k.a.Get<float>(), k.x, 65536 * 8));
+  CHECK_WRONG("DataCopy: atomic addition of bfloat16", auto t = k.ready(); GlobalTensor<bfloat16_t> g;
+              g.SetGlobalBuffer(reinterpret_cast<bfloat16_t*>(k.y.GetPhyAddr(0))); SetAtomicAdd<float>();
+              DataCopy(g, t.ReinterpretCast<bfloat16_t>(), 16));
   const DataCopyPadExtParams<float> none;
   CHECK_WRONG("DataCopyPad: blockLen from 1 to 2097151, got 2097152",
               DataCopyPad(k.a.Get<float>(), k.x, DataCopyExtParams(1, 2097152, 0, 0, 0), none));
@@ -90,6 +94,10 @@ void test_memory() {
   CHECK_WRONG("InitBuffer: 9 tensors at one position, 8 at most", TQue<TPosition::VECIN, 1> more;
               k.pipe.InitBuffer(more, 7, 32));
   CHECK_WRONG("TPipe: a kernel has one", TPipe second);
+  CHECK_WRONG("InitBuffer: a length of 0", TBuf<> empty; k.pipe.InitBuffer(empty, 0));
+  CHECK_WRONG("InitBuffer: a queue without buffers", TQue<TPosition::VECIN, 1> none; k.pipe.InitBuffer(none, 0, 32));
+  CHECK_WRONG("Get: a TBuf without InitBuffer", TBuf<> none; none.Get<float>());
+  CHECK(error_of([] { GetBlockIdx(); }) == "called outside of a kernel");
   // Poison: memory that nobody has written, also in a buffer that comes round again.
   CHECK_WRONG("Add: reads memory that nothing has written", auto t = k.b.Get<float>(); Add(t, k.ready(), t, 8));
   CHECK_WRONG("DataCopy: reads memory that nothing has written", DataCopy(k.y, k.b.Get<float>(), 8));
@@ -153,6 +161,7 @@ void test_ends() {
   CHECK_WRONG("WaitFlag: flag 1 is not set, the pipe waits for ever", SetFlag<HardEvent::V_S>(0);
               WaitFlag<HardEvent::V_S>(1));
   CHECK_WRONG("SetFlag: an event id from 0 to 7, got 8", SetFlag<HardEvent::V_S>(8));
+  CHECK_WRONG("WaitFlag: an event id from 0 to 7, got -1", WaitFlag<HardEvent::V_S>(-1));
   CHECK_WRONG("AllocEventID: all 8 ids of an event are taken",
               for (int i = 0; i < 9; ++i) k.pipe.AllocEventID<HardEvent::V_S>());
   CHECK_WRONG("end of kernel: atomic mode was not reset", SetAtomicAdd<float>());

@@ -9,6 +9,7 @@
 #include <mutex>
 #include <numeric>
 #include <random>
+#include <set>
 #include <thread>
 #include <type_traits>
 
@@ -106,8 +107,8 @@ class Launch {
   std::exception_ptr error_;
 };
 
-inline void* last_stream = nullptr;  // on which something was launched
-inline int launches = 0;             // so far
+inline std::set<void*> streams;  // on which something was launched
+inline int launches = 0;         // so far
 
 // What a kernel may get: numbers, pointers, and plain structures of them.
 template <class... Arguments> void expect_plain_arguments(const Arguments&...) {
