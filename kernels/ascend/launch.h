@@ -25,6 +25,8 @@ constexpr int kRefused = 1;
 constexpr int kRuntimeError = 2;
 
 inline std::int32_t vector_cores() { return boost_ext_ascend_cores(); }
+// As a table has it.
+inline std::uint64_t number(const void* p) { return reinterpret_cast<std::uintptr_t>(p); }
 inline std::uint8_t* address(const void* p) { return static_cast<std::uint8_t*>(const_cast<void*>(p)); }
 
 }  // namespace boost_ext::ascend

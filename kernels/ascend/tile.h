@@ -92,12 +92,14 @@ template <AscendC::HardEvent event> __aicore__ inline void Wait(AscendC::TPipe& 
   pipe.ReleaseEventID<event>(id);
 }
 
-// The elements of this core.
+// The elements of this core, where the parts of a tensor begin with core `first`.
 struct Range {
   std::int64_t begin, end;
 };
-__aicore__ inline Range MyRange(std::int64_t n, std::int64_t per_core) {
-  const std::int64_t begin = AscendC::GetBlockIdx() * per_core;
+__aicore__ inline Range MyRange(std::int64_t n, std::int64_t per_core, std::int64_t first = 0) {
+  std::int64_t part = AscendC::GetBlockIdx() - first;
+  if (part < 0) part += AscendC::GetBlockNum();
+  const std::int64_t begin = part * per_core;
   const std::int64_t end = begin + per_core;
   return {begin < n ? begin : n, end < n ? end : n};
 }

@@ -25,6 +25,34 @@ inline Split split(std::int64_t n, std::int32_t cores) {
   return {n, each * kPart, static_cast<std::int32_t>((parts + each - 1) / each)};
 }
 
+// The tensors of one launch lie in a table, which is an argument of the kernel: below 1 KiB, which every version of
+// CANN takes. Each tensor is divided over the cores by itself, its parts from core `first` on, behind those of the
+// tensor before it, so that small tensors are not all the first core's.
+struct UnscaleTensor {
+  std::uint64_t grads;
+  std::int64_t n, per_core;
+  std::int64_t first;
+};
+struct UnscaleTable {
+  static constexpr std::int32_t kMost = 28;
+  UnscaleTensor tensors[kMost];
+  std::int64_t count;
+};
+
+// Gives the tensors of a table their cores; returns how many cores there are to launch.
+template <class Table> std::int32_t share(Table& table, std::int32_t cores) {
+  std::int64_t parts = 0;
+  for (std::int64_t i = 0; i < table.count; ++i) {
+    const Split s = split(table.tensors[i].n, cores);
+    table.tensors[i].per_core = s.per_core;
+    table.tensors[i].first = parts;
+    parts += s.cores;
+  }
+  const std::int64_t used = parts < cores ? parts : cores;
+  for (std::int64_t i = 0; used > 0 && i < table.count; ++i) table.tensors[i].first %= used;
+  return static_cast<std::int32_t>(used);
+}
+
 // Each core leaves a row of `values` float32, in whole blocks of 32 bytes, for the launch that adds the rows.
 inline std::int64_t row_values(std::int64_t values) { return (values + 7) / 8 * 8; }
 inline std::int64_t workspace_bytes(std::int64_t values, std::int32_t cores) { return cores * row_values(values) * 4; }
@@ -40,6 +68,19 @@ struct StepValues {
   float eps;
   std::int32_t nesterov;
 };
+
+struct StepTensor {
+  std::uint64_t weights, masters, grads, state0, state1;
+  std::int64_t n, per_core;
+  std::int64_t first;
+  StepValues values;
+};
+struct StepTable {
+  static constexpr std::int32_t kMost = 9;
+  StepTensor tensors[kMost];
+  std::int64_t count;
+};
+static_assert(sizeof(UnscaleTable) < 1000 && sizeof(StepTable) < 1000, "arguments of a kernel");
 
 inline double power(double base, std::int64_t exponent) {
   double result = 1;

@@ -31,6 +31,8 @@ std::uint8_t* far(const Array& a) {
                                          static_cast<std::uintptr_t>(4 * kFar));
 }
 
+std::uint64_t number(const void* p) { return reinterpret_cast<std::uintptr_t>(p); }
+
 // The first core, whose part is 2^32 elements, has nothing to do here, and the second one finds its part behind it.
 template <class Run> void on_second_core(Run run) {
   emulator::launch(2, [&] {
@@ -42,10 +44,12 @@ void test_unscale() {
   Array g = counted(1), expected = counted(2), found(DType::f32, 1);
   found.fill(0);
   const Device d0(g), d1(found);
+  ascend::UnscaleTable table{};
+  table.tensors[table.count++] = {number(far(g)), kFar + kRest, kFar, 0};
   on_second_core([&] {
     ascend::UnscaleAndCheck<float> op;
-    op.Init(far(g), near(found), kFar + kRest, kFar, 2);
-    op.Process();
+    op.Init(near(found), 2);
+    op.Process(table);
   });
   CHECK(g.same_bits(expected) && found.get(0) == 0);
 }
@@ -77,11 +81,20 @@ void test_step() {
   const Array g = counted(3);
   const Device d0(w), d1(m), d2(v), d3(other_w), d4(other_m), d5(other_v), d6(g);
   const double hyper[] = {0.9, 0.999, 1e-8, 0};
+  ascend::StepTable table{};
+  table.tensors[table.count++] = {number(far(w)),
+                                  0,
+                                  number(far(g)),
+                                  number(far(m)),
+                                  number(far(v)),
+                                  kFar + kRest,
+                                  kFar,
+                                  0,
+                                  ascend::adam_values(1, 0, 0.5F, hyper[0], hyper[1], hyper[2], false, 1)};
   on_second_core([&] {
-    ascend::OptimizerStep<float, ascend::kAdam, false, ascend::StepValues> op;
-    op.Init(far(w), nullptr, far(g), far(m), far(v), kFar + kRest, kFar,
-            ascend::adam_values(1, 0, 0.5F, hyper[0], hyper[1], hyper[2], false, 1));
-    op.Process();
+    ascend::OptimizerStep<float, ascend::kAdam, false, ascend::StepTable, ascend::StepValues> op;
+    op.Init();
+    op.Process(table);
   });
   CHECK(boost_ext_optimizer_step_f32(ascend::kAdam, other_w.data(), nullptr, g.data(), other_m.data(), other_v.data(),
                                      1, 0, 0.5F, 0, hyper, 1, kRest, nullptr) == 0);
