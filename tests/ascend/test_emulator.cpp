@@ -164,6 +164,9 @@ void test_ends() {
   CHECK_WRONG("WaitFlag: an event id from 0 to 7, got -1", WaitFlag<HardEvent::V_S>(-1));
   CHECK_WRONG("AllocEventID: all 8 ids of an event are taken",
               for (int i = 0; i < 9; ++i) k.pipe.AllocEventID<HardEvent::V_S>());
+  CHECK_WRONG("end of kernel: an id of event 6 was not released", k.pipe.AllocEventID<HardEvent::V_S>());
+  CHECK_WRONG("ReleaseEventID: 1 is not taken", k.pipe.AllocEventID<HardEvent::V_S>();
+              k.pipe.ReleaseEventID<HardEvent::V_S>(1));
   CHECK_WRONG("end of kernel: atomic mode was not reset", SetAtomicAdd<float>());
   CHECK_RIGHT(SetAtomicAdd<float>(); SetAtomicNone());
   CHECK_WRONG("end of kernel: the mask was not reset", SetMaskCount());

@@ -199,6 +199,9 @@ class Core {
                " was set and never waited for");
       }
     }
+    for (std::size_t e = 0; e < event_ids.size(); ++e) {
+      expect(event_ids[e] == 0, "end of kernel: an id of event ", e, " was not released");
+    }
     for (const Buffer& b : buffers) {
       expect(b.queue < 0 || b.state == Buffer::kFree, "end of kernel: a tensor of queue ", b.queue, " was not freed");
     }

@@ -257,7 +257,10 @@ class TPipe {
     emulator::fail("AllocEventID: all ", emulator::kEvents, " ids of an event are taken");
   }
   template <HardEvent event> void ReleaseEventID(TEventID id) {
-    emulator::core().event_ids[static_cast<std::size_t>(event)] &= ~(1U << id);
+    unsigned& taken = emulator::core().event_ids[static_cast<std::size_t>(event)];
+    emulator::expect(id >= 0 && id < emulator::kEvents && (taken >> id & 1U) != 0, "ReleaseEventID: ", int{id},
+                     " is not taken");
+    taken &= ~(1U << id);
   }
 };
 
