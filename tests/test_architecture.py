@@ -114,6 +114,28 @@ def test_ascend_kernels_are_device_code():
     assert len(kernels) == len(list(folder.glob("*.asc")))
 
 
+def test_ascend_kernels_keep_to_what_only_cann_would_refuse():
+    """The emulator's compiler is the host's: it knows no functions of the device, and no places where names stand."""
+    folder = ROOT / "kernels" / "ascend"
+    for path in [*folder.glob("*_kernel.h"), folder / "tile.h"]:
+        text = re.sub(r"//.*", "", path.read_text())
+        for found in re.finditer(r"([^;{}]*?)\b(\w+)\s*\([^;{}]*\)\s*(?:const\s*)?\{", text):
+            device = found[2] in ("if", "for", "while", "constexpr") or "__aicore__ inline" in found[1]
+            assert device, f"{name(path)}: {found[2]} is not __aicore__ inline"
+        for kernel in re.findall(r"\bclass (\w+) \{", text):
+            assert f"__aicore__ inline {kernel}() {{}}" in text, (
+                f"{name(path)}: {kernel} has no constructor on the device"
+            )
+        assert re.findall(r"reinterpret_cast<(?!__gm__)", text) == [], name(path)
+        assert "SyncAll" not in text, f"{name(path)}: kernels with SyncAll on two streams may wait for one another"
+    for path in folder.glob("*.asc"):
+        kernels = re.findall(r"__global__ __aicore__ void ([^(]+)\(", path.read_text())
+        assert kernels, name(path)
+        assert not [k for k in kernels if not re.fullmatch(r"\w+", k)], (
+            f"{name(path)}: a kernel's name is pasted together"
+        )
+
+
 def test_the_ascend_backend_reaches_kernels_through_their_abi():
     """It needs no toolkit: what it calls is in a library of its own, which the emulator replaces."""
     for path in files(CSRC / "ascend", ".h", ".cpp"):

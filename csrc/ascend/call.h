@@ -1,5 +1,5 @@
-// What the Ascend backend of an op is written in terms of. The kernels take one tensor a launch and are reached through
-// the C ABI of kernels/ascend/boost_ext_ascend.h.
+// What the Ascend backend of an op is written in terms of. The kernels are reached through the C ABI of
+// kernels/ascend/boost_ext_ascend.h.
 #pragma once
 
 #include "boost_ext_ascend.h"

@@ -36,17 +36,21 @@ void optimizer_step(const Context& context, Rule rule, const OptimizerStep& s) {
   const std::int32_t number = number_of(rule);
   require_supported(known, number, s);
   const Call call(known.op, context);
-  for (std::int64_t i = 0; i < s.weights.count; ++i) {
-    const bool with_master = s.narrow[i].data != nullptr;
-    const View& weight = (with_master ? s.narrow : s.weights)[i];
-    void* weights = call.at(weight);
-    void* masters = with_master ? call.at(s.weights[i]) : nullptr;
-    void* state[kMaxStates] = {};
-    for (int k = 0; k < s.states; ++k) state[k] = call.at(s.state[k][static_cast<std::size_t>(i)]);
-    const auto run = BOOST_EXT_ASCEND_BY_DTYPE(optimizer_step, weight.dtype);
-    call.check(run(number, weights, masters, call.at(s.grads[i]), state[0], state[1], s.scale[i], s.l2[i], s.lr[i],
-                   s.decay[i], s.settings.hyper, s.settings.step, weight.size, call.stream()),
-               {"params", i});
+  for (const bool with_master : {false, true}) {
+    for (const DType dtype : {DType::f32, DType::f16, DType::bf16}) {
+      std::vector<boost_ext_ascend_step> tensors;
+      for (std::int64_t i = 0; i < s.weights.count; ++i) {
+        const View& weight = (with_master ? s.narrow : s.weights)[i];
+        if ((s.narrow[i].data != nullptr) != with_master || weight.dtype != dtype) continue;
+        void* state[kMaxStates] = {};
+        for (int k = 0; k < s.states; ++k) state[k] = call.at(s.state[k][static_cast<std::size_t>(i)]);
+        tensors.push_back({call.at(weight), with_master ? call.at(s.weights[i]) : nullptr, call.at(s.grads[i]),
+                           state[0], state[1], weight.size, s.scale[i], s.l2[i], s.lr[i], s.decay[i]});
+      }
+      const auto run = BOOST_EXT_ASCEND_BY_DTYPE(optimizer_step_list, dtype);
+      const auto count = static_cast<std::int64_t>(tensors.size());
+      call.check(run(number, tensors.data(), count, s.settings.hyper, s.settings.step, call.stream()), "params");
+    }
   }
 }
 

@@ -1,25 +1,22 @@
 // AdaSum of two tensors: csrc/ops/adasum.h. Two kernels, since a run over ranks adds up the dots between them.
 //
 // The dots are float32 here, for the vector unit has no float64: sums in 64 lanes a tile, the tiles' lanes added, one
-// row a core into the workspace, and the rows added in the order of the cores. The same bits in every run.
+// row a core; a second launch adds the rows in the order of the cores. The same bits in every run.
 #pragma once
 
 #include "tile.h"
 
 namespace boost_ext::ascend {
 
-// dots = <a,b>, |a|^2, |b|^2
+// <a,b>, |a|^2, |b|^2 of each core's part.
 template <class T> class AdasumDots {
  public:
-  // workspace: 32 bytes a core, zeroed, and behind them 32 bytes a core.
-  __aicore__ inline void Init(GM_ADDR a, GM_ADDR b, GM_ADDR dots, GM_ADDR workspace, std::int64_t n,
-                              std::int64_t per_core) {
+  __aicore__ inline AdasumDots() {}
+  // rows: 32 bytes a core; of the last one only the three sums are written.
+  __aicore__ inline void Init(GM_ADDR a, GM_ADDR b, GM_ADDR rows, std::int64_t n, std::int64_t per_core) {
     a_.SetGlobalBuffer(reinterpret_cast<__gm__ T*>(a), n);
     b_.SetGlobalBuffer(reinterpret_cast<__gm__ T*>(b), n);
-    dots_.SetGlobalBuffer(reinterpret_cast<__gm__ float*>(dots), kDots);
-    cores_ = static_cast<std::uint32_t>(AscendC::GetBlockNum());
-    sync_.SetGlobalBuffer(reinterpret_cast<__gm__ std::int32_t*>(workspace), cores_ * kRow);
-    partial_.SetGlobalBuffer(reinterpret_cast<__gm__ float*>(workspace) + cores_ * kRow, cores_ * kRow);
+    rows_.SetGlobalBuffer(reinterpret_cast<__gm__ float*>(rows), (AscendC::GetBlockNum() - 1) * kRow + kDots);
     range_ = MyRange(n, per_core);
     pipe_.InitBuffer(a_in_, 2, kTile * sizeof(T));
     pipe_.InitBuffer(b_in_, 2, kTile * sizeof(T));
@@ -28,8 +25,6 @@ template <class T> class AdasumDots {
     pipe_.InitBuffer(tile_, kDots * kLanes * sizeof(float));
     pipe_.InitBuffer(total_, kDots * kLanes * sizeof(float));
     pipe_.InitBuffer(sum_, kRow * sizeof(float));
-    pipe_.InitBuffer(rows_, cores_ * kRow * sizeof(float));
-    pipe_.InitBuffer(meet_, cores_ * kRow * sizeof(float));
   }
 
   __aicore__ inline void Process() {
@@ -42,9 +37,6 @@ template <class T> class AdasumDots {
     }
     AscendC::PipeBarrier<PIPE_V>();
     CopyOut();
-    AscendC::PipeBarrier<PIPE_ALL>();
-    AscendC::SyncAll(sync_, meet_.Get<std::int32_t>());
-    if (AscendC::GetBlockIdx() == 0) AddRows();
   }
 
  private:
@@ -82,37 +74,21 @@ template <class T> class AdasumDots {
     AscendC::LocalTensor<float> sum = sum_.Get<float>();
     AscendC::WholeReduceSum(sum, total_.Get<float>(), kLanes, kDots, 1, 1, 8);
     Wait<AscendC::HardEvent::V_MTE3>(pipe_);
-    Store(partial_, AscendC::GetBlockIdx() * kRow, sum, kDots);
-  }
-
-  __aicore__ inline void AddRows() {
-    AscendC::LocalTensor<float> rows = rows_.Get<float>();
-    const AscendC::DataCopyExtParams copy(cores_, kDots * sizeof(float), (kRow - kDots) * sizeof(float), 0, 0);
-    AscendC::DataCopyPad(rows, partial_, copy, AscendC::DataCopyPadExtParams<float>());
-    Wait<AscendC::HardEvent::MTE2_V>(pipe_);
-    AscendC::LocalTensor<float> sum = sum_.Get<float>();
-    AscendC::Duplicate(sum, 0.0F, kDots);
-    for (std::uint32_t core = 0; core < cores_; ++core) {
-      AscendC::PipeBarrier<PIPE_V>();
-      AscendC::Add(sum, sum, rows[core * kRow], kDots);
-    }
-    Wait<AscendC::HardEvent::V_MTE3>(pipe_);
-    Store(dots_, 0, sum, kDots);
+    Store(rows_, AscendC::GetBlockIdx() * kRow, sum, kDots);
   }
 
   AscendC::TPipe pipe_;
   AscendC::TQue<AscendC::TPosition::VECIN, 1> a_in_, b_in_;
-  AscendC::TBuf<AscendC::TPosition::VECCALC> wide_, product_, tile_, total_, sum_, rows_, meet_;
+  AscendC::TBuf<AscendC::TPosition::VECCALC> wide_, product_, tile_, total_, sum_;
   AscendC::GlobalTensor<T> a_, b_;
-  AscendC::GlobalTensor<float> dots_, partial_;
-  AscendC::GlobalTensor<std::int32_t> sync_;
-  std::uint32_t cores_;
+  AscendC::GlobalTensor<float> rows_;
   Range range_;
 };
 
 // out = ca a + cb b, with c = 1 - <a,b> / (2 |.|^2), or 1 for a vector of norm 0. out may be a or b.
 template <class T> class AdasumCombine {
  public:
+  __aicore__ inline AdasumCombine() {}
   __aicore__ inline void Init(GM_ADDR a, GM_ADDR b, GM_ADDR dots, GM_ADDR out, std::int64_t n, std::int64_t per_core) {
     a_.SetGlobalBuffer(reinterpret_cast<__gm__ T*>(a), n);
     b_.SetGlobalBuffer(reinterpret_cast<__gm__ T*>(b), n);

@@ -10,6 +10,7 @@ namespace boost_ext::ascend {
 
 class BfgsUpdate {
  public:
+  __aicore__ inline BfgsUpdate() {}
   static constexpr std::uint32_t kMaxRows = 192;  // what UB holds of B
 
   // updated: one float32, 1 where B was updated and 0 where not.
@@ -65,10 +66,13 @@ class BfgsUpdate {
 
   __aicore__ inline bool Compute(float rho) {
     AscendC::LocalTensor<float> u = vector(2);  // B y, row by row, since B is symmetric
+    AscendC::LocalTensor<float> product = vector(3);
     AscendC::Duplicate(u, 0.0F, k_);
     for (std::uint32_t j = 0; j < k_; ++j) {
       AscendC::PipeBarrier<PIPE_V>();
-      AscendC::Axpy(u, matrix()[j * row_], y().GetValue(j), k_);
+      AscendC::Muls(product, matrix()[j * row_], y().GetValue(j), k_);
+      AscendC::PipeBarrier<PIPE_V>();
+      AscendC::Add(u, u, product, k_);
     }
     const float ss = rho * (1.0F + rho * Dot(y(), u, 1));
     if (!(ss - ss == 0.0F)) return false;

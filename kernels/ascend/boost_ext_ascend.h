@@ -1,7 +1,7 @@
-// The C ABI of the Ascend kernels. Pointers are device memory, a tensor a launch; functions put work on `stream` (an
+// The C ABI of the Ascend kernels. Pointers are device memory; functions put work on `stream` (an
 // aclrtStream) and return at once: 0, 1 for an argument that they cannot take, 2 for an error of the runtime. They
 // check no more than that: csrc/ops does. f32, f16 and bf16 are the storage types; arithmetic is float32. n = 0 is
-// fine.
+// fine. The tensors of a list share launches: none may overlap another.
 #pragma once
 
 #include <cstdint>
@@ -24,9 +24,20 @@ std::int32_t boost_ext_ascend_emulated();  // 1 where the kernels run on the hos
 // What a `workspace` must hold for reductions of `values` values (adasum_dots: 3, pca_project: k), in bytes.
 std::int64_t boost_ext_ascend_workspace_bytes(std::int64_t values);
 
+// A tensor of boost_ext_optimizer_step_list. masters: float32, or null for all tensors of a list.
+struct boost_ext_ascend_step {
+  void *weights, *masters;
+  const void* grads;
+  void *state0, *state1;
+  std::int64_t n;
+  float scale, l2, lr, decay;
+};
+
 #define BOOST_EXT_ASCEND_DECLARE(dtype)                                                                               \
   /* grads <- grads * inv_scale. found: one float32, set to 0 before the first tensor, nan once one is not finite. */ \
   int boost_ext_unscale_and_check_##dtype(void* grads, void* found, float inv_scale, std::int64_t n, void* stream);   \
+  int boost_ext_unscale_and_check_list_##dtype(void* const* grads, const std::int64_t* sizes, std::int64_t count,     \
+                                               void* found, float inv_scale, void* stream);                           \
   /* dots: <a,b>, |a|^2, |b|^2, float32. */                                                                           \
   int boost_ext_adasum_dots_##dtype(const void* a, const void* b, void* dots, void* workspace, std::int64_t n,        \
                                     void* stream);                                                                    \
@@ -44,7 +55,9 @@ std::int64_t boost_ext_ascend_workspace_bytes(std::int64_t values);
   /* rule: StepRule of tiling.h. masters: float32, or null. hyper: as in csrc/ops/optimizer_step.h. */                \
   int boost_ext_optimizer_step_##dtype(std::int32_t rule, void* weights, void* masters, const void* grads,            \
                                        void* state0, void* state1, float scale, float l2, float lr, float decay,      \
-                                       const double* hyper, std::int64_t step, std::int64_t n, void* stream);
+                                       const double* hyper, std::int64_t step, std::int64_t n, void* stream);         \
+  int boost_ext_optimizer_step_list_##dtype(std::int32_t rule, const boost_ext_ascend_step* tensors,                  \
+                                            std::int64_t count, const double* hyper, std::int64_t step, void* stream);
 BOOST_EXT_ASCEND_DECLARE(f32)
 BOOST_EXT_ASCEND_DECLARE(f16)
 BOOST_EXT_ASCEND_DECLARE(bf16)

@@ -1,4 +1,4 @@
-// One step of Momentum, Adam or AdamWeightDecay over one tensor: csrc/ops/optimizer_step.h, without centralization.
+// One step of Momentum, Adam or AdamWeightDecay over some tensors: csrc/ops/optimizer_step.h, without centralization.
 //
 // Every operation is one instruction that rounds once, in the order of the CPU kernel. Weights and gradients are T;
 // with `master` the arithmetic happens on float32 masters, and a weight that is no longer what its master rounds to was
@@ -9,44 +9,54 @@
 
 namespace boost_ext::ascend {
 
-// Values is StepValues of tiling.h, which a device header does not include; rule is its StepRule.
-template <class T, int rule, bool master, class Values> class OptimizerStep {
+// Table is StepTable of tiling.h and Values its StepValues, which a device header does not include; rule is its
+// StepRule.
+template <class T, int rule, bool master, class Table, class Values> class OptimizerStep {
  public:
-  __aicore__ inline void Init(GM_ADDR weights, GM_ADDR masters, GM_ADDR grads, GM_ADDR state0, GM_ADDR state1,
-                              std::int64_t n, std::int64_t per_core, const Values& values) {
-    w_.SetGlobalBuffer(reinterpret_cast<__gm__ T*>(weights), n);
-    g_.SetGlobalBuffer(reinterpret_cast<__gm__ T*>(grads), n);
-    m_.SetGlobalBuffer(reinterpret_cast<__gm__ float*>(state0), n);
-    if constexpr (kAdaptive) v_.SetGlobalBuffer(reinterpret_cast<__gm__ float*>(state1), n);
-    if constexpr (master) master_.SetGlobalBuffer(reinterpret_cast<__gm__ float*>(masters), n);
-    values_ = values;
-    range_ = MyRange(n, per_core);
+  __aicore__ inline OptimizerStep() {}
+  __aicore__ inline void Init() {
     pipe_.InitBuffer(in_, 2, kSlots * kTile * sizeof(float));
     pipe_.InitBuffer(out_, 2, (kSlots - 1) * kTile * sizeof(float));
     pipe_.InitBuffer(work_, 4 * kTile * sizeof(float));
     if constexpr (master) pipe_.InitBuffer(same_, kTile / 8);
   }
 
-  __aicore__ inline void Process() {
-    for (std::int64_t at = range_.begin; at < range_.end; at += kTile) {
-      const std::uint32_t count = TileCount(range_.end - at, kTile);
-      CopyIn(at, count);
-      Compute(count);
-      CopyOut(at, count);
+  __aicore__ inline void Process(const Table& table) {
+    for (std::int64_t i = 0; i < table.count; ++i) {
+      const std::int64_t n = table.tensors[i].n;
+      w_.SetGlobalBuffer(reinterpret_cast<__gm__ T*>(table.tensors[i].weights), n);
+      g_.SetGlobalBuffer(reinterpret_cast<__gm__ T*>(table.tensors[i].grads), n);
+      m_.SetGlobalBuffer(reinterpret_cast<__gm__ float*>(table.tensors[i].state0), n);
+      if constexpr (kAdaptive) v_.SetGlobalBuffer(reinterpret_cast<__gm__ float*>(table.tensors[i].state1), n);
+      if constexpr (master) master_.SetGlobalBuffer(reinterpret_cast<__gm__ float*>(table.tensors[i].masters), n);
+      values_ = table.tensors[i].values;
+      Step(MyRange(n, table.tensors[i].per_core, table.tensors[i].first));
     }
   }
 
  private:
   static constexpr bool kAdaptive = rule != 0;
   static constexpr bool kDecoupled = rule == 2;
-  static constexpr std::uint32_t kTile = 1536;
-  // One buffer holds a tile of each tensor, one after the other: there are fewer events than tensors.
+  // One buffer holds a tile of each tensor, one after the other: there are fewer events than tensors. Tiles are as long
+  // as UB allows: two buffers for what comes in, two for what leaves (all but the gradient), four tiles of work, and
+  // for masters a bit an element.
+  static constexpr std::uint32_t kSlots = (kAdaptive ? 4 : 3) + (master ? 1 : 0);
+  static constexpr std::uint32_t kTile = kUsableBytes / ((2 * kSlots + 2 * (kSlots - 1) + 4) * 4 + 1) / 256 * 256;
   static constexpr std::uint32_t kWeight = 0;
   static constexpr std::uint32_t kFirst = kTile;
   static constexpr std::uint32_t kSecond = 2 * kTile;
   static constexpr std::uint32_t kMaster = (kAdaptive ? 3 : 2) * kTile;
   static constexpr std::uint32_t kGrad = kMaster + (master ? kTile : 0);
-  static constexpr std::uint32_t kSlots = kGrad / kTile + 1;
+  static_assert(kSlots == kGrad / kTile + 1, "a slot for each tensor");
+
+  __aicore__ inline void Step(const Range& range) {
+    for (std::int64_t at = range.begin; at < range.end; at += kTile) {
+      const std::uint32_t count = TileCount(range.end - at, kTile);
+      CopyIn(at, count);
+      Compute(count);
+      CopyOut(at, count);
+    }
+  }
 
   __aicore__ inline void CopyIn(std::int64_t at, std::uint32_t count) {
     AscendC::LocalTensor<float> in = in_.template AllocTensor<float>();
@@ -196,7 +206,6 @@ template <class T, int rule, bool master, class Values> class OptimizerStep {
   AscendC::GlobalTensor<T> w_, g_;
   AscendC::GlobalTensor<float> m_, v_, master_;
   Values values_;
-  Range range_;
 };
 
 }  // namespace boost_ext::ascend

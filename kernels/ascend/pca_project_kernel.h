@@ -1,8 +1,8 @@
 // out[r] (+)= sum_i P[r, column + i] * g[i]: csrc/ops/pca_project.h, one tensor of the list a launch.
 //
 // The elements are split over the cores. A tile of g is loaded once and meets its piece of up to 64 rows of P; each
-// product is summed in 64 lanes, and the lanes of all tiles of a row are added. One row of sums a core goes into the
-// workspace, and the first core adds the rows in the order of the cores: the same bits in every run.
+// product is summed in 64 lanes, and the lanes of all tiles of a row are added. Each core leaves one row of sums, and a
+// second launch adds them in the order of the cores: the same bits in every run.
 #pragma once
 
 #include "tile.h"
@@ -11,22 +11,17 @@ namespace boost_ext::ascend {
 
 template <class T> class PcaProject {
  public:
-  // columns: of P, whose rows are k. workspace: 32 bytes a core, zeroed, then `row` float32 a core, row = k rounded up
-  // to eights. With accumulate the sums are added to what is in out.
-  __aicore__ inline void Init(GM_ADDR P, GM_ADDR grad, GM_ADDR out, GM_ADDR workspace, std::int64_t k,
-                              std::int64_t columns, std::int64_t column, std::int64_t n, std::int64_t per_core,
-                              std::int32_t accumulate) {
+  __aicore__ inline PcaProject() {}
+  // columns: of P, whose rows are k. rows: k float32 a core, each core's behind k rounded up to eights of the former.
+  __aicore__ inline void Init(GM_ADDR P, GM_ADDR grad, GM_ADDR rows, std::int64_t k, std::int64_t columns,
+                              std::int64_t column, std::int64_t n, std::int64_t per_core) {
     P_.SetGlobalBuffer(reinterpret_cast<__gm__ T*>(P), k * columns);
     g_.SetGlobalBuffer(reinterpret_cast<__gm__ T*>(grad), n);
-    out_.SetGlobalBuffer(reinterpret_cast<__gm__ float*>(out), k);
     k_ = k;
     columns_ = columns;
     column_ = column;
     row_ = (k + 7) / 8 * 8;
-    accumulate_ = accumulate;
-    cores_ = static_cast<std::uint32_t>(AscendC::GetBlockNum());
-    sync_.SetGlobalBuffer(reinterpret_cast<__gm__ std::int32_t*>(workspace), cores_ * 8);
-    partial_.SetGlobalBuffer(reinterpret_cast<__gm__ float*>(workspace) + cores_ * 8, cores_ * row_);
+    rows_.SetGlobalBuffer(reinterpret_cast<__gm__ float*>(rows), (AscendC::GetBlockNum() - 1) * row_ + k);
     range_ = MyRange(n, per_core);
     pipe_.InitBuffer(g_in_, 2, kTile * sizeof(T));
     pipe_.InitBuffer(P_in_, 2, kTile * sizeof(T));
@@ -35,15 +30,10 @@ template <class T> class PcaProject {
     pipe_.InitBuffer(lanes_, kLanes * sizeof(float));
     pipe_.InitBuffer(total_, kRows * kLanes * sizeof(float));
     pipe_.InitBuffer(sums_, kRows * sizeof(float));
-    pipe_.InitBuffer(rows_, (cores_ + 1) * kRows * sizeof(float));
-    pipe_.InitBuffer(meet_, cores_ * 32);
   }
 
   __aicore__ inline void Process() {
     for (std::int64_t first = 0; first < k_; first += kRows) Rows(first, TileCount(k_ - first, kRows));
-    AscendC::SyncAll(sync_, meet_.Get<std::int32_t>());
-    if (AscendC::GetBlockIdx() != 0) return;
-    for (std::int64_t first = 0; first < k_; first += kRows) AddCores(first, TileCount(k_ - first, kRows));
   }
 
  private:
@@ -68,7 +58,7 @@ template <class T> class PcaProject {
     AscendC::LocalTensor<float> sums = sums_.Get<float>();
     AscendC::WholeReduceSum(sums, total, kLanes, rows, 1, 1, 8);
     Wait<AscendC::HardEvent::V_MTE3>(pipe_);
-    Store(partial_, AscendC::GetBlockIdx() * row_ + first, sums, rows);
+    Store(rows_, AscendC::GetBlockIdx() * row_ + first, sums, rows);
     AscendC::PipeBarrier<PIPE_ALL>();
   }
 
@@ -86,33 +76,12 @@ template <class T> class PcaProject {
     P_in_.FreeTensor(p);
   }
 
-  __aicore__ inline void AddCores(std::int64_t first, std::uint32_t rows) {
-    const std::uint32_t width = (rows + 7) / 8 * 8;
-    AscendC::LocalTensor<float> parts = rows_.Get<float>();
-    const AscendC::DataCopyExtParams copy(cores_, rows * sizeof(float), (row_ - rows) * sizeof(float), 0, 0);
-    AscendC::DataCopyPad(parts, partial_[first], copy, AscendC::DataCopyPadExtParams<float>());
-    if (accumulate_ != 0) Load(parts[cores_ * width], out_, first, rows);
-    Wait<AscendC::HardEvent::MTE2_V>(pipe_);
-    AscendC::LocalTensor<float> sums = sums_.Get<float>();
-    AscendC::Duplicate(sums, 0.0F, rows);
-    for (std::uint32_t part = 0; part < cores_ + (accumulate_ != 0 ? 1 : 0); ++part) {
-      AscendC::PipeBarrier<PIPE_V>();
-      AscendC::Add(sums, sums, parts[part * width], rows);
-    }
-    Wait<AscendC::HardEvent::V_MTE3>(pipe_);
-    Store(out_, first, sums, rows);
-    AscendC::PipeBarrier<PIPE_ALL>();
-  }
-
   AscendC::TPipe pipe_;
   AscendC::TQue<AscendC::TPosition::VECIN, 1> g_in_, P_in_;
-  AscendC::TBuf<AscendC::TPosition::VECCALC> wide_, product_, lanes_, total_, sums_, rows_, meet_;
+  AscendC::TBuf<AscendC::TPosition::VECCALC> wide_, product_, lanes_, total_, sums_;
   AscendC::GlobalTensor<T> P_, g_;
-  AscendC::GlobalTensor<float> out_, partial_;
-  AscendC::GlobalTensor<std::int32_t> sync_;
+  AscendC::GlobalTensor<float> rows_;
   std::int64_t k_, columns_, column_, row_;
-  std::int32_t accumulate_;
-  std::uint32_t cores_;
   Range range_;
 };
 

@@ -14,8 +14,9 @@ struct Split {
   std::int32_t cores;  // those that have something to do; 0 where n is 0
 };
 
-// Parts are multiples of this, so that no two cores write into one line of the cache (512 bytes) whatever the dtype.
-constexpr std::int64_t kPart = 256;
+// Parts are multiples of this: no two cores write into one line of the cache (512 bytes) whatever the dtype, and a core
+// that starts has a few kilobytes to do.
+constexpr std::int64_t kPart = 2048;
 
 inline Split split(std::int64_t n, std::int32_t cores) {
   if (n <= 0) return {0, kPart, 0};
@@ -24,25 +25,62 @@ inline Split split(std::int64_t n, std::int32_t cores) {
   return {n, each * kPart, static_cast<std::int32_t>((parts + each - 1) / each)};
 }
 
-constexpr std::int64_t kBlock = 32;  // bytes
+// The tensors of one launch lie in a table, which is an argument of the kernel: below 1 KiB, which every version of
+// CANN takes. Each tensor is divided over the cores by itself, its parts from core `first` on, behind those of the
+// tensor before it, so that small tensors are not all the first core's.
+struct UnscaleTensor {
+  std::uint64_t grads;
+  std::int64_t n, per_core;
+  std::int64_t first;
+};
+struct UnscaleTable {
+  static constexpr std::int32_t kMost = 28;
+  UnscaleTensor tensors[kMost];
+  std::int64_t count;
+};
 
-// SyncAll needs a block a core, zeroed; behind them each core has a row of `values` float32, whole blocks again.
-inline std::int64_t sync_bytes(std::int32_t cores) { return cores * kBlock; }
-inline std::int64_t row_values(std::int64_t values) { return (values + 7) / 8 * 8; }
-inline std::int64_t workspace_bytes(std::int64_t values, std::int32_t cores) {
-  return sync_bytes(cores) + cores * row_values(values) * 4;
+// Gives the tensors of a table their cores; returns how many cores there are to launch.
+template <class Table> std::int32_t share(Table& table, std::int32_t cores) {
+  std::int64_t parts = 0;
+  for (std::int64_t i = 0; i < table.count; ++i) {
+    const Split s = split(table.tensors[i].n, cores);
+    table.tensors[i].per_core = s.per_core;
+    table.tensors[i].first = parts;
+    parts += s.cores;
+  }
+  const std::int64_t used = parts < cores ? parts : cores;
+  for (std::int64_t i = 0; used > 0 && i < table.count; ++i) table.tensors[i].first %= used;
+  return static_cast<std::int32_t>(used);
 }
+
+// Each core leaves a row of `values` float32, in whole blocks of 32 bytes, for the launch that adds the rows.
+inline std::int64_t row_values(std::int64_t values) { return (values + 7) / 8 * 8; }
+inline std::int64_t workspace_bytes(std::int64_t values, std::int32_t cores) { return cores * row_values(values) * 4; }
 
 enum StepRule : std::int32_t { kMomentum, kAdam, kAdamWeightDecay };
 
-// What a step of an optimizer needs of its hyperparameters. csrc/ops/optimizer_step.h has the formulas.
+// What a step of an optimizer needs of its hyperparameters. csrc/ops/optimizer_step.h has the formulas. An argument of
+// kernels, and so plain data: no initializers.
 struct StepValues {
-  float scale = 1, l2 = 0, lr = 0, decay = 0;
-  float keep1 = 0, add1 = 0;  // b1 and 1 - b1; the momentum of kMomentum is keep1
-  float keep2 = 0, add2 = 0;
-  float eps = 0;
-  std::int32_t nesterov = 0;
+  float scale, l2, lr, decay;
+  float keep1, add1;  // b1 and 1 - b1; the momentum of kMomentum is keep1
+  float keep2, add2;
+  float eps;
+  std::int32_t nesterov;
 };
+
+struct StepTensor {
+  std::uint64_t weights, masters, grads, state0, state1;
+  std::int64_t n, per_core;
+  std::int64_t first;
+  StepValues values;
+};
+struct StepTable {
+  static constexpr std::int32_t kMost = 9;
+  StepTensor tensors[kMost];
+  std::int64_t count;
+};
+static_assert(sizeof(UnscaleTable) < 1000 && sizeof(StepTable) < 1000, "arguments of a kernel");
 
 inline double power(double base, std::int64_t exponent) {
   double result = 1;
@@ -53,7 +91,7 @@ inline double power(double base, std::int64_t exponent) {
 }
 
 inline StepValues momentum_values(float scale, float l2, float lr, double momentum, bool nesterov) {
-  StepValues v;
+  StepValues v{};
   v.scale = scale;
   v.l2 = l2;
   v.lr = lr;
@@ -65,7 +103,7 @@ inline StepValues momentum_values(float scale, float l2, float lr, double moment
 // 1 - b is rounded once, from float64, and so is the learning rate with its correction of the bias in step t.
 inline StepValues adam_values(float scale, float l2, float lr, double b1, double b2, double eps, bool nesterov,
                               std::int64_t t) {
-  StepValues v;
+  StepValues v{};
   v.scale = scale;
   v.l2 = l2;
   v.lr = static_cast<float>(lr * (std::sqrt(1 - power(b2, t)) / (1 - power(b1, t))));

@@ -2,7 +2,7 @@
 //
 // found is one float32 that the caller has set to 0. Each core adds the sum of x * 0 over its products, as they are
 // stored: nan where one of them is inf or nan, else 0. So found stays 0 or becomes nan, in any order of the cores, and
-// serves a list of tensors, launch after launch. With inv_scale = 1 nothing is written to g.
+// serves a list of tensors, some in a launch and launch after launch. With inv_scale = 1 nothing is written to g.
 // The core must work in INF_NAN mode (the default of Ascend 910B); in saturation mode inf becomes the largest value.
 #pragma once
 
@@ -12,10 +12,9 @@ namespace boost_ext::ascend {
 
 template <class T> class UnscaleAndCheck {
  public:
-  __aicore__ inline void Init(GM_ADDR grads, GM_ADDR found, std::int64_t n, std::int64_t per_core, float inv_scale) {
-    grads_.SetGlobalBuffer(reinterpret_cast<__gm__ T*>(grads), n);
+  __aicore__ inline UnscaleAndCheck() {}
+  __aicore__ inline void Init(GM_ADDR found, float inv_scale) {
     found_.SetGlobalBuffer(reinterpret_cast<__gm__ float*>(found), 1);
-    range_ = MyRange(n, per_core);
     scale_ = inv_scale;
     pipe_.InitBuffer(in_, 2, kTile * sizeof(T));
     pipe_.InitBuffer(out_, 2, kTile * sizeof(T));
@@ -24,13 +23,12 @@ template <class T> class UnscaleAndCheck {
     pipe_.InitBuffer(sum_, kLanes * sizeof(float));
   }
 
-  __aicore__ inline void Process() {
+  // Table is UnscaleTable of tiling.h, which a device header does not include.
+  template <class Table> __aicore__ inline void Process(const Table& table) {
     AscendC::Duplicate(lanes_.Get<float>(), 0.0F, kLanes);
-    for (std::int64_t at = range_.begin; at < range_.end; at += kTile) {
-      const std::uint32_t count = TileCount(range_.end - at, kTile);
-      CopyIn(in_, grads_, at, count);
-      Compute(count);
-      if (scale_ != 1.0F) CopyOut(at, count);
+    for (std::int64_t i = 0; i < table.count; ++i) {
+      grads_.SetGlobalBuffer(reinterpret_cast<__gm__ T*>(table.tensors[i].grads), table.tensors[i].n);
+      Scale(MyRange(table.tensors[i].n, table.tensors[i].per_core, table.tensors[i].first));
     }
     Finish();
   }
@@ -38,6 +36,15 @@ template <class T> class UnscaleAndCheck {
  private:
   // Eight thousand elements fill most of UB for float32, and no tile has more than 255 repeats.
   static constexpr std::uint32_t kTile = 8192;
+
+  __aicore__ inline void Scale(const Range& range) {
+    for (std::int64_t at = range.begin; at < range.end; at += kTile) {
+      const std::uint32_t count = TileCount(range.end - at, kTile);
+      CopyIn(in_, grads_, at, count);
+      Compute(count);
+      if (scale_ != 1.0F) CopyOut(at, count);
+    }
+  }
 
   __aicore__ inline void Compute(std::uint32_t count) {
     AscendC::LocalTensor<T> g = in_.DeQue<T>();
@@ -81,13 +88,13 @@ template <class T> class UnscaleAndCheck {
   AscendC::TBuf<AscendC::TPosition::VECCALC> wide_, lanes_, sum_;
   AscendC::GlobalTensor<T> grads_;
   AscendC::GlobalTensor<float> found_;
-  Range range_;
   float scale_;
 };
 
 // After the last tensor, on one core: found <- 1 where it is nan, else 0.
 class Flag {
  public:
+  __aicore__ inline Flag() {}
   __aicore__ inline void Init(GM_ADDR found) {
     found_.SetGlobalBuffer(reinterpret_cast<__gm__ float*>(found), 1);
     pipe_.InitBuffer(sum_, 32);

@@ -6,6 +6,7 @@ void test_emulated_order();
 void test_emulated_values();
 void test_tiling();
 void test_ascend_kernels();
+void test_far_indices();
 void test_ascend_steps();
 void test_ascend_ops();
 void test_barriers();
@@ -17,6 +18,7 @@ int main() {
   native::test_emulated_values();
   native::test_tiling();
   native::test_ascend_kernels();
+  native::test_far_indices();
   native::test_ascend_steps();
   native::test_ascend_ops();
   native::test_barriers();

@@ -9,7 +9,7 @@ namespace {
 
 using namespace boost_ext;
 
-constexpr std::int64_t kSizes[] = {1, 7, 63, 65, 257, 1535, 1536, 1537, 5000};
+constexpr std::int64_t kSizes[] = {1, 7, 63, 65, 2047, 2049, 2559, 2561, 3071, 3073, 7000};
 
 struct Case {
   Rule rule;

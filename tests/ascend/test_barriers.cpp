@@ -45,7 +45,7 @@ void project(DType dtype, std::int64_t n) {
   out.fill(0);
   Workspace workspace(k);
   const Device d0(P), d1(g), d2(out);
-  ASCEND(pca_project, dtype)(P.data(), g.data(), out.data(), workspace.data(), k, n, 0, 1, n, nullptr);
+  ASCEND(pca_project, dtype)(P.data(), g.data(), out.data(), workspace.data(), k, n, 0, n > 0 ? 1 : 0, n, nullptr);
 }
 
 void back_project(DType dtype) {

@@ -138,6 +138,16 @@ void test_cores() {
     store(k, mine());
   });
   CHECK(overwritten.find("without SyncAll between") != std::string::npos);
+  std::set<std::string> kinds;  // one core writes what all read: before some of them, or after some
+  for (emulator::settings.seed = 1; emulator::settings.seed <= 8; ++emulator::settings.seed) {
+    kinds.insert(Cores().run([&](Kernel& k) {
+      if (GetBlockIdx() == 2) return store(k, 0);
+      DataCopy(k.b.Get<float>(), k.y, 8);
+    }));
+  }
+  emulator::settings.seed = 1;
+  CHECK(kinds.size() == 2 && kinds.count("DataCopy: global memory that another core reads, without SyncAll between") &&
+        kinds.count("DataCopy: global memory that core 2 writes, without SyncAll between"));
   Cores meet;
   CHECK(meet.run([&](Kernel& k) {
     store(k, mine());
@@ -157,6 +167,17 @@ void test_cores() {
   CHECK(alone.run([&](Kernel& k) {
     if (GetBlockIdx() != 2) meet_all(k, alone);
   }) == "SyncAll: some cores ended without it, the others wait for ever");
+  Cores crowd;
+  emulator::settings.cores = 3;
+  CHECK(crowd.run([&](Kernel& k) { meet_all(k, crowd); }) ==
+        "SyncAll: 4 blocks on 3 cores, of which some start when others end");
+  emulator::settings.cores = 4;
+  CHECK(error_of([] { emulator::launch(0, [] {}); }) == "launch: 1 to 65535 blocks, got 0");
+  Cores some;
+  CHECK(some.run([&](Kernel& k) {
+    PipeBarrier<PIPE_ALL>();
+    SyncAll(some.meeting(), k.b.Get<std::int32_t>(), 2);
+  }) == "SyncAll: for some of the cores is not emulated");
   Cores small;
   CHECK(small.run([&](Kernel& k) {
     GlobalTensor<std::int32_t> g;

@@ -82,6 +82,10 @@ void test_rounding_of_operations() {
               Cast(k.b.Get<bfloat16_t>(), t, RoundMode::CAST_NONE, 8));
   CHECK_WRONG("Cast: half to float is CAST_NONE", auto t = k.ready();
               Cast(k.b.Get<float>(), t.ReinterpretCast<half>(), RoundMode::CAST_RINT, 8));
+  CHECK_WRONG("Cast: bfloat16 to float is CAST_NONE", auto t = k.ready();
+              Cast(k.b.Get<float>(), t.ReinterpretCast<bfloat16_t>(), RoundMode::CAST_RINT, 8));
+  CHECK_WRONG("Cast: float to int32 needs a rounding mode", auto t = k.ready();
+              Cast(k.b.Get<std::int32_t>(), t, RoundMode::CAST_NONE, 8));
   const auto floats = compute<float>(
       [](TBuf<>& work, LocalTensor<float> out) {
         LocalTensor<float> t = filled<float>(work.Get<float>(), {-2.25F, 4.0F, 0.5F, 9.0F});
@@ -148,6 +152,10 @@ void test_sums() {
       },
       128);
   CHECK(masked[0] == 0 && masked[1] == x[1] + x[1] && masked[64] == 0 && masked[65] == x[65] + x[1]);
+  CHECK_WRONG("ReduceSum: a count from 1, got 0", auto t = k.ready(); auto s = k.b.Get<float>();
+              ReduceSum(s, t, s[8], 0));
+  CHECK_WRONG("BlockReduceSum: 1 to 255 repeats, got 0", auto t = k.ready();
+              BlockReduceSum(k.b.Get<float>(), t, 0, 64, 1, 1, 8));
   CHECK_WRONG("ReduceSum: elements 0 to 7 of a tensor of 0", auto t = k.ready();
               ReduceSum(k.b.Get<float>(), t, t[256], 8));
   CHECK_WRONG("Muls: reads memory that nothing has written", auto t = k.ready(); auto s = k.b.Get<float>();
@@ -169,6 +177,10 @@ void test_selections() {
       },
       11);
   CHECK(chosen[8] == 3 && chosen[9] == -1 && chosen[10] == -1);
+  CHECK_WRONG("Select: a scalar is VSEL_TENSOR_SCALAR_MODE", auto t = k.ready(); Select(
+                  k.b.Get<float>(), t.ReinterpretCast<std::uint8_t>(), t, 1.0F, SELMODE::VSEL_TENSOR_TENSOR_MODE, 8));
+  CHECK_WRONG("Select: a count from 1, got 0", auto t = k.ready();
+              Select(k.b.Get<float>(), t.ReinterpretCast<std::uint8_t>(), t, t, SELMODE::VSEL_TENSOR_TENSOR_MODE, 0));
   CHECK_WRONG("Select: two tensors are VSEL_TENSOR_TENSOR_MODE", auto t = k.ready();
               Select(k.b.Get<float>(), t.ReinterpretCast<std::uint8_t>(), t, t, SELMODE::VSEL_TENSOR_SCALAR_MODE, 8));
 }

@@ -5,8 +5,8 @@ namespace native {
 namespace {
 
 void test_copies() {
-  CHECK_RIGHT(auto t = k.in.AllocTensor<float>(); DataCopy(t, k.x, 8); k.in.EnQue(t);
-              k.in.FreeTensor(k.in.DeQue<float>()));
+  CHECK_RIGHT(auto t = k.in.AllocTensor<float>(); DataCopy(t, k.x, 8); k.in.EnQue(t); t = k.in.DeQue<float>();
+              k.in.FreeTensor(t));
   CHECK_WRONG("DataCopy: a multiple of 32 bytes, got 28", DataCopy(k.a.Get<float>(), k.x, 7));
   CHECK_WRONG("DataCopy: a multiple of 32 bytes, got 0", DataCopy(k.a.Get<float>(), k.x, 0));
   CHECK_WRONG("DataCopy: a tensor in UB must be aligned to 32 bytes", DataCopy(k.a.Get<float>()[1], k.x, 8));
@@ -14,6 +14,10 @@ void test_copies() {
   CHECK_WRONG("DataCopy: blockCount from 1 to 4095, got 4096",
               DataCopy(k.a.Get<float>(), k.x, DataCopyParams(4096, 1, 0, 0)));
   CHECK_WRONG("DataCopy: blockLen from 1, got 0", DataCopy(k.a.Get<float>(), k.x, DataCopyParams(1, 0, 0, 0)));
+  CHECK_WRONG("DataCopy: at most 65535 blocks, got 65536", DataCopy(k.a.Get<float>(), k.x, 65536 * 8));
+  CHECK_WRONG("DataCopy: atomic addition of bfloat16", auto t = k.ready(); GlobalTensor<bfloat16_t> g;
+              g.SetGlobalBuffer(reinterpret_cast<bfloat16_t*>(k.y.GetPhyAddr(0))); SetAtomicAdd<float>();
+              DataCopy(g, t.ReinterpretCast<bfloat16_t>(), 16));
   const DataCopyPadExtParams<float> none;
   CHECK_WRONG("DataCopyPad: blockLen from 1 to 2097151, got 2097152",
               DataCopyPad(k.a.Get<float>(), k.x, DataCopyExtParams(1, 2097152, 0, 0, 0), none));
@@ -83,13 +87,17 @@ void test_counts() {
 }
 
 void test_memory() {
-  CHECK_RIGHT(TBuf<> rest; k.pipe.InitBuffer(rest, 196608 - 6 * kWrongBytes));
-  CHECK_WRONG("InitBuffer: UB overflow, 196640 of 196608 bytes", TBuf<> rest;
-              k.pipe.InitBuffer(rest, 196608 - 6 * kWrongBytes + 1));
+  CHECK_RIGHT(TBuf<> rest; k.pipe.InitBuffer(rest, 188160 - 6 * kWrongBytes));
+  CHECK_WRONG("InitBuffer: UB overflow, 188192 of 188160 bytes", TBuf<> rest;
+              k.pipe.InitBuffer(rest, 188160 - 6 * kWrongBytes + 1));
   CHECK_WRONG("InitBuffer: more than 64 buffers", TBuf<> more[59]; for (auto& m : more) k.pipe.InitBuffer(m, 32));
   CHECK_WRONG("InitBuffer: 9 tensors at one position, 8 at most", TQue<TPosition::VECIN, 1> more;
               k.pipe.InitBuffer(more, 7, 32));
   CHECK_WRONG("TPipe: a kernel has one", TPipe second);
+  CHECK_WRONG("InitBuffer: a length of 0", TBuf<> empty; k.pipe.InitBuffer(empty, 0));
+  CHECK_WRONG("InitBuffer: a queue without buffers", TQue<TPosition::VECIN, 1> none; k.pipe.InitBuffer(none, 0, 32));
+  CHECK_WRONG("Get: a TBuf without InitBuffer", TBuf<> none; none.Get<float>());
+  CHECK(error_of([] { GetBlockIdx(); }) == "called outside of a kernel");
   // Poison: memory that nobody has written, also in a buffer that comes round again.
   CHECK_WRONG("Add: reads memory that nothing has written", auto t = k.b.Get<float>(); Add(t, k.ready(), t, 8));
   CHECK_WRONG("DataCopy: reads memory that nothing has written", DataCopy(k.y, k.b.Get<float>(), 8));
@@ -119,11 +127,11 @@ void test_memory() {
   });
   // Global memory.
   CHECK_WRONG("DataCopy: global memory out of bounds, bytes 0 to 31 of 16", GlobalTensor<float> g;
-              g.SetGlobalBuffer(k.x.GetPhyAddr(), 4); DataCopy(k.a.Get<float>(), g, 8));
+              g.SetGlobalBuffer(k.x.GetPhyAddr(0), 4); DataCopy(k.a.Get<float>(), g, 8));
   CHECK_WRONG("DataCopy: global memory out of bounds, 64 bytes", GlobalTensor<float> g;
-              g.SetGlobalBuffer(k.x.GetPhyAddr()); DataCopy(k.a.Get<float>(), g[248], 16));
+              g.SetGlobalBuffer(k.x.GetPhyAddr(0)); DataCopy(k.a.Get<float>(), g[248], 16));
   CHECK_WRONG("DataCopyPad: global memory out of bounds, 4 bytes", GlobalTensor<float> g;
-              g.SetGlobalBuffer(k.x.GetPhyAddr() - 1); DataCopyPad(g, k.ready(), DataCopyExtParams(1, 4, 0, 0, 0)));
+              g.SetGlobalBuffer(k.x.GetPhyAddr(0) - 1); DataCopyPad(g, k.ready(), DataCopyExtParams(1, 4, 0, 0, 0)));
   CHECK_WRONG("GlobalTensor: offset 257 beyond 256 elements", k.x[257]);
   CHECK_WRONG("GetValue: global memory out of bounds, bytes 1024 to 1027 of 1024", k.x.GetValue(256));
 }
@@ -135,7 +143,7 @@ void test_queues() {
   CHECK_WRONG("EnQue: a queue of depth 1 is full", for (int i = 0; i < 2; ++i) k.in.EnQue(k.in.AllocTensor<float>()));
   CHECK_WRONG("EnQue: a tensor that is not allocated", auto t = k.in.AllocTensor<float>(); k.in.EnQue(t);
               auto u = k.in.DeQue<float>(); k.in.EnQue(u));
-  CHECK_WRONG("FreeTensor: a tensor that is not dequeued", k.in.FreeTensor(k.in.AllocTensor<float>()));
+  CHECK_WRONG("FreeTensor: a tensor that is not dequeued", auto t = k.in.AllocTensor<float>(); k.in.FreeTensor(t));
   CHECK_WRONG("FreeTensor: a tensor that was freed", k.in.EnQue(k.in.AllocTensor<float>());
               auto t = k.in.DeQue<float>(); k.in.FreeTensor(t); k.in.FreeTensor(t));
   CHECK_WRONG("Duplicate: a tensor that was freed", k.in.EnQue(k.in.AllocTensor<float>()); auto t = k.in.DeQue<float>();
@@ -153,8 +161,12 @@ void test_ends() {
   CHECK_WRONG("WaitFlag: flag 1 is not set, the pipe waits for ever", SetFlag<HardEvent::V_S>(0);
               WaitFlag<HardEvent::V_S>(1));
   CHECK_WRONG("SetFlag: an event id from 0 to 7, got 8", SetFlag<HardEvent::V_S>(8));
+  CHECK_WRONG("WaitFlag: an event id from 0 to 7, got -1", WaitFlag<HardEvent::V_S>(-1));
   CHECK_WRONG("AllocEventID: all 8 ids of an event are taken",
               for (int i = 0; i < 9; ++i) k.pipe.AllocEventID<HardEvent::V_S>());
+  CHECK_WRONG("end of kernel: an id of event 6 was not released", k.pipe.AllocEventID<HardEvent::V_S>());
+  CHECK_WRONG("ReleaseEventID: 1 is not taken", k.pipe.AllocEventID<HardEvent::V_S>();
+              k.pipe.ReleaseEventID<HardEvent::V_S>(1));
   CHECK_WRONG("end of kernel: atomic mode was not reset", SetAtomicAdd<float>());
   CHECK_RIGHT(SetAtomicAdd<float>(); SetAtomicNone());
   CHECK_WRONG("end of kernel: the mask was not reset", SetMaskCount());

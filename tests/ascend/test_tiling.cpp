@@ -1,4 +1,6 @@
 // The host's part: how work is divided, what a workspace holds, and the numbers of a step.
+#include <type_traits>
+
 #include "native/harness.h"
 #include "tiling.h"
 
@@ -6,10 +8,14 @@ namespace native {
 
 using namespace boost_ext::ascend;
 
+// CANN takes plain data as an argument of a kernel, and nothing else.
+template <class T> constexpr bool kPlain = std::is_trivial_v<T> && std::is_standard_layout_v<T>;
+static_assert(kPlain<StepTable> && kPlain<UnscaleTable>);
+
 void test_tiling() {
   const std::int64_t huge = (std::int64_t{1} << 33) + 5;
-  for (const std::int64_t n : {std::int64_t{0}, std::int64_t{1}, std::int64_t{255}, std::int64_t{256},
-                               std::int64_t{257}, std::int64_t{1023}, std::int64_t{70001}, huge}) {
+  for (const std::int64_t n : {std::int64_t{0}, std::int64_t{1}, std::int64_t{2047}, std::int64_t{2048},
+                               std::int64_t{2049}, std::int64_t{1023}, std::int64_t{70001}, huge}) {
     for (const std::int32_t cores : {1, 2, 3, 7, 40, 48}) {
       const Split s = split(n, cores);
       CHECK(s.n == n && s.per_core % kPart == 0 && s.per_core >= kPart);
@@ -18,9 +24,17 @@ void test_tiling() {
       CHECK(n == 0 ? s.cores == 0 : (s.cores - 1) * s.per_core < n);  // and nobody has nothing to do
     }
   }
+  // Tensors of one launch begin behind one another, around all cores.
+  UnscaleTable table{};
+  for (const std::int64_t n : {std::int64_t{5000}, std::int64_t{1}, std::int64_t{1}, std::int64_t{9000}}) {
+    table.tensors[table.count++].n = n;
+  }
+  CHECK(share(table, 4) == 4);
+  CHECK(table.tensors[0].first == 0 && table.tensors[1].first == 3 && table.tensors[2].first == 0);
+  CHECK(table.tensors[3].first == 1 && table.tensors[3].per_core == 4096 && table.tensors[1].per_core == kPart);
+  CHECK(share(table, 40) == 3 + 1 + 1 + 5 && table.tensors[3].first == 5);
   CHECK(split(huge, 2).per_core > std::int64_t{1} << 32);
-  CHECK(workspace_bytes(3, 40) == 40 * 32 + 40 * 32);
-  CHECK(workspace_bytes(9, 2) == 2 * 32 + 2 * 64);
+  CHECK(workspace_bytes(3, 40) == 40 * 32 && workspace_bytes(9, 2) == 2 * 64);
   CHECK(row_values(1) == 8 && row_values(8) == 8 && row_values(9) == 16);
 
   const StepValues adam = adam_values(2, 0.5F, 0.1F, 0.9, 0.999, 1e-8, true, 1);

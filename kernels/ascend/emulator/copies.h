@@ -182,13 +182,15 @@ inline void SyncAll(const GlobalTensor<std::int32_t>& global, const LocalTensor<
                     std::int32_t used = 0) {
   emulator::Core& core = emulator::core();
   expect_idle(core);
+  emulator::expect(core.blocks <= emulator::settings.cores, "SyncAll: ", core.blocks, " blocks on ",
+                   emulator::settings.cores, " cores, of which some start when others end");
   const int cores = used == 0 ? core.blocks : used;
   emulator::expect(cores == core.blocks, "SyncAll: for some of the cores is not emulated");
   const std::int64_t bytes = cores * emulator::kBlockBytes;
   local.at("SyncAll", 0, bytes / 4);
   local.aligned("SyncAll");
   emulator::region_of("SyncAll", global.at("SyncAll", 0, bytes), bytes);
-  std::int32_t* mine = global.GetPhyAddr() + core.block * 8;
+  std::int32_t* mine = global.GetPhyAddr(static_cast<std::uint64_t>(core.block) * 8);
   emulator::expect(*mine == core.syncs, "SyncAll: the workspace in global memory was not zeroed before the launch");
   *mine = ++core.syncs;
   core.barrier_all();

@@ -22,6 +22,8 @@ namespace emulator {
 constexpr int kPipes = 4;
 constexpr const char* kPipeNames[] = {"S", "V", "MTE2", "MTE3"};
 constexpr std::int64_t kUbBytes = 196608;
+// CANN keeps the last 8 KiB and 256 bytes: Select writes an address or a scalar there, at 184 KiB.
+constexpr std::int64_t kUsableBytes = kUbBytes - 8192 - 256;
 constexpr std::int64_t kBlockBytes = 32;
 constexpr std::int64_t kRepeatBytes = 256;
 constexpr int kMaxBuffers = 64;
@@ -185,7 +187,7 @@ class Core {
     b.bytes = (bytes + kBlockBytes - 1) / kBlockBytes * kBlockBytes;
     b.queue = queue;
     ub_used += b.bytes;
-    expect(ub_used <= kUbBytes, "InitBuffer: UB overflow, ", ub_used, " of ", kUbBytes, " bytes");
+    expect(ub_used <= kUsableBytes, "InitBuffer: UB overflow, ", ub_used, " of ", kUsableBytes, " bytes");
     buffers.push_back(b);
     return static_cast<int>(buffers.size()) - 1;
   }
@@ -196,6 +198,9 @@ class Core {
         expect(!flags[e][static_cast<std::size_t>(id)].set, "end of kernel: flag ", id, " of event ", e,
                " was set and never waited for");
       }
+    }
+    for (std::size_t e = 0; e < event_ids.size(); ++e) {
+      expect(event_ids[e] == 0, "end of kernel: an id of event ", e, " was not released");
     }
     for (const Buffer& b : buffers) {
       expect(b.queue < 0 || b.state == Buffer::kFree, "end of kernel: a tensor of queue ", b.queue, " was not freed");

@@ -9,7 +9,9 @@
 #include <mutex>
 #include <numeric>
 #include <random>
+#include <set>
 #include <thread>
+#include <type_traits>
 
 #include "core.h"
 
@@ -105,10 +107,19 @@ class Launch {
   std::exception_ptr error_;
 };
 
-inline void* last_stream = nullptr;  // on which something was launched
+inline std::set<void*> streams;  // on which something was launched
+inline int launches = 0;         // so far
+
+// What a kernel may get: numbers, pointers, and plain structures of them.
+template <class... Arguments> void expect_plain_arguments(const Arguments&...) {
+  static_assert(((std::is_trivial_v<Arguments> && std::is_standard_layout_v<Arguments>) && ...),
+                "arguments of a kernel must be plain data");
+}
 
 // Throws Error at the first mistake of a kernel.
 inline void launch(int blocks, std::function<void()> kernel) {
+  expect(blocks >= 1 && blocks <= 65535, "launch: 1 to 65535 blocks, got ", blocks);
+  ++launches;
   Launch launch(blocks, std::move(kernel));
   Launch::running = &launch;
   launch.run();

@@ -94,7 +94,8 @@ template <class T> class LocalTensor {
 template <class T> class GlobalTensor {
  public:
   using PrimType = T;
-  void SetGlobalBuffer(T* data, std::uint64_t size = 0) {
+  void SetGlobalBuffer(T* data) { SetGlobalBuffer(data, 0); }
+  void SetGlobalBuffer(T* data, std::uint64_t size) {
     data_ = data;
     size_ = size;
     bounded_ = size != 0;
@@ -106,7 +107,8 @@ template <class T> class GlobalTensor {
     if (bounded_) t.size_ -= element;
     return t;
   }
-  T* GetPhyAddr() const { return data_; }
+  const T* GetPhyAddr() const { return data_; }
+  T* GetPhyAddr(std::uint64_t i) const { return data_ + i; }
   std::uint64_t GetSize() const { return size_; }
 
   T GetValue(std::uint64_t i) const {
@@ -115,7 +117,7 @@ template <class T> class GlobalTensor {
     it.go();
     return data_[i];
   }
-  void SetValue(std::uint64_t i, T value) const {
+  void SetValue(std::uint64_t i, T value) {
     emulator::Instruction it("SetValue", PIPE_S);
     it.writes_global(at("SetValue", static_cast<std::int64_t>(i) * sizeof(T), sizeof(T)), sizeof(T));
     it.go();
@@ -179,7 +181,7 @@ template <TPosition position, int depth> class TQue {
     b.state = emulator::Buffer::kDequeued;
     return LocalTensor<T>(index, b.offset, b.bytes);
   }
-  template <class T> void FreeTensor(const LocalTensor<T>& t) {
+  template <class T> void FreeTensor(LocalTensor<T>& t) {
     emulator::Buffer& b = mine("FreeTensor", t, emulator::Buffer::kDequeued, "dequeued");
     b.released = emulator::core().snapshot(kTo);
     b.state = emulator::Buffer::kFree;
@@ -207,7 +209,7 @@ template <TPosition position, int depth> class TQue {
 // Memory without any order: whoever uses it sets flags and barriers.
 template <TPosition position = TPosition::VECCALC> class TBuf {
  public:
-  template <class T> LocalTensor<T> Get() const {
+  template <class T> LocalTensor<T> Get() {
     emulator::expect(buffer_ >= 0, "Get: a TBuf without InitBuffer");
     const emulator::Buffer& b = emulator::core().buffers[static_cast<std::size_t>(buffer_)];
     return LocalTensor<T>(buffer_, b.offset, b.bytes);
@@ -255,7 +257,10 @@ class TPipe {
     emulator::fail("AllocEventID: all ", emulator::kEvents, " ids of an event are taken");
   }
   template <HardEvent event> void ReleaseEventID(TEventID id) {
-    emulator::core().event_ids[static_cast<std::size_t>(event)] &= ~(1U << id);
+    unsigned& taken = emulator::core().event_ids[static_cast<std::size_t>(event)];
+    emulator::expect(id >= 0 && id < emulator::kEvents && (taken >> id & 1U) != 0, "ReleaseEventID: ", int{id},
+                     " is not taken");
+    taken &= ~(1U << id);
   }
 };
 
