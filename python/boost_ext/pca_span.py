@@ -25,6 +25,7 @@ from .pca_save import MatrixWriter, source_record, storage_dtype
 __all__ = ["Span", "average_path", "load_span", "weight_span"]
 
 _OP = "weight_span"
+_DTYPES = ("float32", "float16", "bfloat16")
 
 
 class Span(NamedTuple):
@@ -53,10 +54,10 @@ def weight_span(
 ) -> Span:
     """Compute an orthonormal basis of the span of `checkpoints`, and their average.
 
-    The first rows are the principal components of the checkpoints about their average, by falling variance; the last one
-    is the part of the average orthogonal to them. k is the rank of the checkpoints, at most their number c: a direction
-    in which they vary by less than float32's rounding of all of them together (2^-23 of their Frobenius norm) counts as
-    none, and so does the average if it leaves the others by less than 1e-5 of its norm.
+    The first rows are the principal components of the checkpoints about their average, by falling variance; the last
+    one is the part of the average orthogonal to them. k is the rank of the checkpoints, at most their number c: a
+    direction in which they vary by less than float32's rounding of all of them together (2^-23 of their Frobenius norm)
+    counts as none, and so does the average if it leaves the others by less than 1e-5 of its norm.
 
     Args:
         checkpoints, parameters, dtype, chunk_elements, reader, progress, scratch_dir: as of `pca.pca_matrix`; c >= 2.
@@ -76,6 +77,8 @@ def weight_span(
     width = operator.index(chunk_elements)
     if width < 1:
         raise ValueError(f"{_OP}: chunk_elements must be at least 1, got {width}")
+    if str(dtype) not in _DTYPES:
+        raise ValueError(f"{_OP}: dtype must be float32, float16 or bfloat16, got {dtype}")
     out_dtype = storage_dtype(_OP, dtype)
     layout = parameter_layout(_OP, parameters)
     sources = checkpoint_list(_OP, checkpoints)
