@@ -236,14 +236,14 @@ def _span(
     """The basis and the average of the weights, in their order: from checkpoints, from files, or from rank 0."""
     layout = [(p.name, tuple(p.shape)) for p in weights]
     n = int(sum(p.size for p in weights))
+    ranks = Ranks(get_rank(), rank_count(), True) if rank_count() > 1 else ALONE
     if source is None:
         if path is None:
             raise ValueError(
                 f"{_NAME}: weight_load_dir (checkpoints) or pca_mat_path (a basis of some) must be given, got neither"
             )
-        return load_span(path, n_elements=n, parameters=layout)
+        return load_span(path, n_elements=n, parameters=layout, timeout=0.0 if ranks.size == 1 else timeout)
     files = pca.find_checkpoints(source) if isinstance(source, (str, os.PathLike)) else source
-    ranks = Ranks(get_rank(), rank_count(), True) if rank_count() > 1 else ALONE
 
     def build() -> Span:
         span = weight_span(files, layout, path=path, dtype=dtype, reader=read_checkpoint, progress=progress)
