@@ -5,9 +5,9 @@ table, and the plot ``weight_averaging_digits.png``.
 
 For each seed the network trains with Momentum at a constant rate, for as many epochs as :data:`HEADS` says, and leaves
 a checkpoint at the end of each of the last ones. From there on, on the same batches: the last weights; the average of
-the checkpoints with new moving statistics (SWA); :class:`TrainableWeightAveraging` for one and two epochs more; Momentum
-for one and two epochs more, at its rate and at a tenth of it, which is what one would do without averages. The rate of
-the coordinates was chosen on other seeds (``--sweep``): the one with the lowest mean loss over both heads and epochs.
+the checkpoints with new moving statistics (SWA); :class:`TrainableWeightAveraging` for one and two epochs more;
+Momentum for one and two epochs more, at its rate and at a tenth of it, which is what one would do without averages. The
+rate of the coordinates was chosen on other seeds (``--sweep``): that with the lowest mean loss over heads and epochs.
 """
 
 from __future__ import annotations
