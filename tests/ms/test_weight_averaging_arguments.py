@@ -27,6 +27,11 @@ def a_tuple(beta: list[Parameter]) -> Any:
         ({"args": (), "optimizer": a_tuple}, TypeError, r"optimizer must return a mindspore\.nn\.Optimizer, got tuple"),
         ({"args": (-1.0,)}, ValueError, "'learning rate' must be float and must >= 0"),
         ({"params": [1]}, TypeError, r"params\[0\] must be a Parameter, got int"),
+        (
+            {"params": [Parameter(Tensor([1.0], ms.float64), name="wide")]},
+            TypeError,
+            "wide must be float32, float16 or bfloat16, got float64",
+        ),
         ({"params": []}, ValueError, "params must hold a floating point Parameter that is trained, got 0 others"),
         ({"weight_load_dir": None}, ValueError, r"weight_load_dir .* or pca_mat_path .* must be given, got neither"),
         ({"weight_load_dir": "/nope"}, ValueError, "directory must be an existing directory"),

@@ -208,6 +208,8 @@ def _trained(params: Any) -> list[Parameter]:
     for i, p in enumerate(listed):
         if not isinstance(p, Parameter):
             raise TypeError(f"{_NAME}: params[{i}] must be a Parameter, got {type(p).__name__}")
+        if p.requires_grad and p.dtype == ms.float64:
+            raise TypeError(f"{_NAME}: {p.name} must be float32, float16 or bfloat16, got float64")
     weights = [p for p in listed if p.requires_grad and p.dtype in _FLOATS]
     if not weights:
         raise ValueError(
