@@ -24,7 +24,8 @@ test-python: $(VENVS)/test/installed
 # all ops on CUDA arrays.
 NUMPY2 := $(addprefix tests/ops/test_,arrays.py arguments.py exchange.py overlaps.py optimizer_state.py)
 test-core: $(VENVS)/core/installed
-	$(VENVS)/core/bin/python -m pytest -n 2 $(NUMPY2) tests/ascend tests/cuda tests/test_pca.py tests/test_pca_file.py -q
+	$(VENVS)/core/bin/python -m pytest -n 2 $(NUMPY2) tests/ascend tests/cuda tests/test_pca.py tests/test_pca_file.py \
+	  tests/test_pca_span.py -q
 	$(VENVS)/core/bin/python -m pytest -n 2 tests/ops -q --device cuda
 
 # The ops from C++ under the address, undefined-behaviour and thread sanitizers; under the last one for one instruction

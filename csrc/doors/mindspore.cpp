@@ -272,4 +272,20 @@ BOOST_EXT_GRAPH_OP(dim_reduce_apply) {
   dim_reduce_apply(cpu_context(), momentum, grads, proj, p.list(n), c, proj);
 }
 
+// P, coordinates, origin (2, n), weights...; weights = the first row of origin + P^T . coordinates, which the second
+// row holds meanwhile: two projections, so that the sum is one of float32 whatever the weights are stored as.
+BOOST_EXT_GRAPH_OP(subspace_point) {
+  const View P = p.take(), coordinates = p.take(), origin = p.take();
+  require_dtype("subspace_point", "origin", origin, DType::f32);
+  require(origin.ndim == 2 && origin.rows == 2, "subspace_point: origin must have two rows, got ", origin.rows);
+  View moved = origin, ones;
+  moved.set_shape(1, [&](int) { return origin.size / 2; });
+  moved.data = static_cast<float*>(origin.data) + moved.size;
+  float one[2] = {1.0F, 1.0F};
+  ones.data = one;
+  ones.set_shape(1, [](int) { return 2; });
+  pca_back_project(cpu_context(), P, {coordinates}, {{moved}});
+  pca_back_project(cpu_context(), origin, {ones}, {p.list(p.left())});
+}
+
 }  // namespace

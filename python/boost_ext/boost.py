@@ -2,6 +2,7 @@
 
 from boost_ext.ms.adasum import AdaSum
 from boost_ext.ms.auto import AutoBoost
+from boost_ext.ms.batch_norm_statistics import update_batch_norm
 from boost_ext.ms.dim_reduce import DimReduce
 from boost_ext.ms.freeze_optimizer import FreezeOpt
 from boost_ext.ms.grad_accumulation import GradientAccumulation
@@ -10,6 +11,7 @@ from boost_ext.ms.group_loss_scale import GroupLossScaleManager
 from boost_ext.ms.less_bn import LessBN
 from boost_ext.ms.process import OptimizerProcess, ParameterProcess
 from boost_ext.ms.step import BoostTrainOneStepCell, BoostTrainOneStepWithLossScaleCell
+from boost_ext.ms.weight_averaging import TrainableWeightAveraging
 
 __all__ = [
     "AdaSum",
@@ -24,5 +26,7 @@ __all__ = [
     "LessBN",
     "OptimizerProcess",
     "ParameterProcess",
+    "TrainableWeightAveraging",
     "freeze_cell",
+    "update_batch_norm",
 ]

@@ -44,6 +44,7 @@ __all__ = ["QuantizedMatrix", "find_checkpoints", "load_matrix", "pca_matrix", "
 
 _CHUNK = 1 << 15  # columns: 40 checkpoints of them are 10 MB in float64
 _EPS = float(np.finfo(np.float64).eps)
+_ROUNDING = float(np.finfo(np.float32).eps)  # of all weights together: a direction below it is none
 _REFINE = 1e-6  # of λ_1: below it, c·eps·λ_1/λ_k of the Gram matrix nears float32 rounding
 _TIE = 1e-6  # scores this close count as equal, so rounding cannot flip a sign
 
@@ -189,8 +190,8 @@ def _spill(
         advance()
 
 
-def _components(op: str, chunks: _Chunks, k: int, stage: Stage) -> Array:
-    """Return W, (k, c+1) float64, with P = W · [Xc; mean]."""
+def _components(op: str, chunks: _Chunks, k: int | None, stage: Stage) -> Array:
+    """Return W, (k, c+1) float64, with P = W · [Xc; mean]; without k all the rows there are (`weight_span`)."""
     c = chunks.rows
     gram = np.zeros((c + 1, c + 1))
     advance = stage("Gram matrix", chunks.count)
@@ -200,17 +201,21 @@ def _components(op: str, chunks: _Chunks, k: int, stage: Stage) -> Array:
     values, left = np.linalg.eigh(gram[:c, :c])
     values, left = values[::-1], left[:, ::-1]
     sigma = np.sqrt(np.maximum(values, 0))
-    wanted = min(k, c - 1)  # centring takes one dimension away
+    wanted = c - 1 if k is None else min(k, c - 1)  # centring takes one dimension away
     if wanted and values[0] > 0 and values[wanted - 1] < _REFINE * values[0]:
         left, sigma, weights = _refine(chunks, left, sigma, stage)
     else:
         left, sigma = left[:, :wanted], sigma[:wanted]
         weights = left.T / np.where(sigma > 0, sigma, 1)[:, None]
-    # What centring in float64 can leave of identical rows.
-    noise = 4 * c * _EPS * np.sqrt(np.trace(gram[:c, :c]) + c * gram[c, c])
+    # What centring in float64 can leave of identical rows; of rows that are dependent, what rounding to float32 can.
+    noise = (4 * c * _EPS if k is not None else _ROUNDING) * np.sqrt(np.trace(gram[:c, :c]) + c * gram[c, c])
     rank = int(np.count_nonzero(sigma[:wanted] > noise))
     along = weights[:rank] @ gram[:c, c]  # the mean's coordinates in the components
     rest = gram[c, c] - along @ along
+    if k is None:
+        k = rank + int(rest > 1e-10 * gram[c, c])
+        if k == 0:
+            raise ValueError(f"{op}: checkpoints must hold a weight that is not 0, got {c} without one")
     if rank < k - 1 or (rank < k and rest <= 1e-10 * gram[c, c]):
         raise ValueError(
             f"{op}: checkpoints must vary in n_components = {k} directions (k-1, if their mean "

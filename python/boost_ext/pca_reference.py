@@ -27,6 +27,7 @@ NO_WEIGHTS = (
     "global_step",
     "scale_sense",
     "dim_reduce.*",
+    "weight_averaging.*",
 )
 """Batch norm statistics and what MindSpore's optimizers and our cells keep, as patterns of names."""
 

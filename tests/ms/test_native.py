@@ -171,6 +171,30 @@ def test_projections(mode: int) -> None:
         assert_same(numpy_of(out), expected, rtol=1e-5, atol=1e-4)
 
 
+def test_subspace_point(mode: int) -> None:
+    """origin[0] + P^T v in the weights, whatever their dtype; exactly origin[0] at v = 0."""
+    like, k = arrays(5), 4
+    n = sum(a.size for a in like)
+    rng = np.random.default_rng(6)
+    P, average = rng.standard_normal((k, n)).astype(np.float32), rng.standard_normal(n).astype(np.float32)
+    matrix = Parameter(Tensor(P), name="P")
+    origin = Parameter(Tensor(np.stack([average, np.full(n, 9, np.float32)])), name="origin")
+    v = Parameter(Tensor(np.zeros(k, np.float32)), name="v")
+    weights = parameters("w", like)
+    halves = ParameterTuple([Parameter(w.astype(ms.float16), name=f"h{i}") for i, w in enumerate(weights)])
+    point, half_point = (Call(native.SubspacePoint(), matrix, v, origin, out) for out in (weights, halves))
+    point()
+    np.testing.assert_array_equal(oracle.flat(numpy_of(weights)), average)
+    v.set_data(Tensor(rng.standard_normal(k).astype(np.float32)))
+    point()
+    half_point()
+    moved = oracle.pca_back_project(P, v.asnumpy(), like)
+    expected = average + oracle.flat(moved)
+    np.testing.assert_allclose(oracle.flat(numpy_of(weights)), expected, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(oracle.flat(numpy_of(halves)), expected, rtol=6e-4, atol=1e-5)
+    np.testing.assert_array_equal(origin.asnumpy()[0], average)
+
+
 def test_bfgs_update(mode: int) -> None:
     s, y = arrays(5, [(6,), (6,)])
     y = y + 3 * s

@@ -8,6 +8,7 @@
 
 DOOR(pca_project);
 DOOR(pca_back_project);
+DOOR(subspace_point);
 DOOR(bfgs_update);
 DOOR(adasum_pair);
 DOOR(adasum_part_pack);
@@ -107,6 +108,13 @@ void test_projections() {
   CHECK(call(boost_ext_pca_project, {&codes, &out, &g, &h}).status == kRefused);
   a = call(boost_ext_pca_back_project, {&codes, &scale, &v, &w, &x, &y, &p, &q});
   CHECK(a.status == 0 && equal(x, {5, 200}) && equal(y, {10}) && equal(p, {0, 20}) && equal(q, {0}));
+  const Array origin = numbers({5, 6, 7, 0, 0, 0}, DType::f32, 2), flat = numbers({5, 6, 7, 0, 0, 0});
+  const Array r = numbers({0, 0}), s = numbers({0}, DType::f16);
+  a = call(boost_ext_subspace_point, {&P, &v, &origin, &r, &s});
+  CHECK(a.status == 0 && equal(r, {6, 16}) && equal(s, {9}) && equal(origin, {5, 6, 7, 1, 10, 2}));
+  CHECK(call(boost_ext_subspace_point, {&P, &v, &flat, &r, &s}).status == kRefused);
+  CHECK(call(boost_ext_subspace_point, {&P, &v, &origin, &r}).status == kRefused);
+  CHECK(call(boost_ext_subspace_point, {&P, &v, &origin}).status == kRefused);
 }
 
 void test_gradients() {

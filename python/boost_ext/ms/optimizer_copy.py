@@ -10,6 +10,7 @@ from mindspore import Parameter, nn
 from boost_ext.ms.optim.fused import FusedOptimizer
 from boost_ext.ms.optim.lars import LARS
 from boost_ext.ms.optim.thor import Thor
+from boost_ext.ms.weight_averaging import TrainableWeightAveraging
 
 __all__ = ["attributes", "per_parameter_state", "restrict"]
 
@@ -182,6 +183,11 @@ def restrict(
         raise TypeError(f"restrict: optimizer must be an Optimizer, got {type(optimizer).__name__}")
     if isinstance(optimizer, Thor):
         raise TypeError("restrict: optimizer must not be thor: its matrices are gathered by whole backward passes")
+    if isinstance(optimizer, TrainableWeightAveraging):
+        raise TypeError(
+            "restrict: optimizer must not be TrainableWeightAveraging, whose coordinates are those of all parameters; "
+            "for accumulation, give accumulation_steps to the training cell"
+        )
     kept = list(parameters)
     own = tuple(optimizer.parameters)
     indices = _indices(own, kept)

@@ -12,6 +12,7 @@ from boost_ext.ms.optim.adafactor import AdaFactor
 from boost_ext.ms.optim.lars import LARS
 from boost_ext.ms.optim.thor import Thor
 from boost_ext.ms.optimizer_copy import attributes, per_parameter_state
+from boost_ext.ms.weight_averaging import TrainableWeightAveraging
 
 __all__ = ["of_class", "parameter_groups", "rebuild"]
 
@@ -151,6 +152,11 @@ def rebuild(optimizer: Optimizer, params: Iterable[Any]) -> Optimizer:
         raise TypeError(
             "rebuild: optimizer must not be thor, which belongs to the layers of its network; make it with "
             "boost_ext.optim.thor for the rewritten network, at boost level O0"
+        )
+    if isinstance(optimizer, TrainableWeightAveraging):
+        raise TypeError(
+            "rebuild: optimizer must not be TrainableWeightAveraging, whose basis belongs to the parameters of its "
+            "checkpoints; make it for the rewritten network, at boost level O0"
         )
     if isinstance(optimizer, (nn.LARS, LARS)):
         around: Optimizer = type(optimizer)(rebuild(optimizer.opt, params), **_hyperparameters(optimizer, ()))

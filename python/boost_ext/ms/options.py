@@ -14,6 +14,7 @@ from boost_ext.ms.clipping import checked_clip_norm
 from boost_ext.ms.freeze_optimizer import FreezeOpt
 from boost_ext.ms.grad_accumulation import checked_steps
 from boost_ext.ms.optim.thor import Thor
+from boost_ext.ms.weight_averaging import TrainableWeightAveraging
 from boost_ext.plan import Plan
 
 __all__ = ["StepOptions", "brought_by", "step_options", "warn_of_strangers", "what_trains"]
@@ -102,6 +103,11 @@ def step_options(
                 f"{owner}: thor must be the only algorithm, got dim_reduce, accumulation, adasum or clip_norm with it"
             )
         optimizer.require_one_scale(owner)
+    moved = options.dim_reduce is not None or options.adasum_devices is not None
+    if isinstance(optimizer, TrainableWeightAveraging) and moved:
+        raise ValueError(
+            f"{owner}: TrainableWeightAveraging must be alone in moving the weights, got dim_reduce or adasum too"
+        )
     return options
 
 

@@ -27,6 +27,7 @@ from boost_ext.ms.projection import projection_matrix
 from boost_ext.ms.ranks import Ranks
 from boost_ext.ms.sparse_gradients import Values
 from boost_ext.ms.state import state
+from boost_ext.ms.weight_averaging import TrainableWeightAveraging
 
 __all__ = [
     "NOT_RUN",
@@ -85,7 +86,7 @@ class ApplyFused(ApplySlot):
     unscales = True
     skips = True
 
-    def __init__(self, optimizer: FusedOptimizer | LARS, unscale: bool, clipping: Clipping | None) -> None:
+    def __init__(self, optimizer: nn.Optimizer, unscale: bool, clipping: Clipping | None) -> None:
         super().__init__(auto_prefix=False)
         self.optimizer = optimizer
         self.unscale = unscale
@@ -118,7 +119,7 @@ def apply_optimizer(optimizer: nn.Cell, unscale: bool, clipping: Clipping | None
         whole: the gradients reach the guard with one scale, so that it can say what clips them.
     """
     slot: ApplySlot
-    if isinstance(optimizer, (FusedOptimizer, LARS)):
+    if isinstance(optimizer, (FusedOptimizer, LARS, TrainableWeightAveraging)):
         slot = ApplyFused(optimizer, unscale, clipping if whole else None)
     else:
         slot = ApplyOptimizer(optimizer)

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy.typing as npt
 from mindspore import Parameter
@@ -19,12 +19,14 @@ from boost_ext.ms.dim_reduce_ranks import rows_of
 from boost_ext.ms.ranks import ALONE, Ranks, exchange
 from boost_ext.projection_codes import QuantizedMatrix, quantize_projection, rows_of_matrix
 
-__all__ = ["projection_matrix"]
+__all__ = ["built_by_rank_0", "projection_matrix"]
 
 Matrix = npt.NDArray[Any] | QuantizedMatrix
 
 _logger = logging.getLogger("boost_ext")
 _LOOK = 0.5  # seconds between two looks at whether rank 0 has failed
+
+Built = TypeVar("Built")
 
 
 def projection_matrix(
@@ -94,7 +96,7 @@ def projection_matrix(
             dtype=dtype,
         )
 
-    return build() if ranks.size == 1 else _built_by_rank_0(build, load, Path(str(path)), config.timeout, ranks)
+    return build() if ranks.size == 1 else built_by_rank_0(build, load, Path(str(path)), config.timeout, ranks)
 
 
 def _converted(matrix: Matrix, dtype: str | None, path: str) -> Matrix:
@@ -105,9 +107,16 @@ def _converted(matrix: Matrix, dtype: str | None, path: str) -> Matrix:
     return QuantizedMatrix(*quantize_projection(matrix)) if dtype == "int8" else matrix.astype(dtype)
 
 
-def _built_by_rank_0(
-    build: Callable[[], Matrix], load: Callable[[float], Matrix], path: Path, timeout: float, ranks: Ranks
-) -> Matrix:
+def built_by_rank_0(
+    build: Callable[[], Built],
+    load: Callable[[float], Built],
+    path: Path,
+    timeout: float,
+    ranks: Ranks,
+    owner: str = "dim_reduce",
+) -> Built:
+    """What rank 0 gets from ``build()``, which leaves it at ``path``; the others from ``load(seconds to wait)``. See
+    :func:`projection_matrix` for what is raised."""
     note = path.with_name(f"{path.name}.failed")
     if ranks.rank == 0:
         note.unlink(missing_ok=True)
@@ -118,7 +127,7 @@ def _built_by_rank_0(
         except BaseException as error:
             _leave(note, f"{type(error).__name__}: {error}")
             raise
-    _say_that_it_waits(path, "rank 0 builds", timeout, ranks)
+    _say_that_it_waits(path, "rank 0 builds", timeout, ranks, owner)
     deadline = time.monotonic() + timeout
     while True:
         left = deadline - time.monotonic()
@@ -127,19 +136,19 @@ def _built_by_rank_0(
         except (TimeoutError, FileNotFoundError, ValueError) as error:  # a damaged one is built again by rank 0
             if note.exists():
                 raise RuntimeError(
-                    f"dim_reduce: rank 0 must build {path}, got an error there: {note.read_text() or 'no room for it'}"
+                    f"{owner}: rank 0 must build {path}, got an error there: {note.read_text() or 'no room for it'}"
                 ) from error
             if left <= 0:
                 raise TimeoutError(
-                    f"dim_reduce: {path}, which rank 0 builds, must be there for rank {ranks.rank} within timeout = "
+                    f"{owner}: {path}, which rank 0 builds, must be there for rank {ranks.rank} within timeout = "
                     f"{timeout:g} s, got: {error}; all ranks must see the same file system"
                 ) from error
 
 
-def _say_that_it_waits(path: Path, what: str, timeout: float, ranks: Ranks) -> None:
+def _say_that_it_waits(path: Path, what: str, timeout: float, ranks: Ranks, owner: str = "dim_reduce") -> None:
     if ranks.size > 1 and not path.exists():
         _logger.warning(
-            "dim_reduce: rank %d of %d waits up to %g s for %s, which %s", ranks.rank, ranks.size, timeout, path, what
+            "%s: rank %d of %d waits up to %g s for %s, which %s", owner, ranks.rank, ranks.size, timeout, path, what
         )
 
 

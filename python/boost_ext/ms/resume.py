@@ -65,6 +65,7 @@ def constants_of(cell: Any) -> dict[str, int]:
     for parameter in cell.get_parameters():
         if parameter.name in _MATRIX:
             constants["pca_matrix"] = _checksum(parameter.asnumpy(), constants.get("pca_matrix", 0))
+    constants |= getattr(cell.optimizer, "constants", {})  # of TrainableWeightAveraging: what its weights are made of
     return {_CONSTANT + name: value for name, value in constants.items()}
 
 

@@ -73,6 +73,7 @@ def _start_alike(cell: Any, broadcast: bool) -> None:
     if cell.check_adasum_enable():
         rest = {name: p for name, p in rest.items() if name.startswith("master.")}
     constants = {name: value for name, value in constants_of(cell).items() if not name.endswith("pca_matrix")}
+    averaged = [constants.pop(name) for name in list(constants) if "weight_averaging" in name]
     require_alike(
         owner,
         cell.ranks,
@@ -81,6 +82,7 @@ def _start_alike(cell: Any, broadcast: bool) -> None:
             "the state of the optimizer": _checksum(p.asnumpy() for p in rest.values()),
             "the loss scale": cell.scale_sense.asnumpy(),
             "accumulation or freezing": np.asarray(list(constants.values()), np.int64),
+            "the basis of weight averaging": np.asarray(averaged, np.int64),
             "the number of steps made": cell.steps_made,
         },
     )

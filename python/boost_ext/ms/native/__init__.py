@@ -25,7 +25,15 @@ from .adasum import (
 )
 from .cell import NativeCell, PackedCell, contiguous, in_pynative_mode
 from .curvature import Covariance, DampedInverse, Preconditioned
-from .dim_reduce import BfgsUpdate, DimReduceApply, DimReduceDirection, DimReduceTrial, PcaBackProject, PcaProject
+from .dim_reduce import (
+    BfgsUpdate,
+    DimReduceApply,
+    DimReduceDirection,
+    DimReduceTrial,
+    PcaBackProject,
+    PcaProject,
+    SubspacePoint,
+)
 from .gradients import Accumulate, AdasumPair, Centralized, ClipByGlobalNorm, GlobalNorm, Joined, Parted
 from .loss_scale import (
     CheckAndClip,
@@ -66,6 +74,7 @@ __all__ = [
     "PcaBackProject",
     "PcaProject",
     "Preconditioned",
+    "SubspacePoint",
     "Timestamp",
     "UnscaleAndCheck",
     "UnscaleAndCheckReport",

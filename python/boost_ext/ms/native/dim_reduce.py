@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import mindspore as ms
+import numpy as np
 from mindspore import Tensor
 
 from boost_ext import _core
@@ -40,6 +41,23 @@ class PcaBackProject(NativeCell):
     """
 
     symbol, by_pointer = "pca_back_project", staticmethod(_pca_back_project)
+
+
+_BOTH = np.ones(2, np.float32)
+
+
+def _subspace_point(P: Tensor, coordinates: Tensor, origin: Tensor, weights: Tensors) -> None:
+    _core.pca_back_project(P, (coordinates,), ([origin.asnumpy()[1]],))
+    _core.pca_back_project(origin, (_BOTH,), (weights,))
+
+
+class SubspacePoint(NativeCell):
+    """``cell(P, coordinates, origin, weights)``: ``weights = origin[0] + P.T @ coordinates``, summed up in float32.
+
+    ``origin`` is float32 (2, n); its second row is written too. See :func:`boost_ext.ops.pca_back_project`.
+    """
+
+    symbol, by_pointer = "subspace_point", staticmethod(_subspace_point)
 
 
 def _bfgs_update(B: Tensor, s: Tensor, y: Tensor, eps: Tensor) -> bool:

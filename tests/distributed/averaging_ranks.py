@@ -1,0 +1,32 @@
+"""Two ranks train an average on batches of their own; rank 0 builds the basis. Each prints whether it is right."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import mindspore as ms
+from mindspore.communication import get_rank, init
+from tests.ms.test_weight_averaging import Definition, Regression, basis_of, batch, close, gradients, made, sgd
+
+from boost_ext.boost import BoostTrainOneStepCell
+
+
+def main() -> None:
+    ms.set_device("CPU")
+    init()
+    ms.set_auto_parallel_context(parallel_mode="data_parallel", gradients_mean=True, device_num=2)
+    folder = Path(sys.argv[1])
+    net = Regression()
+    twa = made(net, weight_load_dir=folder, pca_mat_path=folder / "twa.npy", timeout=120)
+    definition = Definition(basis_of(twa), sgd(0.1))
+    cell = BoostTrainOneStepCell(net, twa)
+    for step in range(3):
+        cell(*batch(10 * step + get_rank()))
+        both = [gradients(definition.weights(), 10 * step + rank) for rank in range(2)]
+        definition.apply([(a + b) / 2 for a, b in zip(*both, strict=True)])
+        close(net, definition)
+    print(f"rank {get_rank()} is right", flush=True)
+
+
+main()
