@@ -118,6 +118,14 @@ BOOST_EXT_DEVICE Pack factors(const AdaFactorTensor& x, std::int64_t i, int n) {
   std::int64_t row = quotient(i, x.width), column = i - row * x.width, matrix = quotient(row, x.height);
   std::int64_t last = (matrix + 1) * x.height - 1;  // row of this matrix
   float of_row = x.of_rows[row];
+  const float* const of_columns = x.of_columns + matrix * x.width + column;
+  if (n == kPack && column + kPack <= x.width) {  // one row: loads that wait for nothing
+#pragma unroll
+    for (int j = 0; j < kPack; ++j) f.v[j] = of_columns[j];
+#pragma unroll
+    for (int j = 0; j < kPack; ++j) f.v[j] = of_row * f.v[j];
+    return f;
+  }
 #pragma unroll
   for (int j = 0; j < kPack; ++j) {
     f.v[j] = 0;
