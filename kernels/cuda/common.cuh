@@ -54,7 +54,7 @@ void launch(const Context& context, void (*kernel)(Parameters...), std::int64_t 
   check(emulator::launch(grid, block, stream_of(context), kernel, arguments...), "launch");
 #else
   void* at[] = {const_cast<void*>(static_cast<const void*>(&arguments))...};
-  check(cudaLaunchKernel(kernel, grid, block, at, 0, stream_of(context)), "launch");
+  check(cudaLaunchKernel(reinterpret_cast<const void*>(kernel), grid, block, at, 0, stream_of(context)), "launch");
 #endif
 }
 

@@ -88,7 +88,17 @@ __global__ void __launch_bounds__(kThreads)
     }
     return ready.scale * grad + ready.l2 * w;
   };
-  const double sum = warps ? sum_in_warp(r.width, value) : sum_in_block(r.width, value);
+  const auto pack = [&](std::int64_t j) {
+    const Pack grad = repeats ? sum_of_rows(r, s, j, kPack) : only_row(r, s, j, kPack);
+    if (ready.l2 == 0) return sum_of_pack(ready, grad, grad);
+    Pack w = load_pack(at.weights, at.type, begin + j, kPack, at.aligned);
+    follow(at, begin + j, kPack, w);
+    return sum_of_pack(ready, grad, w);
+  };
+  const bool packs = r.width % kPack == 0;
+  const std::int64_t units = packs ? r.width / kPack : r.width;
+  const auto unit = [&](std::int64_t j) { return packs ? pack(j * kPack) : static_cast<double>(value(j)); };
+  const double sum = warps ? sum_in_warp(units, unit) : sum_in_block(units, unit);
   if (warps ? threadIdx.x % kWarp == 0 : threadIdx.x == 0) {
     r.means[s] = static_cast<float>(sum / static_cast<double>(r.width));
   }
@@ -152,7 +162,7 @@ void step_listed(const Context& context, const OptimizerStep& s, const View& ind
   if (r.means != nullptr) {
     Place<0> weights_at{};
     weights_at.weights = at.weights, weights_at.type = at.type;
-    weights_at.narrow = at.narrow, weights_at.narrow_type = at.narrow_type;
+    weights_at.narrow = at.narrow, weights_at.narrow_type = at.narrow_type, weights_at.aligned = at.aligned;
     const std::int64_t count = r.width <= kWarpWidth ? blocks(listed * kWarp) : listed;
     launch(context, mean_rows, count, kThreads, r, weights_at, call);
   }
