@@ -5,18 +5,26 @@
 namespace boost_ext::cuda {
 namespace {
 
-__global__ void accumulate_blocks(const __grid_constant__ Table<2> table, float factor, bool first) {
+template <bool kFirst> __global__ void accumulate_blocks(const __grid_constant__ Table<2> table, float factor) {
   const Chunk chunk = chunk_of(table, blockIdx.x);
   void* sums = table.data[0][chunk.t];
-  const void* grads = table.data[1][chunk.t];
-  const DType type = table.type(1, chunk.t);
-  each_pack(chunk, [&](std::int64_t i, int n) {
-    const Pack g = load_pack(grads, type, i, n, chunk.aligned);
-    Pack a;
-    if (!first) a = load_pack(sums, DType::f32, i, n, chunk.aligned);
+  const Source grads = source(table, 1, chunk);
+  const auto put = [&](std::int64_t i, int n, const Pack& a) { store_pack(sums, DType::f32, i, n, chunk.aligned, a); };
+  if (kFirst) {
+    each_pack_of<1>(chunk, {grads}, [&](std::int64_t i, int n, auto pack) {
+      Pack a = pack(0);
 #pragma unroll
-    for (int j = 0; j < kPack; ++j) a.v[j] = first ? factor * g.v[j] : a.v[j] + factor * g.v[j];
-    store_pack(sums, DType::f32, i, n, chunk.aligned, a);
+      for (int j = 0; j < kPack; ++j) a.v[j] = factor * a.v[j];
+      put(i, n, a);
+    });
+    return;
+  }
+  each_pack_of<2>(chunk, {{sums, DType::f32}, grads}, [&](std::int64_t i, int n, auto pack) {
+    Pack a = pack(0);
+    const Pack g = pack(1);
+#pragma unroll
+    for (int j = 0; j < kPack; ++j) a.v[j] = a.v[j] + factor * g.v[j];
+    put(i, n, a);
   });
 }
 
@@ -25,7 +33,8 @@ __global__ void accumulate_blocks(const __grid_constant__ Table<2> table, float 
 void accumulate(const Context& context, Tensors accumulators, Tensors grads, float factor, bool first) {
   const OnDevice device(context);
   each_launch<2>({accumulators, grads}, [&](const Table<2>& table) {
-    launch(context, accumulate_blocks, table.blocks(), kThreads, table, factor, first);
+    launch(context, first ? accumulate_blocks<true> : accumulate_blocks<false>, table.blocks(), kThreads, table,
+           factor);
   });
 }
 

@@ -28,7 +28,10 @@ __global__ void measure(const __grid_constant__ AdaFactorJobs jobs, const __grid
   const int which = job_of(jobs, blockIdx.x);
   const AdaFactorTensor& x = jobs.job[which];
   Squares sums{0, 0};
+  const bool weights = x.narrow != nullptr || all.scale_parameter;
   each_pack(chunk_of(jobs, which), [&](std::int64_t i, int n) {
+    Pack w{};
+    if (weights) w = load_pack(x.weights, x.weight, i, n, x.aligned);  // before conversions, which wait
     Pack u = gradients(x, all.scale, i, n);
     if (x.factored) {
       const Pack f = factors(x, i, n);
@@ -43,8 +46,6 @@ __global__ void measure(const __grid_constant__ AdaFactorJobs jobs, const __grid
     for (int j = 0; j < kPack; ++j) {
       if (j < n) sums.updates += static_cast<double>(u.v[j]) * static_cast<double>(u.v[j]);
     }
-    if (x.narrow == nullptr && !all.scale_parameter) return;
-    Pack w = load_pack(x.weights, x.weight, i, n, x.aligned);
     if (x.narrow != nullptr) {
       const Pack half = load_pack(x.narrow, x.half, i, n, x.aligned);
       bool set = false;

@@ -17,7 +17,7 @@ BOOST_EXT_DEVICE double sum_lanes(double x, int span) {
 
 // The mean of each channel: by a block of threads, or by some lanes of a warp if it is short.
 __host__ __device__ int threads_of_channel(const AdaFactorTensor& x) {
-  return x.channel >= kLongChannel ? kThreads : lanes_for(x.channel);
+  return x.channel >= kLongChannel ? kThreads : lanes_for(x.channel % kPack == 0 ? x.channel / kPack : x.channel);
 }
 std::int64_t blocks_of_means(const AdaFactorTensor& x) {
   return x.means == nullptr ? 0 : quotient_up(x.size / x.channel, kThreads / threads_of_channel(x));
@@ -31,7 +31,13 @@ __global__ void find_means(const __grid_constant__ AdaFactorJobs jobs, const __g
   const std::int64_t begin = channel * x.channel;
   double sum = 0;
   if (begin < x.size) {
-    for (std::int64_t i = thread % lanes; i < x.channel; i += lanes) {
+    const bool packs = x.channel % kPack == 0;
+    for (std::int64_t i = thread % lanes; packs && i < x.channel / kPack; i += lanes) {
+      const Pack g = load_pack(x.grads, x.grad, begin + i * kPack, kPack, x.aligned);
+#pragma unroll
+      for (int j = 0; j < kPack; ++j) sum += static_cast<double>(all.scale * g.v[j]);
+    }
+    for (std::int64_t i = thread % lanes; !packs && i < x.channel; i += lanes) {
       sum += static_cast<double>(all.scale * load(x.grads, x.grad, begin + i));
     }
   }
@@ -91,9 +97,54 @@ std::int64_t blocks_of_tiles(const AdaFactorTensor& x) {
   const TileShape shape = tile_shape(x);
   return x.matrices() * shape.bands * shape.across;
 }
-__global__ void sum_tiles(const __grid_constant__ AdaFactorJobs jobs, const __grid_constant__ AdaFactorNumbers all) {
-  __shared__ double shared[kWarps][kColumnsEach][kWarp];
+// What a lane has of a row, on its way without a branch, and what it is in float32. Zeros where there is nothing.
+struct RowOfTile {
+  Raw raw;  // of columns a warp apart one word each
+
+  BOOST_EXT_DEVICE void read(const AdaFactorTensor& x, const TileShape& shape, std::int64_t begin,
+                             std::int64_t column) {
+    raw = {};
+    if (begin < 0) return;
+    if (shape.packs) {
+      if (column < x.width && x.aligned) raw = load_raw(x.grads, x.grad, begin + column);
+      return;
+    }
+    unsigned* const word[kColumnsEach] = {&raw.low.x,  &raw.low.y,  &raw.low.z,  &raw.low.w,
+                                          &raw.high.x, &raw.high.y, &raw.high.z, &raw.high.w};
+#pragma unroll
+    for (int c = 0; c < kColumnsEach; ++c) {
+      const std::int64_t at = column + c * kWarp;
+      if (at >= x.width || (c > 0 && shape.span < kWarp)) continue;
+      if (x.grad == DType::f32)
+        *word[c] = static_cast<const unsigned*>(x.grads)[begin + at];
+      else
+        *word[c] = static_cast<const unsigned short*>(x.grads)[begin + at];
+    }
+  }
+  BOOST_EXT_DEVICE Pack get(const AdaFactorTensor& x, const TileShape& shape, std::int64_t begin,
+                            std::int64_t column) const {
+    if (!shape.packs) {
+      const unsigned word[kColumnsEach] = {raw.low.x,  raw.low.y,  raw.low.z,  raw.low.w,
+                                           raw.high.x, raw.high.y, raw.high.z, raw.high.w};
+      Pack p;
+#pragma unroll
+      for (int c = 0; c < kColumnsEach; ++c) {
+        p.v[c] = x.grad == DType::f32   ? __uint_as_float(word[c])
+                 : x.grad == DType::f16 ? __half2float(__ushort_as_half(static_cast<unsigned short>(word[c])))
+                                        : __uint_as_float(word[c] << 16);
+      }
+      return p;
+    }
+    if (x.aligned) return unpacked(raw, x.grad);
+    return load_pack(x.grads, x.grad, begin + column, begin >= 0 && column < x.width ? kPack : 0, false);
+  }
+};
+
+__global__ void __launch_bounds__(kThreads, 2)
+    sum_tiles(const __grid_constant__ AdaFactorJobs jobs, const __grid_constant__ AdaFactorNumbers all) {
+  __shared__ double shared[kWarps][kColumnsEach][kWarp + 1];
   if (all.skips()) return;
+  constexpr int kTogether = 4;  // rows
   const int which = job_of(jobs, blockIdx.x);
   const AdaFactorTensor& x = jobs.job[which];
   const TileShape shape = tile_shape(x);
@@ -101,34 +152,46 @@ __global__ void sum_tiles(const __grid_constant__ AdaFactorJobs jobs, const __gr
   const std::int64_t part = tile - line * shape.across, m = quotient(line, shape.bands), band = line - m * shape.bands;
   const int thread = static_cast<int>(threadIdx.x), warp = thread / kWarp, lane = thread % kWarp;
   const int beside = kWarp / shape.span;  // rows of a warp at a time
-  const std::int64_t column = part * shape.columns + lane % shape.span;
+  const std::int64_t column = part * shape.columns + lane % shape.span * (shape.packs ? kPack : 1);
   double of_columns[kColumnsEach] = {};
-  for (int k = 0; k < kRowsEach; ++k) {
-    const std::int64_t row = band * shape.rows + (k * kWarps + warp) * beside + lane / shape.span;
-    const bool there = row < x.height;
-    const std::int64_t begin = (m * x.height + row) * x.width;
-    const float mean = there && x.means != nullptr ? x.means[quotient(begin, x.channel)] : 0.0F;
-    double of_row = 0;
+  for (int first = 0; first < kRowsEach; first += kTogether) {
+    RowOfTile rows[kTogether];
+    const auto row_at = [&](int k) {
+      return band * shape.rows + ((first + k) * kWarps + warp) * beside + lane / shape.span;
+    };
+    const auto begin_of = [&](int k) { return row_at(k) < x.height ? (m * x.height + row_at(k)) * x.width : -1; };
 #pragma unroll
-    for (int c = 0; c < kColumnsEach; ++c) {
-      const std::int64_t at = column + c * kWarp;
-      if (!there || at >= x.width || (c > 0 && shape.span < kWarp)) continue;
-      const float u = all.scale * load(x.grads, x.grad, begin + at) - mean;
-      const double squared = static_cast<double>(u) * static_cast<double>(u);
-      of_row += squared;
-      of_columns[c] += squared;
+    for (int k = 0; k < kTogether; ++k) rows[k].read(x, shape, begin_of(k), column);
+#pragma unroll
+    for (int k = 0; k < kTogether; ++k) {
+      const std::int64_t begin = begin_of(k);
+      const float mean = begin >= 0 && x.means != nullptr ? x.means[quotient(begin, x.channel)] : 0.0F;
+      const Pack g = rows[k].get(x, shape, begin, column);
+      double of_row = 0;
+#pragma unroll
+      for (int c = 0; c < kColumnsEach; ++c) {
+        const bool there =
+            shape.packs ? column < x.width : column + c * kWarp < x.width && (c == 0 || shape.span == kWarp);
+        const float u = begin >= 0 && there ? all.scale * g.v[c] - mean : 0.0F;
+        const double squared = static_cast<double>(u) * static_cast<double>(u);
+        of_row += squared;
+        of_columns[c] += squared;
+      }
+      of_row = sum_lanes(of_row, shape.span);
+      if (begin >= 0 && lane % shape.span == 0) {
+        x.row_sums[(m * x.height + row_at(k)) * shape.across + part] = of_row;
+      }
     }
-    of_row = sum_lanes(of_row, shape.span);
-    if (there && lane % shape.span == 0) x.row_sums[(m * x.height + row) * shape.across + part] = of_row;
   }
 #pragma unroll
   for (int c = 0; c < kColumnsEach; ++c) shared[warp][c][lane] = of_columns[c];
   __syncthreads();
   const std::int64_t at = part * shape.columns + thread;
   if (thread >= shape.columns || at >= x.width) return;
+  const int c = shape.packs ? thread % kPack : thread / kWarp, of_lane = shape.packs ? thread / kPack : thread % kWarp;
   double sum = 0;
   for (int w = 0; w < kWarps; ++w) {
-    for (int g = 0; g < beside; ++g) sum += shared[w][thread / kWarp][g * shape.span + thread % kWarp];
+    for (int g = 0; g < beside; ++g) sum += shared[w][c][g * shape.span + of_lane];
   }
   x.column_sums[(m * shape.bands + band) * x.width + at] = sum;
 }

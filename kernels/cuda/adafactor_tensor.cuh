@@ -9,8 +9,8 @@ namespace boost_ext::cuda {
 // A matrix up to this is a part of one block of threads, which has several of them; larger ones are summed in tiles.
 constexpr std::int64_t kSmallMatrix = 1024;
 constexpr int kWarps = kThreads / kWarp;
-constexpr int kColumnsEach = 8;  // columns of a lane in a tile
-constexpr int kRowsEach = 8;     // rows of a lane in a tile
+constexpr int kColumnsEach = kPack;  // columns of a lane in a tile
+constexpr int kRowsEach = 8;         // rows of a lane in a tile
 
 // What the step makes of a tensor once its sums are known.
 struct Update {
@@ -79,16 +79,19 @@ __host__ __device__ inline int lanes_for(std::int64_t n) {
   return lanes;
 }
 
-// A tile of a large matrix: `span` lanes of a warp along a row, and kWarp / span rows of a warp beside one another.
+// A tile of a large matrix: `span` lanes of a warp along a row, and kWarp / span rows of a warp beside one another. A
+// lane has kColumnsEach columns side by side where rows are as many packs; else columns that are a warp apart.
 struct TileShape {
+  bool packs;
   int span;
   std::int64_t rows, columns, bands, across;  // of a tile; tiles of a matrix
 };
 __host__ __device__ inline TileShape tile_shape(const AdaFactorTensor& x) {
-  const int span = lanes_for(x.width);
+  const bool packs = x.width % kPack == 0;
+  const int span = lanes_for(packs ? x.width / kPack : x.width);
   const std::int64_t rows = std::int64_t{kWarps} * kRowsEach * (kWarp / span);
-  const std::int64_t columns = span < kWarp ? span : kWarp * kColumnsEach;
-  return {span, rows, columns, (x.height + rows - 1) / rows, (x.width + columns - 1) / columns};
+  const std::int64_t columns = packs ? span * kPack : span < kWarp ? span : kWarp * kColumnsEach;
+  return {packs, span, rows, columns, (x.height + rows - 1) / rows, (x.width + columns - 1) / columns};
 }
 
 // The ready gradients u from i on, n <= kPack.
@@ -118,6 +121,14 @@ BOOST_EXT_DEVICE Pack factors(const AdaFactorTensor& x, std::int64_t i, int n) {
   std::int64_t row = quotient(i, x.width), column = i - row * x.width, matrix = quotient(row, x.height);
   std::int64_t last = (matrix + 1) * x.height - 1;  // row of this matrix
   float of_row = x.of_rows[row];
+  const float* const of_columns = x.of_columns + matrix * x.width + column;
+  if (n == kPack && column + kPack <= x.width) {  // one row: loads that wait for nothing
+#pragma unroll
+    for (int j = 0; j < kPack; ++j) f.v[j] = of_columns[j];
+#pragma unroll
+    for (int j = 0; j < kPack; ++j) f.v[j] = of_row * f.v[j];
+    return f;
+  }
 #pragma unroll
   for (int j = 0; j < kPack; ++j) {
     f.v[j] = 0;

@@ -13,13 +13,9 @@ BOOST_EXT_DEVICE Dots both(const Dots& x, const Dots& y) { return {x.ab + y.ab, 
 
 __global__ void dot_blocks(const __grid_constant__ Table<2> table, Dots* partial) {
   const Chunk chunk = chunk_of(table, blockIdx.x);
-  const void* a = table.data[0][chunk.t];
-  const void* b = table.data[1][chunk.t];
-  const DType type = table.type(0, chunk.t);
   Dots dots{0, 0, 0};
-  each_pack(chunk, [&](std::int64_t i, int n) {
-    const Pack x = load_pack(a, type, i, n, chunk.aligned);
-    const Pack y = load_pack(b, type, i, n, chunk.aligned);
+  each_pack_of<2>(chunk, {source(table, 0, chunk), source(table, 1, chunk)}, [&](std::int64_t, int, auto pack) {
+    const Pack x = pack(0), y = pack(1);
 #pragma unroll
     for (int j = 0; j < kPack; ++j) {
       const double p = x.v[j], q = y.v[j];
@@ -56,9 +52,9 @@ __global__ void combine_blocks(const __grid_constant__ Table<3> table, const dou
   __syncthreads();
   const float ca = coefficients[0], cb = coefficients[1];
   const DType type = table.type(0, chunk.t);
-  each_pack(chunk, [&](std::int64_t i, int n) {
-    Pack x = load_pack(table.data[0][chunk.t], type, i, n, chunk.aligned);
-    const Pack y = load_pack(table.data[1][chunk.t], type, i, n, chunk.aligned);
+  each_pack_of<2>(chunk, {source(table, 0, chunk), source(table, 1, chunk)}, [&](std::int64_t i, int n, auto pack) {
+    Pack x = pack(0);
+    const Pack y = pack(1);
 #pragma unroll
     for (int j = 0; j < kPack; ++j) x.v[j] = ca * x.v[j] + cb * y.v[j];
     store_pack(table.data[2][chunk.t], type, i, n, chunk.aligned, x);

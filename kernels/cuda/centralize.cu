@@ -161,7 +161,7 @@ BOOST_EXT_DEVICE void centralize_rows(const Matrices& m, int t, std::int64_t blo
 }
 
 __global__ void centralize_teams(const __grid_constant__ Matrices m) {
-  const int t = tensor_of(m.first, m.count, blockIdx.x);
+  const int t = tensor_of(m.first, 0, m.count, blockIdx.x);
   const std::int64_t block = static_cast<std::int64_t>(blockIdx.x) - m.first[t];
   typed(m, t, [&](const auto& units) {
     const int held = held_by_lane(m.width[t], m.parts[t]);
@@ -183,7 +183,7 @@ template <class Body> BOOST_EXT_DEVICE void each_batch(const Matrices& m, int t,
 }
 
 __global__ void sum_parts(const __grid_constant__ Matrices m, double* partial) {
-  const int t = tensor_of(m.first, m.count, blockIdx.x);
+  const int t = tensor_of(m.first, 0, m.count, blockIdx.x);
   const std::int64_t block = static_cast<std::int64_t>(blockIdx.x) - m.first[t];
   typed(m, t, [&](const auto& units) {
     using Units = std::decay_t<decltype(units)>;
@@ -201,7 +201,7 @@ __global__ void sum_parts(const __grid_constant__ Matrices m, double* partial) {
 __global__ void subtract_means(const __grid_constant__ Matrices m, const double* partial) {
   // From the end, of which most is still in the cache.
   const std::int64_t b = static_cast<std::int64_t>(m.first[m.count]) - 1 - static_cast<std::int64_t>(blockIdx.x);
-  const int t = tensor_of(m.first, m.count, b), parts = m.parts[t], lane = static_cast<int>(threadIdx.x);
+  const int t = tensor_of(m.first, 0, m.count, b), parts = m.parts[t], lane = static_cast<int>(threadIdx.x);
   const std::int64_t block = b - m.first[t];
   const double* sums = partial + m.first[t] + block / parts * parts;
   double sum = 0;
@@ -271,27 +271,12 @@ template <class LaunchOne> void each_kind(Tensors grads, Tensors out, Kind kind,
   flush();
 }
 
-template <class T> BOOST_EXT_DEVICE void copy_chunk(const Chunk& chunk, const void* from, void* to) {
-  each_pack(chunk, [&](std::int64_t i, int n) {
-    const T* in = static_cast<const T*>(from) + i;
-    T* out = static_cast<T*>(to) + i;
-    if (chunk.aligned && n == kPack) {
-#pragma unroll
-      for (int j = 0; j < static_cast<int>(kPack * sizeof(T) / sizeof(uint4)); ++j) {
-        reinterpret_cast<uint4*>(out)[j] = reinterpret_cast<const uint4*>(in)[j];
-      }
-      return;
-    }
-    for (int j = 0; j < n; ++j) out[j] = in[j];
-  });
-}
-// Bit by bit: a conversion would lose which NaN it is.
 __global__ void copy_blocks(const __grid_constant__ Table<2> table) {
   const Chunk chunk = chunk_of(table, blockIdx.x);
   const void* from = table.data[0][chunk.t];
   void* to = table.data[1][chunk.t];
-  if (table.type(0, chunk.t) == DType::f32) return copy_chunk<unsigned>(chunk, from, to);
-  copy_chunk<unsigned short>(chunk, from, to);
+  const DType type = table.type(0, chunk.t);
+  each_pack(chunk, [&](std::int64_t i, int n) { copy_pack(to, from, type, i, n, chunk.aligned); });
 }
 
 }  // namespace

@@ -36,29 +36,37 @@ class OnDevice {
   int before_ = -1;
 };
 
+constexpr std::int64_t kMostBlocks = 2147483647;  // of a launch
+
+template <class T> struct Itself {
+  using type = T;
+};
+
 // Enqueues a kernel; no blocks, no launch. Arguments of up to 32 KB travel by value, so that a captured graph owns
-// them.
-template <class... Parameters, class... Arguments>
+// them. What is reported is the error of this launch, and not one that somebody left behind.
+template <class... Parameters>
 void launch(const Context& context, void (*kernel)(Parameters...), std::int64_t blocks, int threads,
-            const Arguments&... arguments) {
+            const typename Itself<Parameters>::type&... arguments) {
   if (blocks == 0) return;
+  check(blocks > 0 && blocks <= kMostBlocks ? cudaSuccess : cudaErrorInvalidConfiguration, "launch");
+  const dim3 grid(static_cast<unsigned>(blocks)), block(static_cast<unsigned>(threads));
 #if defined(BOOST_EXT_CUDA_EMULATOR)
-  emulator::launch(dim3(static_cast<unsigned>(blocks)), dim3(static_cast<unsigned>(threads)), stream_of(context),
-                   kernel, arguments...);
+  check(emulator::launch(grid, block, stream_of(context), kernel, arguments...), "launch");
 #else
-  // clang-format off
-  kernel<<<static_cast<unsigned>(blocks), static_cast<unsigned>(threads), 0, stream_of(context)>>>(arguments...);
-  // clang-format on
+  void* at[] = {const_cast<void*>(static_cast<const void*>(&arguments))...};
+  check(cudaLaunchKernel(reinterpret_cast<const void*>(kernel), grid, block, at, 0, stream_of(context)), "launch");
 #endif
-  check(cudaGetLastError(), "launch");
 }
+
+// From a pool of ours, in the order of the stream: of the current device, which is the context's.
+void* pool_allocate(const Context& context, std::int64_t bytes);
 
 // Memory for the time of some launches, in the order of the stream.
 template <class T> class Workspace {
  public:
   Workspace(const Context& context, std::int64_t count)
       : context_(context),
-        data_(count > 0 ? static_cast<T*>(allocate_bytes(context, count * static_cast<std::int64_t>(sizeof(T))))
+        data_(count > 0 ? static_cast<T*>(pool_allocate(context, count * static_cast<std::int64_t>(sizeof(T))))
                         : nullptr) {}
   ~Workspace() { free_bytes(context_, data_); }
   Workspace(const Workspace&) = delete;
@@ -66,11 +74,6 @@ template <class T> class Workspace {
   T* get() const { return data_; }
 
  private:
-  static void* allocate_bytes(const Context& context, std::int64_t bytes) {
-    void* memory = nullptr;
-    check(cudaMallocAsync(&memory, static_cast<std::size_t>(bytes), stream_of(context)), "memory");
-    return memory;
-  }
   static void free_bytes(const Context& context, void* memory) {
     if (memory != nullptr && cudaFreeAsync(memory, stream_of(context)) != cudaSuccess) cudaGetLastError();
   }
@@ -118,23 +121,28 @@ struct Pack {
   float v[kPack];
 };
 
-// n <= kPack elements from i on, zeros behind them. `aligned`: p is so to 16 bytes, and i is a multiple of kPack.
-BOOST_EXT_DEVICE Pack load_pack(const void* p, DType t, std::int64_t i, int n, bool aligned) {
+// A whole pack as it is stored: 16 bytes of halves, or twice 16 of float32. To read it asks for no branch and no
+// conversion, behind which other reads would have to wait.
+struct Raw {
+  uint4 low, high;
+};
+BOOST_EXT_DEVICE Raw load_raw(const void* p, DType t, std::int64_t i) {
+  const bool wide = t == DType::f32;
+  const uint4* from = reinterpret_cast<const uint4*>(static_cast<const unsigned short*>(p) + (wide ? 2 * i : i));
+  Raw raw;
+  raw.low = from[0];
+  raw.high = wide ? from[1] : make_uint4(0, 0, 0, 0);
+  return raw;
+}
+BOOST_EXT_DEVICE Pack unpacked(const Raw& raw, DType t) {
   Pack x;
-  if (!aligned || n < kPack) {
-#pragma unroll
-    for (int j = 0; j < kPack; ++j) x.v[j] = j < n ? load(p, t, i + j) : 0.0F;
-    return x;
-  }
+  const unsigned pair[4] = {raw.low.x, raw.low.y, raw.low.z, raw.low.w};
   if (t == DType::f32) {
-    const float4* from = reinterpret_cast<const float4*>(static_cast<const float*>(p) + i);
-    const float4 low = from[0], high = from[1];
-    x.v[0] = low.x, x.v[1] = low.y, x.v[2] = low.z, x.v[3] = low.w;
-    x.v[4] = high.x, x.v[5] = high.y, x.v[6] = high.z, x.v[7] = high.w;
+    const unsigned more[4] = {raw.high.x, raw.high.y, raw.high.z, raw.high.w};
+#pragma unroll
+    for (int j = 0; j < 4; ++j) x.v[j] = __uint_as_float(pair[j]), x.v[4 + j] = __uint_as_float(more[j]);
     return x;
   }
-  const uint4 bits = *reinterpret_cast<const uint4*>(static_cast<const unsigned short*>(p) + i);
-  const unsigned pair[4] = {bits.x, bits.y, bits.z, bits.w};
 #pragma unroll
   for (int j = 0; j < kPack; ++j) {
     const auto half = static_cast<unsigned short>(j % 2 ? pair[j / 2] >> 16 : pair[j / 2] & 0xffffu);
@@ -143,10 +151,20 @@ BOOST_EXT_DEVICE Pack load_pack(const void* p, DType t, std::int64_t i, int n, b
   return x;
 }
 
+// n <= kPack elements from i on, zeros behind them. `aligned`: p is so to 16 bytes, and i is a multiple of kPack.
+BOOST_EXT_DEVICE Pack load_pack(const void* p, DType t, std::int64_t i, int n, bool aligned) {
+  if (aligned && n == kPack) return unpacked(load_raw(p, t, i), t);
+  Pack x;
+#pragma unroll
+  for (int j = 0; j < kPack; ++j) x.v[j] = j < n ? load(p, t, i + j) : 0.0F;
+  return x;
+}
+
 BOOST_EXT_DEVICE unsigned half_bits(DType t, float x) {
   return t == DType::f16 ? __half_as_ushort(__float2half_rn(x)) : __bfloat16_as_ushort(__float2bfloat16_rn(x));
 }
 
+// By __stwb 16 bytes stay one store: of plain ones nvcc makes four, where it finds that the other branch begins alike.
 BOOST_EXT_DEVICE void store_pack(void* p, DType t, std::int64_t i, int n, bool aligned, const Pack& x) {
   if (!aligned || n < kPack) {
 #pragma unroll
@@ -157,24 +175,44 @@ BOOST_EXT_DEVICE void store_pack(void* p, DType t, std::int64_t i, int n, bool a
   }
   if (t == DType::f32) {
     float4* to = reinterpret_cast<float4*>(static_cast<float*>(p) + i);
-    to[0] = make_float4(x.v[0], x.v[1], x.v[2], x.v[3]);
-    to[1] = make_float4(x.v[4], x.v[5], x.v[6], x.v[7]);
+    __stwb(to, make_float4(x.v[0], x.v[1], x.v[2], x.v[3]));
+    __stwb(to + 1, make_float4(x.v[4], x.v[5], x.v[6], x.v[7]));
     return;
   }
   unsigned pair[4];
 #pragma unroll
   for (int j = 0; j < 4; ++j) pair[j] = half_bits(t, x.v[2 * j]) | half_bits(t, x.v[2 * j + 1]) << 16;
-  *reinterpret_cast<uint4*>(static_cast<unsigned short*>(p) + i) = make_uint4(pair[0], pair[1], pair[2], pair[3]);
+  __stwb(reinterpret_cast<uint4*>(static_cast<unsigned short*>(p) + i), make_uint4(pair[0], pair[1], pair[2], pair[3]));
+}
+
+// Bit by bit: a conversion would lose which nan it is.
+BOOST_EXT_DEVICE void copy_pack(void* to, const void* from, DType t, std::int64_t i, int n, bool aligned) {
+  if (aligned && n == kPack) {
+    const Raw raw = load_raw(from, t, i);
+    uint4* const at = reinterpret_cast<uint4*>(static_cast<unsigned short*>(to) + (t == DType::f32 ? 2 * i : i));
+    __stwb(at, raw.low);
+    if (t == DType::f32) __stwb(at + 1, raw.high);
+  } else if (t == DType::f32) {
+    for (int j = 0; j < n; ++j) static_cast<unsigned*>(to)[i + j] = static_cast<const unsigned*>(from)[i + j];
+  } else {
+    for (int j = 0; j < n; ++j)
+      static_cast<unsigned short*>(to)[i + j] = static_cast<const unsigned short*>(from)[i + j];
+  }
 }
 
 // combine() over the values of all threads of a block, always in the same order; the result is thread 0's. T travels
-// through shared memory; blocks have kThreads threads.
+// through shared memory; blocks have kThreads threads. The last warp to work waits for nobody else.
 template <class T, class Combine> BOOST_EXT_DEVICE T reduce_block(T mine, Combine combine) {
   __shared__ T all[kThreads];
   __syncthreads();  // somebody may still read the last result
   all[threadIdx.x] = mine;
-  for (unsigned half = kThreads / 2; half > 0; half /= 2) {
+  for (unsigned half = kThreads / 2; half >= kWarp; half /= 2) {
     __syncthreads();
+    if (threadIdx.x < half) all[threadIdx.x] = combine(all[threadIdx.x], all[threadIdx.x + half]);
+  }
+  if (threadIdx.x >= kWarp) return mine;
+  for (unsigned half = kWarp / 2; half > 0; half /= 2) {
+    __syncwarp();
     if (threadIdx.x < half) all[threadIdx.x] = combine(all[threadIdx.x], all[threadIdx.x + half]);
   }
   return all[threadIdx.x];

@@ -14,8 +14,8 @@ constexpr std::int64_t kLeastRows = 512;  // that are worth a block
 __global__ void largest_bits(const __grid_constant__ Table<1> table, unsigned* largest) {
   const Chunk chunk = chunk_of(table, blockIdx.x);
   unsigned mine = 0;
-  each_pack(chunk, [&](std::int64_t i, int n) {
-    const Pack x = load_pack(table.data[0][chunk.t], table.type(0, chunk.t), i, n, chunk.aligned);
+  each_pack_of<1>(chunk, {source(table, 0, chunk)}, [&](std::int64_t, int, auto pack) {
+    const Pack x = pack(0);
 #pragma unroll
     for (int j = 0; j < kPack; ++j) {
       const unsigned bits = __float_as_uint(x.v[j]) & 0x7fffffffu;

@@ -28,7 +28,56 @@ bool captures(cudaStream_t stream) {
   return status != cudaStreamCaptureStatusNone;
 }
 
-// Memory that was let go while its stream was being captured: the graph must not own what it has not made.
+// Whether memory must not go back on this stream now: it is being captured, or it is the legacy stream, which nobody
+// may use while a stream that it waits for is captured. To ask, even this one, harms no capture.
+bool is_closed(cudaStream_t stream) {
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  const cudaError_t error = cudaStreamIsCapturing(stream, &status);
+  if (error == cudaErrorStreamCaptureImplicit) {
+    cudaGetLastError();
+    return true;
+  }
+  check(error, "capture");
+  return status != cudaStreamCaptureStatusNone;
+}
+
+// What CUDA's default pool has free goes back to the system whenever somebody synchronizes, as they do once a step to
+// read a loss, and has to be mapped again. Pools of ours, one a device, keep this much.
+constexpr std::uint64_t kKept = std::uint64_t{256} << 20;
+
+class Pools {
+ public:
+  cudaMemPool_t of_device(int id) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    const auto i = static_cast<std::size_t>(id);
+    if (i >= pools_.size()) pools_.resize(i + 1);
+    if (pools_[i] == nullptr) pools_[i] = create(id);
+    return pools_[i];
+  }
+
+ private:
+  static cudaMemPool_t create(int id) {
+    cudaMemPoolProps props{};
+    props.allocType = cudaMemAllocationTypePinned;
+    props.handleTypes = cudaMemHandleTypeNone;
+    props.location.type = cudaMemLocationTypeDevice;
+    props.location.id = id;
+    cudaMemPool_t pool = nullptr;
+    std::uint64_t kept = kKept;
+    // The first call may be one that is captured, to which this does not belong.
+    cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
+    check(cudaThreadExchangeStreamCaptureMode(&mode), "memory");
+    cudaError_t error = cudaMemPoolCreate(&pool, &props);
+    if (error == cudaSuccess) error = cudaMemPoolSetAttribute(pool, cudaMemPoolAttrReleaseThreshold, &kept);
+    cudaThreadExchangeStreamCaptureMode(&mode);
+    check(error, "memory");
+    return pool;
+  }
+  std::mutex mutex_;
+  std::vector<cudaMemPool_t> pools_;
+};
+
+// Memory that was let go while its stream was closed: a graph must not own what it has not made.
 class WaitingRoom {
  public:
   void add(const Context& context, void* memory) {
@@ -40,7 +89,7 @@ class WaitingRoom {
     for (std::size_t i = waiting_.size(); i-- > 0;) {
       const OnDevice device(waiting_[i].context);
       const cudaStream_t stream = stream_of(waiting_[i].context);
-      if (captures(stream)) continue;
+      if (is_closed(stream)) continue;
       if (cudaFreeAsync(waiting_[i].memory, stream) != cudaSuccess) cudaGetLastError();
       waiting_.erase(waiting_.begin() + static_cast<std::ptrdiff_t>(i));
     }
@@ -76,7 +125,16 @@ OnDevice::OnDevice(const Context& context) {
 }
 
 OnDevice::~OnDevice() {
-  if (before_ >= 0) cudaSetDevice(before_);
+  if (before_ >= 0 && cudaSetDevice(before_) != cudaSuccess) cudaGetLastError();
+}
+
+void* pool_allocate(const Context& context, std::int64_t bytes) {
+  static auto* const pools = new Pools();  // what is allocated may outlive whatever ends with the process
+  void* memory = nullptr;
+  check(cudaMallocFromPoolAsync(&memory, static_cast<std::size_t>(bytes), pools->of_device(context.device_id),
+                                stream_of(context)),
+        "memory");
+  return memory;
 }
 
 const Build* build() {
@@ -87,9 +145,7 @@ const Build* build() {
 
 void* allocate(const Context& context, std::int64_t bytes) {
   const OnDevice device(context);
-  void* memory = nullptr;
-  if (bytes > 0) check(cudaMallocAsync(&memory, static_cast<std::size_t>(bytes), stream_of(context)), "memory");
-  return memory;
+  return bytes > 0 ? pool_allocate(context, bytes) : nullptr;
 }
 
 // What comes back from a process that ends, or after an error that has been reported, interests nobody.
@@ -97,7 +153,7 @@ void release(const Context& context, void* memory) noexcept {
   if (memory == nullptr) return;
   try {
     const OnDevice device(context);
-    if (captures(stream_of(context))) return waiting_room().add(context, memory);
+    if (is_closed(stream_of(context))) return waiting_room().add(context, memory);
     if (cudaFreeAsync(memory, stream_of(context)) != cudaSuccess) cudaGetLastError();
     waiting_room().empty();
   } catch (...) { cudaGetLastError(); }

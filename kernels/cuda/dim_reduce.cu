@@ -47,20 +47,6 @@ struct FactorOf {
   }
 };
 
-// Bit by bit, also nans.
-BOOST_EXT_DEVICE void copy_pack(void* to, const void* from, DType t, std::int64_t i, int n, bool aligned) {
-  if (aligned && n == kPack) {
-    const int vectors = t == DType::f32 ? 2 : 1;
-    const std::int64_t at = i / kPack * vectors;
-    for (int v = 0; v < vectors; ++v) static_cast<uint4*>(to)[at + v] = static_cast<const uint4*>(from)[at + v];
-  } else if (t == DType::f32) {
-    for (int j = 0; j < n; ++j) static_cast<unsigned*>(to)[i + j] = static_cast<const unsigned*>(from)[i + j];
-  } else {
-    for (int j = 0; j < n; ++j)
-      static_cast<unsigned short*>(to)[i + j] = static_cast<const unsigned short*>(from)[i + j];
-  }
-}
-
 // Lists of the table: weights, saved, dn.
 template <bool kSave> __global__ void move_blocks(const __grid_constant__ Table<3> table, FactorOf step) {
   const Chunk chunk = chunk_of(table, blockIdx.x);
@@ -70,13 +56,14 @@ template <bool kSave> __global__ void move_blocks(const __grid_constant__ Table<
   const float factor = step(table.tensor + chunk.t);
   each_pack(chunk, [&](std::int64_t i, int n) {
     const bool still = factor == 0;  // 0 * inf is no restored weight
+    Pack d{};
+    if (!still) d = load_pack(table.data[2][chunk.t], DType::f32, i, n, chunk.aligned);
     if (kSave)
       copy_pack(saved, weights, type, i, n, chunk.aligned);
     else if (still)
       copy_pack(weights, saved, type, i, n, chunk.aligned);
     if (still) return;
     Pack w = load_pack(kSave ? weights : saved, type, i, n, chunk.aligned);
-    const Pack d = load_pack(table.data[2][chunk.t], DType::f32, i, n, chunk.aligned);
 #pragma unroll
     for (int j = 0; j < kPack; ++j) w.v[j] = w.v[j] + factor * d.v[j];
     store_pack(weights, type, i, n, chunk.aligned, w);
@@ -102,12 +89,13 @@ __global__ void apply_blocks(const __grid_constant__ Table<6> table, Rates rates
   };
   const float rho = rates.rho.get(), inv_scale = rates.inv_scale.get();
   const float rate = kWeights ? lr(table.tensor + chunk.t) : 0;
-  each_pack(chunk, [&](std::int64_t i, int n) {
-    Pack m = read(0, i, n);
-    const Pack g = read(1, i, n), proj = read(2, i, n);
+  const Source sources[] = {source(table, 0, chunk), source(table, 1, chunk), source(table, 2, chunk)};
+  each_pack_of<3>(chunk, sources, [&](std::int64_t i, int n, auto pack) {
     Pack d{}, from{};
     if (rho != 0) d = read(3, i, n);  // a refused dn may hold inf
     if (kWeights) from = read(5, i, n);
+    Pack m = pack(0);
+    const Pack g = pack(1), proj = pack(2);
 #pragma unroll
     for (int j = 0; j < kPack; ++j) {
       m.v[j] = rates.gamma * m.v[j] + inv_scale * g.v[j] - proj.v[j];

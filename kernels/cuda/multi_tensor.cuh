@@ -9,16 +9,18 @@ namespace boost_ext::cuda {
 constexpr int kChunk = 4096;            // elements of a block: two packs a thread
 constexpr int kParameterBytes = 32764;  // of a launch, from CUDA 12.1 and compute capability 7.0
 constexpr int kOtherBytes = 764;        // of them for what else a kernel takes, unless it says how much that is
-constexpr std::int64_t kMostBlocks = 2147483647;
+constexpr int kHints = 64;
 
 // Some tensors of kLists lists of tensors, which share their sizes. Block b of the launch works on a chunk of tensor t
 // where first[t] <= b < first[t + 1].
 template <int kLists, int kOthers = kOtherBytes> struct Table {
   static constexpr int kBytes = kLists * 9 + 14;
-  static constexpr int kCapacity = (kParameterBytes - kOthers - 64) / kBytes / 8 * 8;
+  static constexpr int kCapacity = (kParameterBytes - kOthers - 208) / kBytes / 8 * 8;
   std::int64_t block;   // of the whole call: how many blocks there were before
   std::int32_t tensor;  // of the whole call: index of tensor 0
   std::int32_t count;
+  std::int32_t shift;              // of a block's number, to its hint
+  std::uint16_t hint[kHints + 2];  // [h]: the tensor of block h << shift, or the last one
   std::int64_t size[kCapacity];
   void* data[kLists][kCapacity];
   std::int32_t first[kCapacity + 2];
@@ -27,6 +29,15 @@ template <int kLists, int kOthers = kOtherBytes> struct Table {
   std::uint8_t group[kCapacity];    // whatever the op tells apart
 
   __host__ __device__ std::int32_t blocks() const { return first[count]; }
+  void give_hints() {
+    static_assert(kCapacity <= 65535);
+    for (shift = 0; blocks() >> shift >= kHints;) ++shift;
+    std::int32_t t = 0;
+    for (std::int64_t h = 0; h <= kHints; ++h) {
+      while (t + 1 < count && first[t + 1] <= h << shift) ++t;
+      hint[h] = static_cast<std::uint16_t>(t);
+    }
+  }
   __host__ __device__ DType type(int list, int t) const { return static_cast<DType>(dtype[list][t]); }
 };
 
@@ -38,9 +49,8 @@ struct Chunk {
   bool aligned;
 };
 
-// t where first[t] <= block < first[t + 1]
-BOOST_EXT_DEVICE int tensor_of(const std::int32_t* first, int count, std::int64_t block) {
-  int low = 0, high = count;  // first[low] <= block < first[high]
+// t where first[t] <= block < first[t + 1], which lies between low and high: first[low] <= block < first[high].
+BOOST_EXT_DEVICE int tensor_of(const std::int32_t* first, int low, int high, std::int64_t block) {
   while (high - low > 1) {
     const int middle = (low + high) / 2;
     if (first[middle] <= block)
@@ -53,7 +63,8 @@ BOOST_EXT_DEVICE int tensor_of(const std::int32_t* first, int count, std::int64_
 
 template <int kLists, int kOthers>
 BOOST_EXT_DEVICE Chunk chunk_of(const Table<kLists, kOthers>& table, std::int64_t block) {
-  const int low = tensor_of(table.first, table.count, block);
+  const std::int64_t hint = block >> table.shift;
+  const int low = tensor_of(table.first, table.hint[hint], table.hint[hint + 1] + 1, block);
   const std::int64_t begin = (block - table.first[low]) * kChunk;
   const std::int64_t rest = table.size[low] - begin;
   return {low, begin, static_cast<int>(rest < kChunk ? rest : kChunk), table.aligned[low] != 0};
@@ -66,6 +77,47 @@ template <class Body> BOOST_EXT_DEVICE void each_pack(const Chunk& chunk, Body b
     const int at = (round * kThreads + static_cast<int>(threadIdx.x)) * kPack;
     const int rest = chunk.count - at;
     if (rest > 0) body(chunk.begin + at, rest < kPack ? rest : kPack);
+  }
+}
+
+// Lists of a chunk that a thread reads.
+struct Source {
+  const void* data;
+  DType type;
+};
+template <int kLists, int kOthers>
+BOOST_EXT_DEVICE Source source(const Table<kLists, kOthers>& table, int list, const Chunk& chunk) {
+  return {table.data[list][chunk.t], table.type(list, chunk.t)};
+}
+
+// body(i, n, pack) for the packs of this thread; pack(list) is that of a list. Those of a whole chunk are on their way
+// before the first of them is asked for: both rounds at once, or of many lists one.
+template <int kLists, class Body>
+BOOST_EXT_DEVICE void each_pack_of(const Chunk& chunk, const Source (&from)[kLists], Body body) {
+  constexpr int kRounds = kChunk / (kThreads * kPack), kAtOnce = kLists <= 2 ? kRounds : 1;
+  if (!chunk.aligned || chunk.count < kChunk) {
+    each_pack(chunk, [&](std::int64_t i, int n) {
+      body(i, n, [&](int list) { return load_pack(from[list].data, from[list].type, i, n, chunk.aligned); });
+    });
+    return;
+  }
+#pragma unroll
+  for (int first = 0; first < kRounds; first += kAtOnce) {
+    const auto place = [&](int round) {
+      return chunk.begin + ((first + round) * kThreads + static_cast<int>(threadIdx.x)) * kPack;
+    };
+    Raw raw[kAtOnce][kLists];
+#pragma unroll
+    for (int round = 0; round < kAtOnce; ++round) {
+#pragma unroll
+      for (int list = 0; list < kLists; ++list) {
+        raw[round][list] = load_raw(from[list].data, from[list].type, place(round));
+      }
+    }
+#pragma unroll
+    for (int round = 0; round < kAtOnce; ++round) {
+      body(place(round), kPack, [&](int list) { return unpacked(raw[round][list], from[list].type); });
+    }
   }
 }
 
@@ -113,6 +165,7 @@ void each_launch(const Tensors (&lists)[kLists], LaunchOne launch_one, Group gro
       ++table.count;
       ++next;
     }
+    table.give_hints();
     launch_one(static_cast<const Part&>(table));
     table.block += table.blocks();
   }

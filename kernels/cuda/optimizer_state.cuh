@@ -68,7 +68,7 @@ BOOST_EXT_DEVICE void store_upper_halves(void* p, std::int64_t i, int n, bool al
     for (int j = 0; j < 4; ++j) {
       pair[j] = __float_as_uint(x.v[2 * j]) >> 16 | (__float_as_uint(x.v[2 * j + 1]) & 0xffff0000u);
     }
-    *reinterpret_cast<uint4*>(to) = make_uint4(pair[0], pair[1], pair[2], pair[3]);
+    __stwb(reinterpret_cast<uint4*>(to), make_uint4(pair[0], pair[1], pair[2], pair[3]));
     return;
   }
 #pragma unroll
@@ -104,7 +104,7 @@ BOOST_EXT_DEVICE uint2 load_codes(const std::uint8_t* p, int n, bool aligned) {
 }
 BOOST_EXT_DEVICE void store_codes(std::uint8_t* p, int n, bool aligned, uint2 codes) {
   if (aligned && n == kPack) {
-    *reinterpret_cast<uint2*>(p) = codes;
+    __stwb(reinterpret_cast<uint2*>(p), codes);
     return;
   }
 #pragma unroll

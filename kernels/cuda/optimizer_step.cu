@@ -46,11 +46,21 @@ __global__ void __launch_bounds__(kThreads)
     }
     return ready.scale * grad + ready.l2 * w;
   };
-  const bool warps = width <= kWarpWidth;
+  const auto pack = [&](std::int64_t i) {
+    const Pack grad = load_pack(at.grads, at.grad_type, i, kPack, at.aligned);
+    if (ready.l2 == 0) return sum_of_pack(ready, grad, grad);
+    Pack w = load_pack(at.weights, at.type, i, kPack, at.aligned);
+    follow(at, i, kPack, w);
+    return sum_of_pack(ready, grad, w);
+  };
+  const bool warps = width <= kWarpWidth, packs = width % kPack == 0;
   std::int64_t row = rows_before(chunk.begin, width);
   for (row += warps ? threadIdx.x / kWarp : 0; row < end; row += warps ? kThreads / kWarp : 1) {
-    const auto of_row = [&](std::int64_t j) { return value(row * width + j); };
-    const double sum = warps ? sum_in_warp(width, of_row) : sum_in_block(width, of_row);
+    const auto of_row = [&](std::int64_t j) {
+      return packs ? pack(row * width + j * kPack) : static_cast<double>(value(row * width + j));
+    };
+    const std::int64_t units = packs ? width / kPack : width;
+    const double sum = warps ? sum_in_warp(units, of_row) : sum_in_block(units, of_row);
     if (warps ? threadIdx.x % kWarp == 0 : threadIdx.x == 0) {
       means[row] = static_cast<float>(sum / static_cast<double>(width));
     }

@@ -269,6 +269,14 @@ BOOST_EXT_DEVICE void step_pack(const R& rule, const Ready& ready, const Place<R
   store_weights(at, i, n, w);
 }
 
+// Of ready gradients, as a unit of the sum of a row that is as many packs.
+BOOST_EXT_DEVICE double sum_of_pack(const Ready& ready, const Pack& grad, const Pack& w) {
+  double sum = 0;
+#pragma unroll
+  for (int j = 0; j < kPack; ++j) sum += static_cast<double>(ready.scale * grad.v[j] + ready.l2 * w.v[j]);
+  return sum;
+}
+
 // The sum of value(j) for j < width, over a warp, each of whose threads gets it. Wider rows than kWarpWidth are for
 // sum_in_block.
 constexpr std::int64_t kWarpWidth = 2048;

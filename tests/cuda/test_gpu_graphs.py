@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 from gpu import needs_gpu, to_gpu, to_host, torch
 
 from boost_ext import ops
+from device import cudart
 from dtypes import normal
 
 pytestmark = needs_gpu
@@ -134,6 +136,23 @@ def test_results_need_memory_of_their_own_in_a_graph(op):
     with torch.cuda.graph(graph), pytest.raises(ValueError, match=message):
         getattr(ops, op)(*arguments)
     assert float(ops.global_norm(x)) == (5 if op == "unscale_and_check" else 10)  # the refusal has broken nothing
+
+
+def test_results_of_the_default_stream_may_go_while_a_stream_is_captured():
+    """Nobody may use the default stream while one is captured that waits for it, as CuPy's do and PyTorch's do not."""
+    pointer = ctypes.c_void_p()
+    assert cudart().cudaStreamCreate(ctypes.byref(pointer)) == 0
+    x, out = torch.ones(100, device="cuda"), torch.zeros(1, dtype=torch.float64, device="cuda")
+    norm = ops.global_norm(x)
+    ops.global_norm(x, out=out)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, stream=torch.cuda.ExternalStream(pointer.value)):
+        del norm
+        ops.global_norm(x, out=out)
+    out.zero_()
+    graph.replay()
+    assert out.item() == 10
 
 
 def test_workspace_in_a_graph_is_its_own(rng):

@@ -91,6 +91,20 @@ def test_many_rows_on_threads(rng, threads, count):
     check(rule, weight, state, index, gradient(rng, (3000, 65)), weight_decay=0.1)
 
 
+def test_a_row_that_is_much_of_a_long_list_is_summed_in_order(rng):
+    """Large values that cancel one another: the sum depends on the order, also in float64."""
+    rule = ELEMENTWISE["momentum"]
+    weight, state = table(rng, rule, (70000, 2))
+    index = rng.integers(0, len(weight), 9000).astype(np.int32)
+    often = rng.permutation(len(index))[:3000]
+    index[often] = 65536 + 300
+    values = gradient(rng, (len(index), 2))
+    values[often[:500]], values[often[500:1000]] = 2.0**60, -(2.0**60)
+    wide = values[index == index[often[0]]].astype(np.float64)
+    assert (np.float32(np.add.reduce(wide)) != np.float32(np.add.reduce(wide[::-1]))).all()
+    check(rule, weight, state, index, values)
+
+
 @given(seed=st.integers(0, 2**32 - 1), index=st.lists(st.integers(0, ROWS - 1), max_size=20), width=st.integers(1, 40))
 def test_any_indices(seed, index, width):
     rng = np.random.default_rng(seed)

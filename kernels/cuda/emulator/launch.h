@@ -37,13 +37,14 @@ inline bool accepted(dim3 grid, dim3 block, cudaStream_t stream) {
   return true;
 }
 
-// The kernel has run when this returns. What the device refuses sets the last error, and nothing runs; what a kernel
-// does wrong (block.h says what) is thrown as std::logic_error, and the rest of the launch does not run.
+// The kernel has run when this returns. What the device refuses is returned, sets the last error, and nothing runs;
+// what a kernel does wrong (block.h says what) is thrown as std::logic_error, and the rest of the launch does not run.
 template <class... Parameters, class... Arguments>
-void launch(dim3 grid, dim3 block, cudaStream_t stream, void (*kernel)(Parameters...), Arguments&&... arguments) {
+cudaError_t launch(dim3 grid, dim3 block, cudaStream_t stream, void (*kernel)(Parameters...),
+                   Arguments&&... arguments) {
   static_assert(parameter_bytes<Parameters...>() <= kMaxParameterBytes, "nvcc refuses as many bytes of parameters");
   static_assert((std::is_trivially_copyable_v<Parameters> && ...), "parameters are copied byte by byte");
-  if (!accepted(grid, block, stream)) return;
+  if (!accepted(grid, block, stream)) return cudaPeekAtLastError();
   count_launch();
   using Call = std::pair<void (*)(Parameters...), std::tuple<Parameters...>>;
   Call call{kernel, std::tuple<Parameters...>(static_cast<Parameters>(std::forward<Arguments>(arguments))...)};
@@ -54,6 +55,7 @@ void launch(dim3 grid, dim3 block, cudaStream_t stream, void (*kernel)(Parameter
         std::apply(c.first, c.second);
       },
       &call);
+  return cudaSuccess;
 }
 
 }  // namespace boost_ext::cuda::emulator

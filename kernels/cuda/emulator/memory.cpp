@@ -128,6 +128,36 @@ cudaError_t cudaMallocAsync(void** pointer, std::size_t bytes, cudaStream_t stre
   if (cudaStreamQuery(stream) != cudaSuccess) return cudaErrorInvalidResourceHandle;
   return result(memory().allocate(pointer, bytes, device_of(stream)));
 }
+
+// A pool is no more than the device that it says.
+struct CUmemPoolHandle_st {
+  int device;
+};
+cudaError_t cudaMemPoolCreate(cudaMemPool_t* pool, const cudaMemPoolProps* props) {
+  int devices = 0;
+  cudaGetDeviceCount(&devices);
+  if (pool == nullptr || props == nullptr || props->allocType != cudaMemAllocationTypePinned ||
+      props->location.type != cudaMemLocationTypeDevice) {
+    return result(cudaErrorInvalidValue);
+  }
+  if (props->location.id < 0 || props->location.id >= devices) return result(cudaErrorInvalidDevice);
+  *pool = new CUmemPoolHandle_st{props->location.id};
+  return cudaSuccess;
+}
+cudaError_t cudaMemPoolDestroy(cudaMemPool_t pool) {
+  if (pool == nullptr) return result(cudaErrorInvalidValue);
+  delete pool;
+  return cudaSuccess;
+}
+cudaError_t cudaMemPoolSetAttribute(cudaMemPool_t pool, cudaMemPoolAttr attribute, void* value) {
+  const bool known = pool != nullptr && value != nullptr && attribute == cudaMemPoolAttrReleaseThreshold;
+  return result(known ? cudaSuccess : cudaErrorInvalidValue);
+}
+cudaError_t cudaMallocFromPoolAsync(void** pointer, std::size_t bytes, cudaMemPool_t pool, cudaStream_t stream) {
+  if (cudaStreamQuery(stream) != cudaSuccess) return cudaErrorInvalidResourceHandle;
+  if (pool == nullptr) return result(cudaErrorInvalidValue);
+  return result(memory().allocate(pointer, bytes, pool->device));
+}
 cudaError_t cudaFree(void* pointer) {
   ++counters().synchronizations;
   return result(memory().release(pointer));

@@ -33,6 +33,32 @@ void test_memory() {
   CHECK(cudaMalloc(&none, 0) == cudaSuccess && none == nullptr);
 }
 
+void test_pools() {
+  const emulator::Counts before = emulator::counts();
+  cudaMemPoolProps props{};
+  props.allocType = cudaMemAllocationTypePinned;
+  props.handleTypes = cudaMemHandleTypeNone;
+  props.location = {cudaMemLocationTypeDevice, 2};
+  cudaMemPool_t pool = nullptr;
+  CHECK(cudaMemPoolCreate(&pool, &props) == cudaErrorInvalidDevice && pool == nullptr);
+  props.location.id = 1;
+  CHECK(cudaMemPoolCreate(&pool, &props) == cudaSuccess && pool != nullptr);
+  std::uint64_t kept = 1 << 20;
+  CHECK(cudaMemPoolSetAttribute(pool, cudaMemPoolAttrReleaseThreshold, &kept) == cudaSuccess);
+  void* p = nullptr;
+  CHECK(cudaMallocFromPoolAsync(&p, 10, nullptr, nullptr) == cudaErrorInvalidValue && p == nullptr);
+  CHECK(cudaMallocFromPoolAsync(&p, 10, pool, nullptr) == cudaSuccess);
+  cudaPointerAttributes a{};
+  CHECK(cudaPointerGetAttributes(&a, p) == cudaSuccess && a.device == 1);
+  CHECK(emulator::counts().allocations == before.allocations + 1);
+  CHECK(cudaFreeAsync(p, nullptr) == cudaSuccess && emulator::counts().allocations == before.allocations);
+  CHECK(cudaMemPoolDestroy(pool) == cudaSuccess);
+  cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
+  CHECK(cudaThreadExchangeStreamCaptureMode(&mode) == cudaSuccess && mode == cudaStreamCaptureModeGlobal);
+  CHECK(cudaThreadExchangeStreamCaptureMode(&mode) == cudaSuccess && mode == cudaStreamCaptureModeRelaxed);
+  cudaGetLastError();
+}
+
 void test_guards() {
   for (const int at : {-1, 7, 70, -200, 0, 6}) {
     unsigned char* p = nullptr;
@@ -120,6 +146,7 @@ void test_errors() {
 
 void test_cuda_runtime() {
   test_memory();
+  test_pools();
   test_guards();
   test_devices();
   test_streams_and_events();
