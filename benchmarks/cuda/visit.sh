@@ -168,7 +168,9 @@ pytest_with() {
   local workers=$1 options=(-q --tb=short -p no:cacheprovider --color=no)
   shift
   if "$python" -c 'import xdist' 2>/dev/null; then options+=(-n "$workers" --max-worker-restart 100); fi
-  if "$python" -c 'import pytest_timeout' 2>/dev/null; then options+=(--timeout 90 --timeout-method thread); fi
+  if "$python" -c 'import pytest_timeout' 2>/dev/null; then # and in the end it is said what has failed
+    options+=(--timeout 90 --timeout-method thread --session-timeout $((left > 50 ? left - 25 : left / 2)))
+  fi
   "$python" -m pytest "${options[@]}" "$@"
 }
 # The order of streams by themselves: nobody else may use the card.
