@@ -104,7 +104,7 @@ void check_needed(const char* name, std::map<std::string, bool>& shared,
   const std::set<std::string> barriers = emulator::barriers_seen;
   for (const std::string& at : barriers) {
     emulator::settings.without_barrier = at;
-    if (at.find("tile.h:") != std::string::npos) {  // some kernel needs it
+    if (at.rfind("tile.h:", 0) == 0) {  // some kernel needs it
       shared[at] = shared[at] || needed();
       continue;
     }

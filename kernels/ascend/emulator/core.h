@@ -50,7 +50,7 @@ struct Settings {
   std::uint32_t seed = 1;
   std::int32_t cores = 4;  // of the device
   // For tests of the kernels' own barriers: these are passed over.
-  std::string without_barrier;  // "file:line" of a PipeBarrier
+  std::string without_barrier;  // "file:line" of a PipeBarrier, without folders
   int without_wait = -1;        // the how-manieth WaitFlag of a core
 };
 inline Settings settings;

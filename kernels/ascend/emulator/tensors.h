@@ -284,7 +284,8 @@ template <HardEvent event> void WaitFlag(event_t id) {
 }
 template <pipe_t pipe> void PipeBarrier(const char* file = __builtin_FILE(), int line = __builtin_LINE()) {
   emulator::Core& core = emulator::core();
-  const std::string at = std::string(file) + ":" + std::to_string(line);
+  const char* folder = std::strrchr(file, '/');  // which may be spelled in several ways
+  const std::string at = std::string(folder ? folder + 1 : file) + ":" + std::to_string(line);
   emulator::barriers_seen.insert(at);
   if (at == emulator::settings.without_barrier) return;
   if (pipe == PIPE_ALL) return core.barrier_all();
