@@ -24,8 +24,8 @@ def update_batch_norm(network: nn.Cell, dataset: Iterable[Any], *, inputs: int =
     ``torch.optim.swa_utils.update_bn``. Nothing else changes: no weight, and afterwards every cell is in training or
     evaluation mode as before. If something fails, the statistics are the old ones.
 
-    Each batch norm runs once in a forward pass; one that does not run keeps its statistics. With several ranks each
-    makes those of its own data (but for SyncBatchNorm).
+    Each batch norm runs once in a forward pass; one that does not run keeps its statistics, and so do those of
+    ``mindspore.mint``. With several ranks each makes those of its own data (but for SyncBatchNorm).
 
     Args:
         network (Cell): without its loss, or with it.

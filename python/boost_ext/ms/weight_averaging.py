@@ -150,7 +150,7 @@ class TrainableWeightAveraging(nn.Optimizer):
         own["projected"] = state("weight_averaging.projected", np.zeros(k, np.float32))
         own["values_of"] = Values([p.name for p in weights], f"{_NAME}: gradients must be Tensors")
         self.project, self.move = native.PcaProject(), native.SubspacePoint()
-        self.no_skip, self.unit = Tensor([False]), Tensor([1.0], ms.float32)
+        self.unit = Tensor([1.0], ms.float32)
         _set_to(weights, average)
 
     @property
