@@ -115,7 +115,11 @@ def test_a_valid_pair_is_reused_and_any_other_is_not(tmp_path: Path) -> None:
         same(weight_span(files, SHAPES, path=path))
         same(load_span(path, n_elements=SIZE))
     assert len(weight_span(files[:3], SHAPES, path=path).basis) == 3
-    pca.pca_matrix(files, SHAPES, 2, path=path)  # takes its place, and is none of a span
+    for dtype in ("int8", "float32"):
+        pca.pca_matrix(files, SHAPES, 2, path=path, dtype=dtype)  # takes its place, and is none of a span
+        if dtype == "int8":
+            with pytest.raises(ValueError, match="must hold float32, float16 or bfloat16, got int8 codes"):
+                load_span(path, n_elements=SIZE)
     assert weight_span(files, SHAPES, path=path).basis.shape == (4, SIZE)
 
 

@@ -21,6 +21,7 @@ from .pca import _CHUNK, _Chunks, _components, _progress, _spill
 from .pca_checkpoints import Array, Checkpoint, Parameters, Reader, checkpoint_list, parameter_layout
 from .pca_load import load_matrix, open_matrix, stored_matrix
 from .pca_save import MatrixWriter, source_record, storage_dtype
+from .projection_codes import QuantizedMatrix
 
 __all__ = ["Span", "average_path", "load_span", "weight_span"]
 
@@ -133,7 +134,14 @@ def load_span(
     same: dict[str, Any] = {"n_elements": n_elements, "parameters": parameters, "checkpoints": checkpoints}
     # Written last, so that the basis is there when it is.
     average = load_matrix(average_path(path), n_components=1, timeout=timeout, **same)
-    return Span(load_matrix(path, n_components=_rows(Path(path)), **same), average[0])
+    basis = load_matrix(path, n_components=_rows(Path(path)), **same)
+    return Span(_floats(path, basis), _floats(average_path(path), average)[0])
+
+
+def _floats(path: str | os.PathLike[str], matrix: Array | QuantizedMatrix) -> Array:
+    if isinstance(matrix, QuantizedMatrix):
+        raise ValueError(f"load_span: {path} must hold float32, float16 or bfloat16, got int8 codes")
+    return matrix
 
 
 def _rows(path: Path) -> int:
@@ -148,4 +156,6 @@ def _stored(path: Path, n: int, dtype: np.dtype[Any], source: dict[str, Any]) ->
     """The valid pair at `path` made from `source`, None if there is none to reuse."""
     average = stored_matrix(_OP, average_path(path), (1, n), np.dtype(np.float32), source)
     basis = stored_matrix(_OP, path, (_rows(path), n), dtype, source)
-    return None if basis is None or average is None else Span(basis, average[0])
+    if basis is None or average is None:
+        return None
+    return Span(_floats(path, basis), _floats(average_path(path), average)[0])

@@ -271,8 +271,7 @@ def dim_reduce_5() -> Arrays:
 
 @case
 def dim_reduce_2_scaled() -> Arrays:
-    """With a loss scale, and each rank's row as int8 codes; of three ranks one has none."""
-    return dim_reduce(2, 1024.0, pca_mat_dtype="int8")
+    return dim_reduce(2, 1024.0, pca_mat_dtype="int8")  # each rank's row as codes; of three ranks one has none
 
 
 @case
