@@ -151,20 +151,59 @@ BOOST_EXT_DEVICE Pack unpacked(const Raw& raw, DType t) {
   return x;
 }
 
-// n <= kPack elements from i on, zeros behind them. `aligned`: p is so to 16 bytes, and i is a multiple of kPack.
-BOOST_EXT_DEVICE Pack load_pack(const void* p, DType t, std::int64_t i, int n, bool aligned) {
-  if (aligned && n == kPack) return unpacked(load_raw(p, t, i), t);
-  Pack x;
+// n <= kPack elements that are on their way, zeros behind them: converted when they are asked for, so that other reads
+// may begin before. `aligned`: p is so to 16 bytes, and i is a multiple of kPack.
+struct Coming {
+  Raw raw;
+  DType type;
+  BOOST_EXT_DEVICE Pack get() const { return unpacked(raw, type); }
+};
+BOOST_EXT_DEVICE Coming coming_pack(const void* p, DType t, std::int64_t i, int n, bool aligned) {
+  if (aligned && n == kPack) return {load_raw(p, t, i), t};
+  unsigned bits[kPack];
 #pragma unroll
-  for (int j = 0; j < kPack; ++j) x.v[j] = j < n ? load(p, t, i + j) : 0.0F;
-  return x;
+  for (int j = 0; j < kPack; ++j) bits[j] = j < n ? __float_as_uint(load(p, t, i + j)) : 0;
+  return {{make_uint4(bits[0], bits[1], bits[2], bits[3]), make_uint4(bits[4], bits[5], bits[6], bits[7])}, DType::f32};
+}
+
+// The same, for who needs them now. Nobody waits for float32 here.
+BOOST_EXT_DEVICE Pack load_pack(const void* p, DType t, std::int64_t i, int n, bool aligned) {
+  Pack x;
+  if (!aligned || n < kPack) {
+#pragma unroll
+    for (int j = 0; j < kPack; ++j) x.v[j] = j < n ? load(p, t, i + j) : 0.0F;
+    return x;
+  }
+  if (t == DType::f32) {
+    const float4* from = reinterpret_cast<const float4*>(static_cast<const float*>(p) + i);
+    const float4 low = from[0], high = from[1];
+    x.v[0] = low.x, x.v[1] = low.y, x.v[2] = low.z, x.v[3] = low.w;
+    x.v[4] = high.x, x.v[5] = high.y, x.v[6] = high.z, x.v[7] = high.w;
+    return x;
+  }
+  return unpacked(load_raw(p, t, i), t);
+}
+
+// One store of 16 or of 8 bytes: of a plain one nvcc makes four, where it finds that another branch begins alike.
+BOOST_EXT_DEVICE void store_whole(void* to, uint4 x) {
+#if defined(__CUDA_ARCH__)
+  asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(x.x), "r"(x.y), "r"(x.z), "r"(x.w) : "memory");
+#else
+  *static_cast<uint4*>(to) = x;
+#endif
+}
+BOOST_EXT_DEVICE void store_whole(void* to, uint2 x) {
+#if defined(__CUDA_ARCH__)
+  asm volatile("st.global.v2.u32 [%0], {%1, %2};" ::"l"(to), "r"(x.x), "r"(x.y) : "memory");
+#else
+  *static_cast<uint2*>(to) = x;
+#endif
 }
 
 BOOST_EXT_DEVICE unsigned half_bits(DType t, float x) {
   return t == DType::f16 ? __half_as_ushort(__float2half_rn(x)) : __bfloat16_as_ushort(__float2bfloat16_rn(x));
 }
 
-// By __stwb 16 bytes stay one store: of plain ones nvcc makes four, where it finds that the other branch begins alike.
 BOOST_EXT_DEVICE void store_pack(void* p, DType t, std::int64_t i, int n, bool aligned, const Pack& x) {
   if (!aligned || n < kPack) {
 #pragma unroll
@@ -174,15 +213,18 @@ BOOST_EXT_DEVICE void store_pack(void* p, DType t, std::int64_t i, int n, bool a
     return;
   }
   if (t == DType::f32) {
-    float4* to = reinterpret_cast<float4*>(static_cast<float*>(p) + i);
-    __stwb(to, make_float4(x.v[0], x.v[1], x.v[2], x.v[3]));
-    __stwb(to + 1, make_float4(x.v[4], x.v[5], x.v[6], x.v[7]));
+    unsigned bits[kPack];
+#pragma unroll
+    for (int j = 0; j < kPack; ++j) bits[j] = __float_as_uint(x.v[j]);
+    float* const to = static_cast<float*>(p) + i;
+    store_whole(to, make_uint4(bits[0], bits[1], bits[2], bits[3]));
+    store_whole(to + 4, make_uint4(bits[4], bits[5], bits[6], bits[7]));
     return;
   }
   unsigned pair[4];
 #pragma unroll
   for (int j = 0; j < 4; ++j) pair[j] = half_bits(t, x.v[2 * j]) | half_bits(t, x.v[2 * j + 1]) << 16;
-  __stwb(reinterpret_cast<uint4*>(static_cast<unsigned short*>(p) + i), make_uint4(pair[0], pair[1], pair[2], pair[3]));
+  store_whole(static_cast<unsigned short*>(p) + i, make_uint4(pair[0], pair[1], pair[2], pair[3]));
 }
 
 // Bit by bit: a conversion would lose which nan it is.
@@ -190,8 +232,8 @@ BOOST_EXT_DEVICE void copy_pack(void* to, const void* from, DType t, std::int64_
   if (aligned && n == kPack) {
     const Raw raw = load_raw(from, t, i);
     uint4* const at = reinterpret_cast<uint4*>(static_cast<unsigned short*>(to) + (t == DType::f32 ? 2 * i : i));
-    __stwb(at, raw.low);
-    if (t == DType::f32) __stwb(at + 1, raw.high);
+    store_whole(at, raw.low);
+    if (t == DType::f32) store_whole(at + 1, raw.high);
   } else if (t == DType::f32) {
     for (int j = 0; j < n; ++j) static_cast<unsigned*>(to)[i + j] = static_cast<const unsigned*>(from)[i + j];
   } else {

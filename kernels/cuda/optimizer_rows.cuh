@@ -20,6 +20,9 @@ struct Rows {
   BOOST_EXT_DEVICE bool begins(std::int64_t s) const { return key[s] < rows && (s == 0 || key[s - 1] != key[s]); }
   BOOST_EXT_DEVICE bool is_same(std::int64_t s, unsigned row) const { return s < listed && key[s] == row; }
   BOOST_EXT_DEVICE bool repeats(std::int64_t s) const { return is_same(s + 1, key[s]); }
+  BOOST_EXT_DEVICE Coming coming_values(std::int64_t s, std::int64_t column, int n) const {
+    return coming_pack(values, type, position[s] * width + column, n, aligned);
+  }
   BOOST_EXT_DEVICE Pack load_values(std::int64_t s, std::int64_t column, int n) const {
     return load_pack(values, type, position[s] * width + column, n, aligned);
   }
@@ -27,12 +30,15 @@ struct Rows {
 
 BOOST_EXT_DEVICE std::int64_t thread_of_launch() { return std::int64_t{blockIdx.x} * kThreads + threadIdx.x; }
 
+// As a sum that begins with 0.
+BOOST_EXT_DEVICE Pack not_minus_zero(Pack g) {
+#pragma unroll
+  for (int j = 0; j < kPack; ++j) g.v[j] = 0 + g.v[j];
+  return g;
+}
 // The gradient of a row that is listed once: n elements of it, from `column` on.
 BOOST_EXT_DEVICE Pack only_row(const Rows& r, std::int64_t s, std::int64_t column, int n) {
-  Pack g = r.load_values(s, column, n);
-#pragma unroll
-  for (int j = 0; j < kPack; ++j) g.v[j] = 0 + g.v[j];  // as a sum that begins with 0: there is no -0
-  return g;
+  return not_minus_zero(r.load_values(s, column, n));
 }
 // And of one that is listed more than once: in float64 before it is rounded, in the order of the list. Some reads are
 // on their way at once, since a row may be most of the list.
@@ -126,7 +132,11 @@ __global__ void __launch_bounds__(kThreads)
   const bool repeats = r.repeats(s);
   Pack sum{};
   if (repeats) sum = sum_of_rows(r, s, c, n);
-  const auto gradient = [&] { return repeats ? sum : only_row(r, s, c, n); };
+  const auto gradient = [&] {
+    Coming only{};
+    if (!repeats) only = r.coming_values(s, c, n);
+    return [=] { return repeats ? sum : not_minus_zero(only.get()); };
+  };
   Random random;
   if constexpr (kNarrow) random = random_bits(key, c);
   step_pack<kNarrow>(rule, ready, at, row * r.width + c, n, gradient, center, random);

@@ -68,7 +68,7 @@ BOOST_EXT_DEVICE void store_upper_halves(void* p, std::int64_t i, int n, bool al
     for (int j = 0; j < 4; ++j) {
       pair[j] = __float_as_uint(x.v[2 * j]) >> 16 | (__float_as_uint(x.v[2 * j + 1]) & 0xffff0000u);
     }
-    __stwb(reinterpret_cast<uint4*>(to), make_uint4(pair[0], pair[1], pair[2], pair[3]));
+    store_whole(to, make_uint4(pair[0], pair[1], pair[2], pair[3]));
     return;
   }
 #pragma unroll
@@ -104,7 +104,7 @@ BOOST_EXT_DEVICE uint2 load_codes(const std::uint8_t* p, int n, bool aligned) {
 }
 BOOST_EXT_DEVICE void store_codes(std::uint8_t* p, int n, bool aligned, uint2 codes) {
   if (aligned && n == kPack) {
-    __stwb(reinterpret_cast<uint2*>(p), codes);
+    store_whole(p, codes);
     return;
   }
 #pragma unroll
@@ -120,15 +120,21 @@ struct Stored {
   DType type;
 };
 
-// n elements from i on, zeros behind them.
-template <bool kSigned> BOOST_EXT_DEVICE Pack load_state(const Stored& s, std::int64_t i, int n, bool aligned) {
-  if (s.type != DType::u8) return load_pack(s.data, s.type, i, n, aligned);
+// n elements from i on, zeros behind them: of codes these, and their scale.
+BOOST_EXT_DEVICE Coming coming_state(const Stored& s, std::int64_t i, int n, bool aligned) {
+  if (s.type != DType::u8) return coming_pack(s.data, s.type, i, n, aligned);
   const uint2 codes = load_codes(static_cast<const std::uint8_t*>(s.data) + i, n, aligned);
   const float scale = n > 0 ? s.scales[i / kStateBlock] : 0.0F;
+  return {{make_uint4(codes.x, codes.y, __float_as_uint(scale), 0), make_uint4(0, 0, 0, 0)}, DType::u8};
+}
+template <bool kSigned> BOOST_EXT_DEVICE Pack state_of(const Coming& coming, int n) {
+  if (coming.type != DType::u8) return coming.get();
+  const uint4& raw = coming.raw.low;
   Pack x;
 #pragma unroll
   for (int j = 0; j < kPack; ++j) {
-    x.v[j] = j < n ? Codes<kSigned>::decode((j < 4 ? codes.x : codes.y) >> (j % 4 * 8) & 0xffu, scale) : 0.0F;
+    const unsigned code = (j < 4 ? raw.x : raw.y) >> (j % 4 * 8) & 0xffu;
+    x.v[j] = j < n ? Codes<kSigned>::decode(code, __uint_as_float(raw.z)) : 0.0F;
   }
   return x;
 }

@@ -87,7 +87,11 @@ __global__ void __launch_bounds__(kThreads, (kBlocksAtOnce<R, kNarrow>))
     Random random;
     if constexpr (kNarrow) random = random_bits(key, i);
     step_pack<kNarrow>(
-        rule, ready, at, i, n, [&] { return load_pack(at.grads, at.grad_type, i, n, at.aligned); },
+        rule, ready, at, i, n,
+        [&] {
+          const Coming coming = coming_pack(at.grads, at.grad_type, i, n, at.aligned);
+          return [coming] { return coming.get(); };
+        },
         [&](Pack& u) { rows.center(static_cast<int>(i - chunk.begin), n, u); }, random);
   });
 }
@@ -116,11 +120,11 @@ __global__ void __launch_bounds__(kThreads)
   each<kNarrow>(chunk, [&](std::int64_t i, int n) {
     Random random;
     if constexpr (kNarrow) random = random_bits(key, i);
-    Pack w = load_pack(at.weights, at.type, i, n, at.aligned);
-    Pack state[3];
-    load_states<2, kNarrow>(at, i, n, state);
-    Pack u = load_pack(at.grads, at.grad_type, i, n, at.aligned);
-    follow(at, i, n, w);
+    const StepComing<2> all = coming_of<2, kNarrow>(at, i, n);
+    const Coming grads = coming_pack(at.grads, at.grad_type, i, n, at.aligned);
+    Pack w, state[3];
+    arrive<2, kNarrow>(at, all, n, w, state);
+    Pack u = grads.get();
 #pragma unroll
     for (int j = 0; j < kPack; ++j) u.v[j] = ready.scale * u.v[j] + ready.l2 * w.v[j];
     rows.center(static_cast<int>(i - chunk.begin), n, u);
@@ -167,10 +171,8 @@ __global__ void __launch_bounds__(kThreads)
   const Ready ready(call, table.group[chunk.t], tensor);
   const float rate = ready.of.lr * ratios[tensor];
   each<kNarrow>(chunk, [&](std::int64_t i, int n) {
-    Pack w = load_pack(at.weights, at.type, i, n, at.aligned);
-    Pack state[3];
-    load_states<2, kNarrow>(at, i, n, state);
-    follow(at, i, n, w);
+    Pack w, state[3];
+    arrive<2, kNarrow>(at, coming_of<2, kNarrow>(at, i, n), n, w, state);
 #pragma unroll
     for (int j = 0; j < kPack; ++j) {
       const F mv[2] = {state[0].v[j], state[1].v[j]};

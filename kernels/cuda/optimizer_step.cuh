@@ -217,17 +217,41 @@ struct RowsOfChunk {
   }
 };
 
+// What a pack of a tensor is stepped from, on its way: all reads begin before the first conversion.
+template <int kStates> struct StepComing {
+  Coming weights, narrow, state[kStates + 1];
+};
 template <int kStates, bool kNarrow>
-BOOST_EXT_DEVICE void load_states(const Place<kStates>& at, std::int64_t i, int n, Pack (&state)[kStates + 1]) {
+BOOST_EXT_DEVICE StepComing<kStates> coming_of(const Place<kStates>& at, std::int64_t i, int n) {
+  StepComing<kStates> all;
+  all.weights = coming_pack(at.weights, at.type, i, n, at.aligned);
+#pragma unroll
+  for (int k = 0; k < kStates; ++k) {
+    if constexpr (kNarrow)
+      all.state[k] = coming_state(at.state[k], i, n, at.aligned);
+    else
+      all.state[k] = coming_pack(at.state[k].data, DType::f32, i, n, at.aligned);
+  }
+  if (at.narrow != nullptr) all.narrow = coming_pack(at.narrow, at.narrow_type, i, n, at.aligned);
+  return all;
+}
+template <int kStates, bool kNarrow>
+BOOST_EXT_DEVICE void arrive(const Place<kStates>& at, const StepComing<kStates>& all, int n, Pack& w,
+                             Pack (&state)[kStates + 1]) {
+  w = all.weights.get();
 #pragma unroll
   for (int k = 0; k < kStates; ++k) {
     if constexpr (!kNarrow)
-      state[k] = load_pack(at.state[k].data, DType::f32, i, n, at.aligned);
+      state[k] = unpacked(all.state[k].raw, DType::f32);
     else if (k == kNonNegative)
-      state[k] = load_state<false>(at.state[k], i, n, at.aligned);
+      state[k] = state_of<false>(all.state[k], n);
     else
-      state[k] = load_state<true>(at.state[k], i, n, at.aligned);
+      state[k] = state_of<true>(all.state[k], n);
   }
+  if (at.narrow == nullptr) return;
+  const Pack weight = all.narrow.get();
+#pragma unroll
+  for (int j = 0; j < kPack; ++j) w.v[j] = followed(at.narrow_type, w.v[j], weight.v[j]);
 }
 template <int kStates, bool kNarrow>
 BOOST_EXT_DEVICE void store_states(const Place<kStates>& at, std::int64_t i, int n, const Random& random,
@@ -243,16 +267,16 @@ BOOST_EXT_DEVICE void store_states(const Place<kStates>& at, std::int64_t i, int
   }
 }
 
-// One step of n elements from i on, on the gradients that gradient() gives, and center(u) centers. `random` is for
-// kNarrow. What is mostly float32 is read first: no conversion waits for it while other reads have not begun.
+// One step of n elements from i on, on the gradients that gradient()() gives: gradient() begins to read them. center(u)
+// centers them; `random` is for kNarrow.
 template <bool kNarrow, class R, class Gradient, class Center>
 BOOST_EXT_DEVICE void step_pack(const R& rule, const Ready& ready, const Place<R::kStates>& at, std::int64_t i, int n,
                                 Gradient gradient, Center center, const Random& random) {
-  Pack w = load_pack(at.weights, at.type, i, n, at.aligned);
-  Pack state[R::kStates + 1];
-  load_states<R::kStates, kNarrow>(at, i, n, state);
-  Pack u = gradient();
-  follow(at, i, n, w);
+  const StepComing<R::kStates> all = coming_of<R::kStates, kNarrow>(at, i, n);
+  const auto coming = gradient();
+  Pack w, state[R::kStates + 1];
+  arrive<R::kStates, kNarrow>(at, all, n, w, state);
+  Pack u = coming();
 #pragma unroll
   for (int j = 0; j < kPack; ++j) u.v[j] = ready.scale * u.v[j] + ready.l2 * w.v[j];
   center(u);
