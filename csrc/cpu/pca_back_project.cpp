@@ -6,11 +6,13 @@ namespace boost_ext::cpu::BOOST_EXT_ISA {
 namespace {
 
 constexpr std::int64_t kBlock = 4096;
+constexpr std::int64_t kCodeBlock = 16384;  // as many bytes of a row
 // Rows of P that share one visit to the sums: many streams at once keep the memory busy.
 constexpr int kRows = 8;
 // Bytes to prefetch ahead: far enough for the memory to answer, near enough for the lines of all rows to stay in the
 // first-level cache.
 constexpr std::int64_t kAhead = 1024;
+constexpr std::int64_t kCodesAhead = 512;
 
 // sums[j][i] += sum over R rows of v[j][r] * row_r[i]; one addition a row, in order.
 template <int J, int R, class T>
@@ -42,7 +44,7 @@ BOOST_EXT_INLINE void accumulate(CodeRows rows, const float* const* v, float* co
       rows.column, count,
       [&](std::int64_t b, std::int64_t i, std::int64_t end) BOOST_EXT_INLINE_LAMBDA {
         // Where these rows end for this call, the next ones' begin is wanted.
-        prefetch_block<R>(rows, i, i + kAhead < count ? kAhead : R * rows.stride + kAhead - count);
+        prefetch_block<R>(rows, i, i + kCodesAhead < count ? kCodesAhead : R * rows.stride + kCodesAhead - count);
         float w[J][R];
         for (int j = 0; j < J; ++j) {
           for (int r = 0; r < R; ++r) w[j][r] = v[j][r] * rows.scale[r * rows.blocks + b];
@@ -95,14 +97,14 @@ BOOST_EXT_INLINE void block(Rows rows, std::int64_t k, const float* const* vecto
 void pca_back_project(const Context& context, const View& P, const float* scale, Tensors vectors, Tensors out,
                       std::int64_t tensors, std::int64_t n) {
   const Tensors first(out.data, tensors);
-  Blocks blocks(first, kBlock);
+  Blocks blocks(first, P.dtype == DType::i8 ? kCodeBlock : kBlock);
   Scratch<std::int64_t> column(tensors);
   for (std::int64_t t = 0, at = 0; t < tensors; at += first[t++].size) column[t] = at;
 
   blocks.run(
       context.threads,
       [&](Block b) {
-        alignas(64) float buffer[2][kBlock];
+        alignas(64) float buffer[2][kCodeBlock];
         float* const sums[2] = {buffer[0], buffer[1]};
         with_rows(P, scale, n, [&](auto rows) BOOST_EXT_INLINE_LAMBDA {
           const auto at = rows.at(0, column[b.tensor] + b.begin);

@@ -17,7 +17,7 @@ from dtypes import DTYPES, FLOATS, UNIT, assert_close, assert_same_bits, normal
 pytestmark = pytest.mark.usefixtures("isa")
 
 # Around the lanes, the blocks that share a scale, and the blocks of the kernels.
-WIDTHS = [0, 1, 15, 16, 17, 255, 256, 257, 511, 513, 4095, 4096, 4097, 33_000]
+WIDTHS = [0, 1, 15, 16, 17, 255, 256, 257, 511, 513, 4095, 4096, 4097, 16_385, 33_000]
 # A lane's 16 products and sums of a block, the scale, and 16 blocks, each with one vector that crosses into the next.
 ROUNDINGS = 64
 
