@@ -72,6 +72,10 @@ class Card:
     def part(self, tensor: Tensor, index: int) -> Tensor:
         return tensor[index]
 
+    def repeated(self, rows: Tensor, times: int, columns: int) -> Tensor:
+        """Each column `times` times, `columns` in all."""
+        return rows.repeat_interleave(times, dim=1)[:, :columns]
+
     def clone(self, tensor: Tensor) -> Tensor:
         return tensor.clone()
 
@@ -153,6 +157,9 @@ class Emulator:
 
     def part(self, tensor: Tensor, index: int) -> Tensor:
         return self._on_device(tensor.array[index])
+
+    def repeated(self, rows: Tensor, times: int, columns: int) -> Tensor:
+        return self._on_device(np.repeat(rows.array, times, axis=1)[:, :columns])
 
     def clone(self, tensor: Tensor) -> Tensor:
         return self._on_device(tensor.array.copy())

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from boost_ext import ops
+from boost_ext.projection_codes import PROJECTION_BLOCK
 
 from ..data import uniform
 from ..harness import Peer
@@ -16,75 +17,108 @@ from .gradients import SHORT, SIZE
 from .layouts import CudaCase, Layout, Layouts
 
 GAMMA, ALPHA, RHO, INV_SCALE = 0.9, 0.1, 0.5, 0.5
-PEERS = {"float32": 1e-3, "bfloat16": 0.05}  # how far they may be off: they sum in float32, and store in P's dtype
+DTYPES = (("float32", 1), ("float32", 60), ("bfloat16", 1), ("int8", 1), ("int8", 60))
+PEERS = {"float32": 1e-3, "bfloat16": 0.05, "int8": 1e-3}  # how far they may be off: they sum in their own dtype
+
+
+class Matrix:
+    """P of a case, its scales beside int8 codes, and what PyTorch gets: the floats that codes stand for."""
+
+    def __init__(self, device: Device, shape: tuple[int, int], dtype: str) -> None:
+        k, n = self.shape = shape
+        self.device, self.scale = device, None
+        self.short = SHORT.get(dtype, dtype)
+        self.bytes = SIZE.get(dtype, 1) * k * n
+        if dtype != "int8":
+            self.P = device.reshape(device.uniform(k * n, seed=1, dtype=dtype), k, n)
+            return
+        random = np.random.default_rng(1)
+        blocks = -(-n // PROJECTION_BLOCK)
+        self.P = device.array(random.integers(-127, 128, shape, np.int8))
+        self.scale = device.array(random.uniform(0.5, 1.5, (k, blocks)).astype(np.float32) / 127)
+        self.bytes += 4 * k * blocks
+
+    def wide(self) -> Any:
+        device = self.device
+        if self.scale is None:
+            return device.wide(self.P)
+        return device.wide(self.P) * device.wide(device.repeated(self.scale, PROJECTION_BLOCK, self.shape[1]))
+
+    def of_torch(self) -> Any:
+        if self.scale is None:
+            return self.device.tensor(self.P)
+        return self.device.tensor(self.P) * self.device.tensor(
+            self.device.repeated(self.scale, PROJECTION_BLOCK, self.shape[1])
+        )
+
+    def peer(self, name: str) -> str:
+        return name + {"bf16": ", all bf16", "int8": " with fp32 P"}.get(self.short, "")
 
 
 def pca_project(device: Device, sizes: Layouts) -> Iterator[CudaCase]:
-    for dtype, count in (("float32", 1), ("float32", 60), ("bfloat16", 1)):
+    for dtype, count in DTYPES:
         yield _project(device, sizes.matrix, dtype, count)
 
 
 def _project(device: Device, shape: tuple[int, int], dtype: str, count: int) -> CudaCase:
     k, n = shape
-    P = device.reshape(device.uniform(k * n, seed=1, dtype=dtype), k, n)
+    matrix = Matrix(device, shape, dtype)
     flat, out, peers = device.uniform(n, seed=2), device.full((k,), 0), []
     grads = device.split(flat, count)
     if device.torch:
-        torch, matrix = device.torch, device.tensor(P)
-        vector, answer = (device.tensor(t).to(matrix.dtype) for t in (flat, out))
-        name = "PyTorch mv" + ", all bf16" * (dtype == "bfloat16")
-        peers.append(
-            Peer(
-                name, lambda: torch.mv(matrix, vector, out=answer), goal=1, tolerance=1e-3 if SIZE[dtype] == 4 else 0.05
-            )
-        )
+        torch, theirs = device.torch, matrix.of_torch()
+        vector, answer = (device.tensor(t).to(theirs.dtype) for t in (flat, out))
+
+        def mv() -> Any:
+            return torch.mv(theirs, vector, out=answer)
+
+        peers.append(Peer(matrix.peer("PyTorch mv"), mv, goal=1, tolerance=PEERS[dtype]))
     return CudaCase(
-        f"pca_project {SHORT[dtype]}, k={k} n={n:.1e}" + f", {count} tensors" * (count > 1),
-        lambda: ops.pca_project(P, grads, out),
-        lambda: device.wide(P) @ device.wide(flat),
+        f"pca_project {matrix.short}, k={k} n={n:.1e}" + f", {count} tensors" * (count > 1),
+        lambda: ops.pca_project(matrix.P, grads, out, scale=matrix.scale),
+        lambda: matrix.wide() @ device.wide(flat),
         tuple(peers),
-        SIZE[dtype] * k * n + 4 * n,
+        matrix.bytes + 4 * n,
         bandwidth_goal=0.9,
     )
 
 
 def pca_back_project(device: Device, sizes: Layouts) -> Iterator[CudaCase]:
-    for dtype, count in (("float32", 1), ("float32", 60), ("bfloat16", 1)):
+    for dtype, count in DTYPES:
         yield _back_project(device, sizes.matrix, dtype, count)
 
 
 def _back_project(device: Device, shape: tuple[int, int], dtype: str, count: int) -> CudaCase:
     k, n = shape
-    P = device.reshape(device.uniform(k * n, seed=1, dtype=dtype), k, n)
+    matrix = Matrix(device, shape, dtype)
     both, flat = device.reshape(device.uniform(2 * k, seed=2), 2, k), [device.full((n,), 0) for _ in range(2)]
     vectors, out = [device.part(both, j) for j in range(2)], [device.split(f, count) for f in flat]
     peers = []
     if device.torch:
-        torch, matrix = device.torch, device.tensor(P)
-        rows = device.tensor(both).to(matrix.dtype)
-        answer = torch.empty(2, n, dtype=matrix.dtype, device=matrix.device)
+        torch, theirs = device.torch, matrix.of_torch()
+        rows = device.tensor(both).to(theirs.dtype)
+        answer = torch.empty(2, n, dtype=theirs.dtype, device=theirs.device)
 
         def mm() -> Any:
-            torch.mm(rows, matrix, out=answer)
+            torch.mm(rows, theirs, out=answer)
             return [answer[0], answer[1]]
 
-        name = "PyTorch mm" + ", all bf16" * (dtype == "bfloat16")
-        peers.append(Peer(name, mm, goal=1, tolerance=PEERS[dtype]))
+        peers.append(Peer(matrix.peer("PyTorch mm"), mm, goal=1, tolerance=PEERS[dtype]))
 
     def ours() -> Any:
-        ops.pca_back_project(P, vectors, out)
+        ops.pca_back_project(matrix.P, vectors, out, scale=matrix.scale)
         return flat
 
     def reference() -> Any:
-        answer = device.wide(both) @ device.wide(P)
+        answer = device.wide(both) @ matrix.wide()
         return [answer[0], answer[1]]
 
     return CudaCase(
-        f"pca_back_project {SHORT[dtype]}, 2 vectors, k={k} n={n:.1e}" + f", {count} tensors" * (count > 1),
+        f"pca_back_project {matrix.short}, 2 vectors, k={k} n={n:.1e}" + f", {count} tensors" * (count > 1),
         ours,
         reference,
         tuple(peers),
-        SIZE[dtype] * k * n + 8 * n,
+        matrix.bytes + 8 * n,
         bandwidth_goal=0.9,
     )
 
