@@ -35,7 +35,8 @@ def stored(value: Any, dtype: np.dtype[Any], odd: bool) -> Any:
 
 def arguments(case: cases.Case, dtype: np.dtype[Any], odd: bool) -> dict[str, Any]:
     given = case.make(np.random.default_rng(1))
-    free = {name for name, argument in case.arrays.items() if argument.dtype == cases.ANY_FLOAT}
+    free = {name for name, argument in case.arrays.items() if argument.dtype in (cases.ANY_FLOAT, cases.MATRIX)}
+    free = {name for name in free if getattr(given[name], "dtype", None) != np.int8}
     return {name: stored(value, dtype, odd) if name in free else value for name, value in given.items()}
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from boost_ext import ops
+from boost_ext.projection_codes import PROJECTION_BLOCK
 
 ANY_FLOAT = "float32, float16 or bfloat16"
 MATRIX = "float32, float16, bfloat16 or int8"
@@ -46,6 +47,11 @@ def codes(rng: np.random.Generator, *shape: int) -> np.ndarray:
     return rng.integers(-127, 128, shape, np.int8)
 
 
+def scales(rng: np.random.Generator) -> np.ndarray:
+    """Of codes for 3 * N columns."""
+    return f32(rng, K, -(-3 * N // PROJECTION_BLOCK))
+
+
 def lists(rng: np.random.Generator, *names: str) -> dict[str, list[np.ndarray]]:
     return {n: [f32(rng, N), f32(rng, 2, N)] for n in names}
 
@@ -81,7 +87,7 @@ CASES = [
     ),
     Case(
         "pca_project",
-        lambda r: {"P": codes(r, K, 3 * N), "scale": f32(r, K, 1), **lists(r, "grads"), "out": f32(r, K)},
+        lambda r: {"P": codes(r, K, 3 * N), "scale": scales(r), **lists(r, "grads"), "out": f32(r, K)},
         {"P": CODES, "scale": fixed("float32"), "grads": READ, "out": fixed("float32", True)},
     ),
     Case(
@@ -97,7 +103,7 @@ CASES = [
         "pca_back_project",
         lambda r: {
             "P": codes(r, K, 3 * N),
-            "scale": f32(r, K, 1),
+            "scale": scales(r),
             "vectors": [f32(r, K), f32(r, K)],
             "out": list(lists(r, "first", "second").values()),
         },
