@@ -84,8 +84,8 @@ def test_a_valid_one_is_reused_and_another_one_replaced(checkpoints, out):
 @pytest.mark.parametrize("rows", [(0, 4), (0, 2), (2, 3), (4, 4)])
 def test_saved_and_loaded_by_rows(out, matrix, rows):
     pca.save_matrix(out, matrix)
-    assert_same(load(out, rows=rows), matrix.rows(*rows))
-    assert_same(load(out, 2), matrix.rows(0, 2))
+    assert_same(load(out, rows=rows), matrix[slice(*rows)])
+    assert_same(load(out, 2), matrix[:2])
 
 
 def test_damage_is_seen(out, matrix):
@@ -95,7 +95,7 @@ def test_damage_is_seen(out, matrix):
     scales.write_bytes(good[:-1] + b"\x7e")
     with pytest.raises(ValueError, match=r"p\.npy must match the checksum .* of row 3, got"):
         load(out)
-    assert_same(load(out, rows=(0, 3)), matrix.rows(0, 3))
+    assert_same(load(out, rows=(0, 3)), matrix[:3])
     scales.write_bytes(good[:-40])
     with pytest.raises(ValueError, match=r"p\.npy\.scale\.npy must be a complete \.npy array, got"):
         load(out)

@@ -99,9 +99,7 @@ def pca_matrix(
     k = operator.index(n_components)
     if k < 1:
         raise ValueError(f"{op}: n_components must be at least 1, got {k}")
-    width = operator.index(chunk_elements)
-    if width < 1:
-        raise ValueError(f"{op}: chunk_elements must be at least 1, got {width}")
+    width = _chunk_width(op, chunk_elements)
     out_dtype = storage_dtype(op, dtype)
     if out_dtype == np.int8:
         width = -(-width // PROJECTION_BLOCK) * PROJECTION_BLOCK  # a chunk is whole blocks
@@ -134,6 +132,13 @@ def pca_matrix(
             for start, chunk in _project(chunks, weights, stage):
                 writer.write(start, *as_stored(chunk, out_dtype))
     return open_stored(target, out_dtype)
+
+
+def _chunk_width(op: str, chunk_elements: int) -> int:
+    width = operator.index(chunk_elements)
+    if width < 1:
+        raise ValueError(f"{op}: chunk_elements must be at least 1, got {width}")
+    return width
 
 
 class _Chunks:

@@ -197,7 +197,7 @@ def _checked(
         _check_rows(
             path, matrix[checked], None if scale is None else scale[checked], sidecar["checksum"]["rows"], checked.start
         )
-        return matrix[first:end] if scale is None else QuantizedMatrix(matrix, scale).rows(first, end)
+        return (matrix if scale is None else QuantizedMatrix(matrix, scale))[first:end]
     matrix = matrix[first:end]
     if dtype.name == "float64" or not matrix.flags.c_contiguous:
         with np.errstate(over="ignore"):  # what overflows to inf is refused just below

@@ -7,7 +7,6 @@ of :mod:`boost_ext.pca`.
 
 from __future__ import annotations
 
-import operator
 import os
 import tempfile
 from collections.abc import Sequence
@@ -17,7 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .pca import _CHUNK, _Chunks, _components, _progress, _spill
+from .pca import _CHUNK, _chunk_width, _Chunks, _components, _progress, _spill
 from .pca_checkpoints import Array, Checkpoint, Parameters, Reader, checkpoint_list, parameter_layout
 from .pca_load import load_matrix, open_matrix, stored_matrix
 from .pca_save import MatrixWriter, source_record, storage_dtype
@@ -75,9 +74,7 @@ def weight_span(
         FileExistsError: `path`, or where the average goes, holds a file that this module did not write.
         OSError: the disk, if full for one. No temporary file is left.
     """
-    width = operator.index(chunk_elements)
-    if width < 1:
-        raise ValueError(f"{_OP}: chunk_elements must be at least 1, got {width}")
+    width = _chunk_width(_OP, chunk_elements)
     if str(dtype) not in _DTYPES:
         raise ValueError(f"{_OP}: dtype must be float32, float16 or bfloat16, got {dtype}")
     out_dtype = storage_dtype(_OP, dtype)

@@ -68,14 +68,9 @@ class QuantizedMatrix:
     def __len__(self) -> int:
         return len(self.codes)
 
-    def rows(self, first: int, end: int) -> QuantizedMatrix:
-        """Rows `first` to `end` - 1, on the same memory."""
-        return QuantizedMatrix(self.codes[first:end], self.scale[first:end])
-
-
-def rows_of_matrix(matrix: Array | QuantizedMatrix, first: int, end: int) -> Array | QuantizedMatrix:
-    """Rows `first` to `end` - 1 of either, on the same memory."""
-    return matrix.rows(first, end) if isinstance(matrix, QuantizedMatrix) else matrix[first:end]
+    def __getitem__(self, rows: slice) -> QuantizedMatrix:
+        """Some rows, on the same memory."""
+        return QuantizedMatrix(self.codes[rows], self.scale[rows])
 
 
 def quantize_projection(P: Any) -> tuple[Array, Array]:

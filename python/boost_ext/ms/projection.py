@@ -17,7 +17,7 @@ from boost_ext.config import DimReduceConfig
 from boost_ext.ms.checkpoint import read_checkpoint
 from boost_ext.ms.dim_reduce_ranks import rows_of
 from boost_ext.ms.ranks import ALONE, Ranks, exchange
-from boost_ext.projection_codes import QuantizedMatrix, quantize_projection, rows_of_matrix
+from boost_ext.projection_codes import QuantizedMatrix, quantize_projection
 
 __all__ = ["built_by_rank_0", "projection_matrix"]
 
@@ -82,7 +82,7 @@ def projection_matrix(
     def build() -> Matrix:
         found = pca.find_checkpoints(folder)
         whole = pca.pca_matrix(found, layout, k, path=path, dtype=dtype, reader=read_checkpoint, progress=progress)
-        return rows_of_matrix(whole, *rows)
+        return whole[slice(*rows)]
 
     def load(timeout: float) -> Matrix:
         return pca.load_matrix(

@@ -6,7 +6,7 @@ import os
 import tempfile
 import warnings
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from mindspore import Parameter, Tensor, ops
 from boost_ext.ms.randomness import random_parts
 
 __all__ = [
+    "checksum",
     "constants_of",
     "is_scratch",
     "load_state",
@@ -53,18 +54,21 @@ def _moving(cell: Any) -> dict[str, Parameter]:
     return found
 
 
-def _checksum(array: Any, before: int = 0) -> int:
-    return zlib.crc32(np.ascontiguousarray(array).tobytes(), before)
+def checksum(arrays: Iterable[Any]) -> int:
+    """Of the bytes of all of them, one after the other."""
+    total = 0
+    for array in arrays:
+        total = zlib.crc32(np.ascontiguousarray(array).view(np.uint8).data, total)
+    return total
 
 
 def constants_of(cell: Any) -> dict[str, int]:
     """What the state makes no sense without: it comes from the arguments of the cell, and must be the same again."""
     constants = {"accumulation_steps": 1 if cell.accumulation is None else cell.accumulation.max_accumulation_step}
     if cell.freeze:
-        constants["freeze_schedule"] = _checksum(np.asarray(cell.optimizer.schedule, np.int32))
-    for parameter in cell.get_parameters():
-        if parameter.name in _MATRIX:
-            constants["pca_matrix"] = _checksum(parameter.asnumpy(), constants.get("pca_matrix", 0))
+        constants["freeze_schedule"] = checksum([np.asarray(cell.optimizer.schedule, np.int32)])
+    if matrix := [p.asnumpy() for p in cell.get_parameters() if p.name in _MATRIX]:
+        constants["pca_matrix"] = checksum(matrix)
     constants |= getattr(cell.optimizer, "constants", {})  # of TrainableWeightAveraging: what its weights are made of
     return {_CONSTANT + name: value for name, value in constants.items()}
 

@@ -6,7 +6,7 @@ without sparse gradients gets not one input more.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import mindspore as ms
@@ -100,12 +100,11 @@ def contiguous(gradients: Sequence[Any]) -> tuple[Any, ...]:
 class _Part(nn.Cell):
     """In a graph ``construct``; `by_python` for gradients that Python has, in PYNATIVE_MODE."""
 
+    by_python: Callable[[Sequence[Any]], Any]
+
     def __init__(self) -> None:
         super().__init__(auto_prefix=False)
         self.each = ops.HyperMap()
-
-    def by_python(self, gradients: Sequence[Any]) -> Any:
-        raise NotImplementedError
 
     def __call__(self, gradients: Any) -> Any:
         return self.by_python(gradients) if native.in_pynative_mode() else super().__call__(gradients)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -13,7 +12,7 @@ import numpy as np
 from mindspore import Parameter, Tensor
 
 from boost_ext.ms.ranks import COLLECTIVE_TIMEOUT, Ranks, exchange, require_alike
-from boost_ext.ms.resume import constants_of, is_scratch, write
+from boost_ext.ms.resume import checksum, constants_of, is_scratch, write
 
 __all__ = ["Together"]
 
@@ -78,8 +77,8 @@ def _start_alike(cell: Any, broadcast: bool) -> None:
         owner,
         cell.ranks,
         {
-            "the weights": _checksum(p.asnumpy() for p in weights.values()),
-            "the state of the optimizer": _checksum(p.asnumpy() for p in rest.values()),
+            "the weights": checksum(p.asnumpy() for p in weights.values()),
+            "the state of the optimizer": checksum(p.asnumpy() for p in rest.values()),
             "the loss scale": cell.scale_sense.asnumpy(),
             "accumulation or freezing": np.asarray(list(constants.values()), np.int64),
             "the basis of weight averaging": np.asarray(averaged, np.int64),
@@ -97,10 +96,3 @@ def _take_from_rank_0(parameters: list[Parameter], ranks: Ranks) -> None:
     for parameter, array in zip(parameters, arrays, strict=True):
         mine, first = first[: array.nbytes], first[array.nbytes :]
         write(parameter, Tensor(np.frombuffer(mine, array.dtype).reshape(array.shape).copy(), parameter.dtype))
-
-
-def _checksum(arrays: Iterator[Any]) -> int:
-    total = 0
-    for array in arrays:
-        total = zlib.crc32(np.ascontiguousarray(array).tobytes(), total)
-    return total

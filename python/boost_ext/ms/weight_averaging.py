@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import os
-import zlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -25,7 +24,7 @@ from boost_ext.ms.optim.fused import require_gradients
 from boost_ext.ms.optim.sgd import SGD
 from boost_ext.ms.projection import built_by_rank_0
 from boost_ext.ms.ranks import ALONE, Ranks, rank_count
-from boost_ext.ms.resume import write
+from boost_ext.ms.resume import checksum, write
 from boost_ext.ms.sparse_gradients import Values
 from boost_ext.ms.state import state
 from boost_ext.pca_checkpoints import Checkpoint
@@ -139,8 +138,8 @@ class TrainableWeightAveraging(nn.Optimizer):
         self.coordinates = coordinates
         basis, average = np.asarray(span.basis), np.asarray(span.average)
         self.constants = {
-            "weight_averaging_basis": zlib.crc32(np.ascontiguousarray(basis).view(np.uint8).data),
-            "weight_averaging_average": zlib.crc32(np.ascontiguousarray(average).data),
+            "weight_averaging_basis": checksum([basis]),
+            "weight_averaging_average": checksum([average]),
         }
         # Not in checkpoints: the basis and the average have their files, and the rest is written before it is read.
         own = self.__dict__
