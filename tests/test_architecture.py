@@ -19,6 +19,7 @@ SOURCES = {".py", ".pyi", ".cpp", ".h", ".cu", ".cuh", ".asc"}
 FOUNDATIONS = {
     "device",
     "optimizer_rules",
+    "philox",
     "pool",
     "runtime",
     "tensor",

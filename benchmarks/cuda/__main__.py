@@ -38,6 +38,7 @@ GROUPS: dict[str, Callable[[Device, Layouts], Iterator[CudaCase]]] = {
         gradients.adasum_pair,
         gradients.accumulate,
         gradients.centralize,
+        gradients.dropout,
         projections.dim_reduce_apply,
         projections.bfgs_update,
     )

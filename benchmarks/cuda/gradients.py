@@ -1,4 +1,4 @@
-"""What reads or changes gradients: unscale_and_check, global_norm, accumulate, centralize, adasum_pair."""
+"""What reads or changes gradients: unscale_and_check, global_norm, accumulate, centralize, adasum_pair; dropout."""
 
 from __future__ import annotations
 
@@ -216,4 +216,25 @@ def _adasum(device: Device, layout: Layout) -> CudaCase:
         tuple(peers),
         20 * layout.n,
         bandwidth_goal=layout.bandwidth_goal,
+    )
+
+
+def dropout(device: Device, sizes: Layouts) -> Iterator[CudaCase]:
+    for layout, dtype in ((sizes.large, "float32"), (sizes.large, "bfloat16")):
+        yield _dropout(device, layout, dtype)
+
+
+def _dropout(device: Device, layout: Layout, dtype: str) -> CudaCase:
+    """Alone: PyTorch draws masks of its own, and so has another answer."""
+    x = device.uniform(layout.n, seed=1, dtype=dtype)
+    out, mask = device.clone(x), device.full((layout.n,), 1)
+    ops.dropout(mask, 0.5, 7, out=mask)  # 0 or 2
+    return CudaCase(
+        f"dropout {SHORT[dtype]}, {layout}",
+        lambda: ops.dropout(x, 0.5, 7, out=out),
+        lambda: device.wide(mask) * device.wide(x),
+        (),
+        2 * SIZE[dtype] * layout.n,
+        bandwidth_goal=layout.bandwidth_goal,
+        tolerance=TOLERANCE[dtype],
     )

@@ -318,6 +318,7 @@ PYBIND11_MODULE(_core, m) {
   m.def("set_stream", &set_stream, py::arg("stream"));
   define_optimizers(m);
   define_curvature(m);
+  define_dropout(m);
   m.def("build_info", &build_info);
   m.def("num_threads", &num_threads);
   m.def("set_num_threads", &set_num_threads, py::arg("threads"));

@@ -17,6 +17,7 @@ template <class Fn> auto without_gil(Fn&& fn) {
 
 void define_adasum_part(pybind11::module_& m);
 void define_curvature(pybind11::module_& m);
+void define_dropout(pybind11::module_& m);
 void define_optimizers(pybind11::module_& m);
 
 }  // namespace boost_ext

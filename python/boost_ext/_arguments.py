@@ -42,7 +42,7 @@ Numbers = float | Sequence[float]
 _CUDA = (2, 13)  # the types of devices of DLPack: kDLCUDA, kDLCUDAManaged
 
 
-def empty_like(op: str, tensors: Any) -> list[npt.NDArray[Any]] | npt.NDArray[Any] | None:
+def empty_like(op: str, tensors: Any, arg: str = "a") -> list[npt.NDArray[Any]] | npt.NDArray[Any] | None:
     """New arrays for an ``out`` that was left out, where it is clear of which kind. None on a device: the native op
     makes them."""
     if isinstance(tensors, np.ndarray):
@@ -51,7 +51,7 @@ def empty_like(op: str, tensors: Any) -> list[npt.NDArray[Any]] | npt.NDArray[An
         return [np.empty_like(t, order="C") for t in tensors]
     if on_device(tensors):
         return None
-    raise ValueError(f"{op}: out must be given unless a holds NumPy arrays, got {type(tensors).__name__}")
+    raise ValueError(f"{op}: out must be given unless {arg} holds NumPy arrays, got {type(tensors).__name__}")
 
 
 def number(op: str, arg: str, value: Any) -> float:

@@ -4,6 +4,7 @@ from boost_ext.ms.adasum import AdaSum
 from boost_ext.ms.auto import AutoBoost
 from boost_ext.ms.batch_norm_statistics import update_batch_norm
 from boost_ext.ms.dim_reduce import DimReduce
+from boost_ext.ms.dropout import Dropout, replace_dropout
 from boost_ext.ms.freeze_optimizer import FreezeOpt
 from boost_ext.ms.grad_accumulation import GradientAccumulation
 from boost_ext.ms.grad_freeze import GradientFreeze, freeze_cell
@@ -19,6 +20,7 @@ __all__ = [
     "BoostTrainOneStepCell",
     "BoostTrainOneStepWithLossScaleCell",
     "DimReduce",
+    "Dropout",
     "FreezeOpt",
     "GradientAccumulation",
     "GradientFreeze",
@@ -28,5 +30,6 @@ __all__ = [
     "ParameterProcess",
     "TrainableWeightAveraging",
     "freeze_cell",
+    "replace_dropout",
     "update_batch_norm",
 ]

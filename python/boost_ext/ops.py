@@ -32,6 +32,7 @@ from boost_ext.optimizer_ops import *  # noqa: F403
 from boost_ext.optimizer_ops import __all__ as _STEPS
 from boost_ext.optimizer_state import dequantize_state, quantize_state
 from boost_ext.projection_codes import dequantize_projection, quantize_projection
+from boost_ext.random_masks import dropout
 
 __all__ = [
     "FiniteReport",
@@ -45,6 +46,7 @@ __all__ = [
     "clip_by_global_norm",
     "dequantize_projection",
     "dequantize_state",
+    "dropout",
     "global_norm",
     "lars_ratios",
     "loss_scale_update",

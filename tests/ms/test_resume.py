@@ -104,7 +104,15 @@ def o1(matrix: Path) -> nn.Cell:
     )
 
 
-ALGORITHMS = [plain, loss_scale, freezing, accumulation, dim_reduce, o1]
+def dropout(matrix: Path) -> nn.Cell:
+    """Layers whose seeds are others in each process: they come with the state."""
+    net = Mlp()
+    net.second = nn.SequentialCell(nn.Dropout(p=0.3), net.second, nn.Dropout(p=0.5))
+    assert boost.replace_dropout(net) == ("second.0", "second.2")
+    return dynamic(net, nn.Momentum(net.trainable_params(), 0.1, 0.9), accumulation_steps=4)
+
+
+ALGORITHMS = [plain, loss_scale, freezing, accumulation, dim_reduce, o1, dropout]
 
 
 @pytest.fixture
@@ -213,6 +221,7 @@ class Functional(nn.Cell):
         (Functional(), "net.draw (ops.dropout)"),
         (ops.StandardNormal(), "net (StandardNormal)"),
         (nn.Dropout(p=0.0), None),
+        (boost.Dropout(0.5), None),
         (nn.Dropout2d(p=0.0), None),
         (mint.nn.Dropout(0.5), None),
         (MintRand(), None),

@@ -30,6 +30,8 @@ DOOR(loss_scale_update);
 DOOR(dim_reduce_direction);
 DOOR(dim_reduce_trial);
 DOOR(dim_reduce_apply);
+DOOR(dropout);
+DOOR(dropout_key);
 
 namespace native {
 namespace {
@@ -306,6 +308,18 @@ void test_curvature() {
         kRefused);
 }
 
+void test_dropout() {
+  const Array state = numbers({7, 0, 3, 0}, DType::i32), key = numbers({0, 0, 0, 0}, DType::i32),
+              stream = numbers({5}, DType::i32), x = numbers({1, 2, 3}), y = numbers({0, 0, 0});
+  CHECK(call(boost_ext_dropout_key, {&state, &stream, &key}).status == 0);
+  CHECK(equal(key, {7, 0, 3, 5}) && equal(state, {7, 0, 4, 0}));
+  CHECK(call(boost_ext_dropout_key, {&x, &stream, &key}).status == kRefused);
+  const Array none = numbers({0, 0}, DType::f64), all = numbers({1, 0}, DType::f64);
+  CHECK(call(boost_ext_dropout, {&x, &key, &none, &y}).status == 0 && equal(y, {1, 2, 3}));
+  CHECK(call(boost_ext_dropout, {&x, &key, &all, &y}).status == 0 && equal(y, {0, 0, 0}));
+  CHECK(call(boost_ext_dropout, {&x, &x, &all, &y}).status == kRefused);
+}
+
 void test_results_without_a_place() {
   const Array x = numbers({1}), matrix = numbers({1}, DType::f32, 1), flag = numbers({0}, DType::b8),
               empty = numbers({});
@@ -329,6 +343,7 @@ void test_doors() {
   test_group_loss_scale();
   test_dim_reduce();
   test_curvature();
+  test_dropout();
   test_results_without_a_place();
 }
 

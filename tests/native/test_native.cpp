@@ -19,6 +19,7 @@ namespace native {
 
 void test_doors();
 void test_adafactor_step();
+void test_dropout(const boost_ext::Context& context, DType dtype, std::int64_t n, std::mt19937& random);
 void test_optimizer_step();
 
 namespace {
@@ -291,6 +292,7 @@ void test_elements(const Context& context) {
       test_adasum(context, dtype, n, random);
       test_gradients(context, dtype, n, random);
       test_accumulate(context, dtype, n, random);
+      test_dropout(context, dtype, n, random);
       test_dim_reduce(context, dtype, n, random);
     }
   }

@@ -141,6 +141,13 @@ CASES = [
         {"factor": 0.5},
     ),
     Case(
+        "dropout",
+        lambda r: {"x": f32(r, 2, N), "out": f32(r, 2, N)},
+        {"x": Argument(alone=True), "out": Argument(written=True, alone=True)},
+        {"p": 0.5, "seed": 1},
+        may_share=pairs(("x", "out")),
+    ),
+    Case(
         "dim_reduce_direction",
         lambda r: {
             "B": np.eye(K, dtype=np.float32),

@@ -51,6 +51,8 @@ def everything(seed: int = 5) -> dict[str, list[bytes]]:
     keep("dim_reduce_trial", *b, *c)
     ops.dim_reduce_apply(m, a, proj, dn, b, gamma=0.9, alpha=0.1, rho=0.5, inv_scale=1 / 3, saved=c, lr=0.01)
     keep("dim_reduce_apply", *m, *b)
+    keep("dropout", *(ops.dropout(t, 0.3, 2**60 + 1, draw=t.size, stream=3) for t in a))
+    keep("dropout of rows", *(ops.dropout(t, 0.3, 7, shared=t.size // 5 or 1) for t in a if t.size % 5 == 0))
     matrices = [t.reshape(-1, 1 + (t.size % 5 == 0) * 4) for t in c]
     keep("centralize", *ops.centralize(matrices))
     a[0][[3, -1]] = np.inf, np.nan

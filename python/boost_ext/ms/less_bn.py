@@ -11,9 +11,10 @@ from typing import Any
 
 from mindspore import log, nn
 
+from boost_ext.ms.cell_tree import cell_names, replace_cells
 from boost_ext.ms.common_head import CommonHeadLastFN
 from boost_ext.ms.dataflow import Flow
-from boost_ext.ms.residual import NORMS, RemovedBatchNorm, cell_names, find_inner_norms
+from boost_ext.ms.residual import NORMS, RemovedBatchNorm, find_inner_norms
 
 __all__ = ["CommonHeadLastFN", "LessBN", "LessBNReport", "RemovedBatchNorm", "remove_batch_norms", "replace_head"]
 
@@ -68,7 +69,7 @@ def remove_batch_norms(network: nn.Cell) -> LessBNReport:
     elif not found.norms:
         notes.append("no residual branch has an inner batch norm: nothing to remove")
     live = [n for n in found.norms if not isinstance(n, RemovedBatchNorm)]
-    _replace(network, {id(norm): RemovedBatchNorm(norm) for norm in live})
+    replace_cells(network, {id(norm): RemovedBatchNorm(norm) for norm in live})
     return _report(network, notes)
 
 
@@ -97,7 +98,7 @@ def replace_head(network: nn.Cell, multiplier: float = HEAD_MULTIPLIER) -> LessB
     if last is network:
         notes.append("the network is itself a Dense: there is no cell to replace it in")
     elif isinstance(last, nn.Dense):
-        _replace(network, {id(last): CommonHeadLastFN.from_dense(last, multiplier)})
+        replace_cells(network, {id(last): CommonHeadLastFN.from_dense(last, multiplier)})
     elif last is None:
         notes.append("no Dense found: no head replaced")
     return _report(network, notes)
@@ -178,36 +179,6 @@ def _last_dense(network: nn.Cell, flow: Flow, notes: list[str]) -> nn.Cell | Non
         return layers[-1]
     run = [n.cell for n in flow.nodes if any(n.cell is layer for layer in layers)]
     return run[-1] if run else None
-
-
-def _replace(network: nn.Cell, replacements: dict[int, nn.Cell]) -> None:
-    """Wherever a cell is held: as a child, and in lists, tuples and dicts such as SequentialCell.cell_list."""
-    if not replacements:
-        return
-    for _, cell in list(network.cells_and_names()):
-        cell.compile_cache.clear()  # or its next call in GRAPH_MODE would run the old graph
-        for key, child in list(cell._cells.items()):
-            if id(child) in replacements:
-                cell.insert_child_to_cell(key, replacements[id(child)])
-        for key, value in list(vars(cell).items()):
-            if key != "_cells" and isinstance(value, (list, tuple, dict)):
-                changed = _swap(value, replacements)
-                if changed is not value:
-                    object.__setattr__(cell, key, changed)
-
-
-def _swap(value: Any, replacements: dict[int, nn.Cell]) -> Any:
-    """The container with its cells replaced: lists and dicts themselves, tuples anew where something changed."""
-    if isinstance(value, nn.Cell):
-        return replacements.get(id(value), value)
-    if type(value) in (list, dict):
-        for key, item in list(enumerate(value) if isinstance(value, list) else value.items()):
-            if (changed := _swap(item, replacements)) is not item:
-                value[key] = changed
-    elif type(value) is tuple:
-        items = tuple(_swap(item, replacements) for item in value)
-        return value if all(a is b for a, b in zip(items, value, strict=True)) else items
-    return value
 
 
 def _report(network: nn.Cell, notes: list[str]) -> LessBNReport:

@@ -10,7 +10,7 @@ from typing import Any
 
 from mindspore import nn, ops
 
-__all__ = ["random_parts"]
+__all__ = ["dropped_share", "random_parts"]
 
 # Not those of mint: they draw from the generator that mindspore.get_rng_state is of.
 _LAYERS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.MultiheadAttention)
@@ -33,7 +33,7 @@ def random_parts(cell: nn.Cell) -> Iterator[str]:
     """
     for name, inner in cell.cells_and_names():
         if isinstance(inner, _LAYERS):
-            if _share(inner) > 0:
+            if dropped_share(inner) > 0:
                 yield name
         elif not type(inner).__module__.startswith(_OURS):
             held = {v.name for v in vars(inner).values() if isinstance(v, ops.Primitive) and _RANDOM.fullmatch(v.name)}
@@ -41,9 +41,11 @@ def random_parts(cell: nn.Cell) -> Iterator[str]:
                 yield f"{name} ({what})" if name else what
 
 
-def _share(layer: Any) -> float:
-    """Of what the layer drops; each class of MindSpore has it under a name of its own."""
+def dropped_share(layer: Any) -> float:
+    """p of a dropout layer of MindSpore's; each class has it under a name of its own."""
     if isinstance(layer, (nn.Dropout2d, nn.Dropout3d)):
+        return float(1 - layer.keep_prob)
+    if isinstance(layer, nn.Dropout) and layer.p is None:
         return float(1 - layer.keep_prob)
     return float(layer.prob if isinstance(layer, nn.Dropout1d) else getattr(layer, "p", getattr(layer, "dropout", 0)))
 

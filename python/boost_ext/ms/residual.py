@@ -16,10 +16,11 @@ from dataclasses import dataclass
 
 from mindspore import mint, nn
 
+from boost_ext.ms.cell_tree import cell_names
 from boost_ext.ms.common_head import CommonHeadLastFN
 from boost_ext.ms.dataflow import Flow, Kind, Node, trace
 
-__all__ = ["LONGEST_BRANCH", "InnerNorms", "cell_names", "find_inner_norms"]
+__all__ = ["LONGEST_BRANCH", "InnerNorms", "find_inner_norms"]
 
 LONGEST_BRANCH = 8
 """Convolutions and Dense in a row. More is no residual block but a skip connection over a part of the network (of a
@@ -72,22 +73,6 @@ class InnerNorms:
     branches: bool
     notes: tuple[str, ...]
     flow: Flow
-
-
-def cell_names(network: nn.Cell) -> dict[int, str]:
-    """Identity to name of every cell: the prefix of its parameters (a wrapper such as WithLossCell adds nothing)."""
-    names: dict[int, str] = {}
-
-    def visit(cell: nn.Cell, name: str) -> None:
-        if id(cell) in names:
-            return
-        names[id(cell)] = name
-        for key, child in cell._cells.items():
-            if child is not None:
-                visit(child, ".".join(filter(None, (name, key))) if cell._auto_prefix else name)
-
-    visit(network, "")
-    return names
 
 
 def _own(cell: nn.Cell) -> bool:

@@ -34,6 +34,7 @@ from .dim_reduce import (
     PcaProject,
     SubspacePoint,
 )
+from .dropout import DropoutKey, DroppedOut
 from .gradients import Accumulate, AdasumPair, Centralized, ClipByGlobalNorm, GlobalNorm, Joined, Parted
 from .loss_scale import (
     CheckAndClip,
@@ -63,6 +64,8 @@ __all__ = [
     "DimReduceApply",
     "DimReduceDirection",
     "DimReduceTrial",
+    "DropoutKey",
+    "DroppedOut",
     "GlobalNorm",
     "GroupLossScaleUpdate",
     "GroupUnscaleAndCheck",

@@ -1,0 +1,73 @@
+#include "ops/dropout.h"
+
+#include <cmath>
+
+namespace boost_ext {
+namespace {
+
+DropoutShare share_of(double p) {
+  const double words = std::nearbyint(p * 4294967296.0);
+  if (words == 0) return {0, false, 1};
+  return {static_cast<std::uint32_t>(words - 1), true, p < 1 ? static_cast<float>(1 / (1 - p)) : 0};
+}
+
+}  // namespace
+
+void dropout(const Context& context, const View& x, double p, const DropoutKey& key, std::int64_t shared,
+             const View& out, const View* draw) {
+  const char* op = "dropout";
+  const Device device = require_device(op, {}, {x, out, draw ? *draw : View{}});
+  require_float(op, "x", x);
+  require_float(op, "out", out);
+  require_dtype(op, "out", out, x.dtype);
+  require_size(op, "out", out, x.size);
+  require_writable(op, "out", out);
+  require(p >= 0 && p <= 1, op, ": p must be in 0..1, got ", p);
+  require(shared >= 1 && x.size % shared == 0, op, ": shared must be >= 1 and divide the ", x.size,
+          " elements of x, got ", shared);
+  if (draw) {
+    require_dtype(op, "draw", *draw, DType::i32);
+    require_size(op, "draw", *draw, 1);
+  }
+  Overlap overlap(op);
+  overlap.writes("out", out, 0);
+  overlap.reads("x", x, 0);
+  if (draw) overlap.reads("draw", *draw);
+  overlap.check();
+  const DropoutShare share = share_of(p);
+  const auto* at = draw ? static_cast<const std::int32_t*>(draw->data) : nullptr;
+  if (device == Device::cuda) return BOOST_EXT_CUDA(dropout)(context, x, share, key, shared, out, at);
+  DropoutKey of = key;
+  if (at) of.draw = static_cast<std::uint32_t>(*at);
+  BOOST_EXT_CPU(dropout)(context, x, share, of, shared, out);
+}
+
+DropoutKey read_dropout_key(const char* op, const View& key) {
+  require_cpu(op, {}, {key});
+  require_dtype(op, "key", key, DType::i32);
+  require_size(op, "key", key, 4);
+  const auto* word = static_cast<const std::uint32_t*>(key.data);
+  return {word[0] | static_cast<std::uint64_t>(word[1]) << 32, word[2], word[3]};
+}
+
+void dropout_key(const View& state, std::int32_t stream, const View& key) {
+  const char* op = "dropout_key";
+  require_cpu(op, {}, {state, key});
+  for (const View* v : {&state, &key}) {
+    const Name arg = v == &state ? "state" : "key";
+    require_dtype(op, arg, *v, DType::i32);
+    require_size(op, arg, *v, 4);
+    require_writable(op, arg, *v);
+  }
+  Overlap overlap(op);
+  overlap.writes("state", state);
+  overlap.writes("key", key);
+  overlap.check();
+  auto* from = static_cast<std::uint32_t*>(state.data);
+  auto* to = static_cast<std::uint32_t*>(key.data);
+  for (int i = 0; i < 3; ++i) to[i] = from[i];
+  to[3] = static_cast<std::uint32_t>(stream);
+  ++from[2];
+}
+
+}  // namespace boost_ext

@@ -1,0 +1,47 @@
+// dropout: a random share of the elements becomes 0, and the others grow so that the mean stays.
+//
+//   out[i] <- 0 where word(i / shared) < p * 2^32, otherwise x[i] / (1 - p)
+//
+// Srivastava et al., "Dropout: a simple way to prevent neural networks from overfitting", JMLR 15, 2014; with `shared`
+// of the size of a channel's plane Tompson et al., "Efficient object localization using convolutional networks", CVPR
+// 2015, section 3.2. The words are those of Philox (ops/philox.h), numbered by the key: so a mask is not kept, it is
+// drawn again, and the backward pass is the same call on the gradient.
+// x       float32, float16 or bfloat16; what is dropped is 0, even if it was inf or nan
+// p       0 <= p <= 1, rounded to a multiple of 2^-32; with 1 all is 0
+// key     which draw. Its `draw` may be an int32 on the device of the arrays (a CUDA graph), which nobody checks there
+// shared  how many elements in a row share a word: >= 1, and x is a multiple of it
+// out     like x in dtype and size, written; may be x itself
+#pragma once
+
+#include "ops/runtime.h"
+
+namespace boost_ext {
+
+struct DropoutKey {
+  std::uint64_t seed = 0;
+  std::uint32_t draw = 0;    // which pass
+  std::uint32_t stream = 0;  // whose: a rank
+};
+
+// What is kept of p. `most`: words up to this one drop; `any`: some word does.
+struct DropoutShare {
+  std::uint32_t most;
+  bool any;
+  float scale;
+};
+
+void dropout(const Context& context, const View& x, double p, const DropoutKey& key, std::int64_t shared,
+             const View& out, const View* draw = nullptr);
+
+// The key of the next pass of a layer, whose state is int32 (4,): the seed, low half first, the passes made, and 0.
+// key (4,) <- state, with `stream` at the end; then one more pass is made.
+void dropout_key(const View& state, std::int32_t stream, const View& key);
+DropoutKey read_dropout_key(const char* op, const View& key);
+
+BOOST_EXT_CPU_KERNEL(void, dropout, const Context&, const View& x, const DropoutShare& share, const DropoutKey& key,
+                     std::int64_t shared, const View& out)
+
+BOOST_EXT_CUDA_KERNEL(dropout, const Context&, const View& x, const DropoutShare& share, const DropoutKey& key,
+                      std::int64_t shared, const View& out, const std::int32_t* draw)
+
+}  // namespace boost_ext

@@ -1,0 +1,40 @@
+// Random words that follow from a key and a place alone, so that nothing has to be kept and nobody's order matters:
+// Philox4x32 with 7 rounds, the fewest that pass BigCrush. Salmon, Moraes, Dror & Shaw, "Parallel random numbers: as
+// easy as 1, 2, 3", SC 2011, section 3.2 and table 2.
+//
+// Each backend compiles this file into a namespace of its own; see ops/optimizer_rules.h. No standard library in here.
+#pragma once
+
+#include <cstdint>
+
+#include "ops/dropout.h"
+
+#if !defined(BOOST_EXT_BACKEND) || !defined(BOOST_EXT_INLINE)
+#error "a backend defines how its functions are declared before it includes this"
+#endif
+
+namespace BOOST_EXT_BACKEND {
+
+constexpr int kPhiloxRounds = 7;
+constexpr std::uint32_t kPhiloxFactor0 = 0xD2511F53u, kPhiloxFactor1 = 0xCD9E8D57u;
+constexpr std::uint32_t kPhiloxStep0 = 0x9E3779B9u, kPhiloxStep1 = 0xBB67AE85u;  // of the key, from round to round
+
+// Words 4 * block up to 4 * block + 3 of a draw.
+BOOST_EXT_INLINE void philox(const DropoutKey& key, std::uint64_t block, std::uint32_t (&word)[4]) {
+  word[0] = static_cast<std::uint32_t>(block);
+  word[1] = static_cast<std::uint32_t>(block >> 32);
+  word[2] = key.draw;
+  word[3] = key.stream;
+  auto k0 = static_cast<std::uint32_t>(key.seed), k1 = static_cast<std::uint32_t>(key.seed >> 32);
+  for (int round = 0; round < kPhiloxRounds; ++round) {
+    const std::uint64_t a = std::uint64_t{kPhiloxFactor0} * word[0], b = std::uint64_t{kPhiloxFactor1} * word[2];
+    word[0] = static_cast<std::uint32_t>(b >> 32) ^ word[1] ^ k0;
+    word[1] = static_cast<std::uint32_t>(b);
+    word[2] = static_cast<std::uint32_t>(a >> 32) ^ word[3] ^ k1;
+    word[3] = static_cast<std::uint32_t>(a);
+    k0 += kPhiloxStep0;
+    k1 += kPhiloxStep1;
+  }
+}
+
+}  // namespace BOOST_EXT_BACKEND

@@ -1,0 +1,30 @@
+"""The masks of dropout, in NumPy: the generator, and what it keeps."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+
+def philox(seed: int, block: npt.ArrayLike, draw: int = 0, stream: int = 0, rounds: int = 7) -> np.ndarray:
+    """Philox4x32 of Salmon et al. 2011, section 3.2: four words of 32 bits for each block, as uint64 (blocks, 4)."""
+    low = np.uint64(0xFFFFFFFF)
+    b = np.atleast_1d(np.asarray(block, np.uint64))
+    c = [b & low, b >> np.uint64(32), np.full_like(b, draw), np.full_like(b, stream)]
+    k = [seed & 0xFFFFFFFF, seed >> 32]
+    for _ in range(rounds):
+        x, y = c[0] * np.uint64(0xD2511F53), c[2] * np.uint64(0xCD9E8D57)
+        c = [y >> np.uint64(32) ^ c[1] ^ np.uint64(k[0]), y & low, x >> np.uint64(32) ^ c[3] ^ np.uint64(k[1]), x & low]
+        k = [(k[0] + 0x9E3779B9) % 2**32, (k[1] + 0xBB67AE85) % 2**32]
+    return np.stack(c, axis=1)
+
+
+def dropout(
+    x: np.ndarray, p: float, seed: int, draw: int = 0, stream: int = 0, shared: int = 1
+) -> tuple[np.ndarray, np.ndarray]:
+    """x / (1 - p) where the word of a place is at least p * 2^32, otherwise 0; and where that is."""
+    places = np.arange(x.size) // shared
+    words = philox(seed, np.arange(-(-x.size // shared // 4) + 1), draw, stream).ravel()
+    kept = (words[places] >= np.uint64(round(p * 2**32))).reshape(x.shape)
+    with np.errstate(all="ignore"):
+        return np.where(kept, x.astype(np.float64) / (1 - p) if p < 1 else 0, 0), kept

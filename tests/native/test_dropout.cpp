@@ -1,0 +1,36 @@
+// dropout on exactly sized arrays, beside the generator as it is written down.
+#include "harness.h"
+#include "ops/dropout.h"
+
+#define BOOST_EXT_BACKEND boost_ext::plain
+#define BOOST_EXT_INLINE inline
+#include "ops/philox.h"
+
+namespace native {
+
+using namespace boost_ext;
+
+void test_dropout(const Context& context, DType dtype, std::int64_t n, std::mt19937& random);
+
+void test_dropout(const Context& context, DType dtype, std::int64_t n, std::mt19937& random) {
+  Array x(dtype, 6 * n), y(dtype, 6 * n);
+  x.fill(random);
+  const DropoutKey key{0x0123456789abcdef, 7, 3};
+  for (const std::int64_t shared : {std::int64_t{1}, std::int64_t{2}, n > 0 ? n : 1}) {
+    dropout(context, x.view(), 0.25, key, shared, y.view());
+    bool right = true;
+    for (std::int64_t i = 0; i < y.size(); ++i) {
+      std::uint32_t word[4];
+      plain::philox(key, static_cast<std::uint64_t>(i / shared / 4), word);
+      const bool kept = word[i / shared % 4] >= 1u << 30;
+      right = right && (kept ? close(y, i, x.get(i) * (1 / 0.75), 0) : y.get(i) == 0);
+    }
+    CHECK(right);
+  }
+  Array in_place(dtype, 6 * n);
+  in_place.copy(x);
+  dropout(context, in_place.view(), 0.25, key, n > 0 ? n : 1, in_place.view());
+  CHECK(in_place.same_bits(y));
+}
+
+}  // namespace native
