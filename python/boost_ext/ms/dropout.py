@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import mindspore as ms
 import numpy as np
 from mindspore import Tensor, nn, ops
 from mindspore.communication import get_rank
@@ -27,28 +26,22 @@ class _ApplyMask(AnyPrecision, native.DroppedOut):
 
 
 class _Drop(AnyPrecision):
-    """``cell(x, state, stream, settings)``: x with a new mask, and the key that draws the mask again."""
+    """``cell(x, state)``: x with a new mask, and the key that draws the mask again."""
 
-    def __init__(self) -> None:
+    def __init__(self, p: float, rows: bool, stream: int) -> None:
         super().__init__()
-        self.next_key = _NextKey()
-        self.apply_mask = _ApplyMask()
+        self.next_key = _NextKey(stream)
+        self.apply_mask = _ApplyMask(p, rows)
 
-    def construct(self, x: Tensor, state: Tensor, stream: Tensor, settings: Tensor) -> tuple[Tensor, Tensor]:
-        key = self.next_key(state, stream)
-        return self.apply_mask(x, key, settings), key
+    # The state comes as an argument: the graph compiler takes no Parameter that is an attribute here.
+    def construct(self, x: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+        key = self.next_key(state)
+        return self.apply_mask(x, key), key
 
-    # What is returned for the others has the right shape, and costs nothing; nobody asks for it.
     def bprop(
-        self,
-        x: Tensor,
-        state: Tensor,
-        stream: Tensor,
-        settings: Tensor,
-        out: tuple[Tensor, Tensor],
-        dout: tuple[Tensor, Tensor],
-    ) -> tuple[Tensor, ...]:
-        return self.apply_mask(dout[0], out[1], settings), state, stream, settings
+        self, x: Tensor, state: Tensor, out: tuple[Tensor, Tensor], dout: tuple[Tensor, Tensor]
+    ) -> tuple[Tensor, Tensor]:
+        return self.apply_mask(dout[0], out[1]), state  # of the state nobody asks the gradient
 
 
 class Dropout(AnyPrecision):
@@ -99,9 +92,7 @@ class Dropout(AnyPrecision):
         self.shared_axes = shared_axes
         words = np.random.randint(0, 2**32, 2, np.uint32) if seed is None else [seed % 2**32, seed >> 32]  # noqa: NPY002
         self.dropout_state = state("dropout_state", np.asarray([*words, 0, 0], np.uint32).view(np.int32))
-        self.stream = Tensor([get_rank() if rank_count() > 1 else 0], ms.int32)
-        self.settings = Tensor([self.p, float(shared_axes > 0)], ms.float64)
-        self.drop = _Drop()
+        self.drop = _Drop(self.p, shared_axes > 0, get_rank() if rank_count() > 1 else 0)
 
     # A local name: see _Observed in boost_ext.ms.optim.thor_layers.
     def construct(self, x: Tensor) -> Tensor:
@@ -109,9 +100,9 @@ class Dropout(AnyPrecision):
             return x
         drop = self.drop
         if self.shared_axes == 0:
-            return drop(x, self.dropout_state, self.stream, self.settings)[0]
+            return drop(x, self.dropout_state)[0]
         rows = ops.reshape(x, (*x.shape[: x.ndim - self.shared_axes], -1))
-        return ops.reshape(drop(rows, self.dropout_state, self.stream, self.settings)[0], x.shape)
+        return ops.reshape(drop(rows, self.dropout_state)[0], x.shape)
 
     def extend_repr(self) -> str:
         return f"p={self.p}" + (f", shared_axes={self.shared_axes}" if self.shared_axes else "")

@@ -27,8 +27,8 @@ Groups = Sequence[Sequence[Any]]
 class AnyPrecision(nn.Cell):
     """Stays out of the mixed precision of the network around it: scales beyond float16 must not be cast to it."""
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
         self.mixed_precision_type = MixedPrecisionType.NOTSET  # PyNative: not that of the caller
 
     def add_flags(self, **flags: Any) -> nn.Cell:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import mindspore as ms
+import numpy as np
 from mindspore import Tensor, nn
 
 from boost_ext import _core
@@ -13,46 +14,51 @@ from .cell import contiguous, in_pynative_mode, new_like, pure_primitive
 
 
 class DropoutKey(nn.Cell):
-    """``cell(state, stream)``: the key of this pass, int32 (4,), from the state (4,) of a layer, which counts it.
+    """``cell(state)``: the key of this pass, int32 (4,), from the state (4,) of a layer, which counts it.
 
-    ``stream`` is one int32.
+    Args:
+        stream (int): whose masks: the rank.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, stream: int) -> None:
         super().__init__(auto_prefix=False)
+        self.number, self.stream = stream, Tensor([stream], ms.int32)
         self.primitive = pure_primitive("dropout_key", (4,), ms.int32)
         self.primitive.add_prim_attr("side_effect_mem", True)
 
-    def construct(self, state: Tensor, stream: Tensor) -> Tensor:
-        return self.primitive(state, stream)
+    def construct(self, state: Tensor) -> Tensor:
+        return self.primitive(state, self.stream)
 
-    def __call__(self, state: Tensor, stream: Tensor) -> Tensor:
+    def __call__(self, state: Tensor) -> Tensor:
         if not in_pynative_mode():
-            return super().__call__(state, stream)
-        (key,) = new_like((state,))
-        _core.dropout_key(state, int(stream.item()), key)
+            return super().__call__(state)
+        key = Tensor(np.empty(4, np.int32))
+        _core.dropout_key(state, self.number, key)
         return key
 
 
 class DroppedOut(nn.Cell):
-    """``cell(x, key, settings)``: x with the mask of the key. See :func:`boost_ext.ops.dropout`.
+    """``cell(x, key)``: x with the mask of the key. See :func:`boost_ext.ops.dropout`. A pure function.
 
-    ``settings`` is float64 (2,): p, and whether whole rows are dropped. A pure function.
+    Args:
+        p (float): what share is dropped.
+        rows (bool): whether rows are dropped, not elements.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, p: float, rows: bool) -> None:
         super().__init__(auto_prefix=False)
+        self.p, self.rows = p, rows
+        self.settings = Tensor([p, float(rows)], ms.float64)
         self.primitive = pure_primitive("dropout", _as_first, _as_first)
 
-    def construct(self, x: Tensor, key: Tensor, settings: Tensor) -> Tensor:
-        return self.primitive(x, key, settings)
+    def construct(self, x: Tensor, key: Tensor) -> Tensor:
+        return self.primitive(x, key, self.settings)
 
-    def __call__(self, x: Tensor, key: Tensor, settings: Tensor) -> Tensor:
+    def __call__(self, x: Tensor, key: Tensor) -> Tensor:
         if not in_pynative_mode():
-            return super().__call__(x, key, settings)
+            return super().__call__(x, key)
         (y,) = new_like((x,))
-        p, rows = settings.asnumpy().tolist()
-        _core.dropout_by_key(contiguous((x,))[0], p, key, bool(rows), y)
+        _core.dropout_by_key(contiguous((x,))[0], self.p, key, self.rows, y)
         return y
 
 
