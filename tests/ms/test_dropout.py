@@ -115,6 +115,17 @@ def test_the_seed_is_that_of_set_seed() -> None:
     assert len(set(drawn[0])) == 3
 
 
+def test_each_rank_draws_masks_of_its_own(mode: int, monkeypatch) -> None:
+    monkeypatch.setattr("boost_ext.ms.dropout.rank_count", lambda: 3)
+    monkeypatch.setattr("boost_ext.ms.dropout.get_rank", lambda: 2)
+    layer = boost.Dropout(P, seed=SEED).set_train()
+    x = arange(300)
+    expected, kept = masks.dropout(x, P, SEED, stream=2)
+    y = layer(Tensor(x)).asnumpy()
+    assert_close(y, expected, abs(expected), roundings=2)
+    assert np.any(kept != masks.dropout(x, P, SEED)[1])
+
+
 class Layers(nn.Cell):
     def __init__(self) -> None:
         super().__init__()

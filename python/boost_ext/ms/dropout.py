@@ -114,7 +114,7 @@ _SHARED_AXES = {nn.Dropout: 0, nn.Dropout1d: 1, nn.Dropout2d: 2, nn.Dropout3d: 3
 def replace_dropout(network: nn.Cell) -> tuple[str, ...]:
     """Put a :class:`Dropout` in the place of each dropout layer of MindSpore, in place.
 
-    Before the training cell is made, and its optimizer does not matter. Layers of a class derived from MindSpore's, and
+    Before the training cell is made; an optimizer may be there already. Layers of a class derived from MindSpore's, and
     calls of functions such as ``mindspore.ops.dropout``, stay as they are.
 
     Args:
