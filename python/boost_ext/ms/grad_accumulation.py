@@ -10,7 +10,7 @@ from mindspore.common.initializer import initializer
 
 from boost_ext.ms import native
 from boost_ext.ms.clipping import ClipInPlace, Clipping
-from boost_ext.ms.state import state
+from boost_ext.ms.state import hold_state, state
 
 __all__ = ["GradientAccumulation", "checked_steps"]
 
@@ -93,9 +93,10 @@ class GradientAccumulation(nn.Cell):
         self.steps = Tensor([steps], ms.float32)
         self.no_scale = Tensor([1.0], ms.float32)
         self.zero = Tensor([0], ms.int32)
+        hold_state(self)
 
     def construct(self, loss: Tensor, grads: tuple[Tensor, ...], scale: Tensor | None = None) -> Tensor:
-        divisor = self.no_scale if scale is None else scale
+        divisor = ops.depend(self.no_scale if scale is None else scale, self.all_state)
         done = self.accumulate(divisor, self.steps, self.count, self.accumulators, grads)
         count = ops.depend(self.count, done) + 1
         if count >= self.max_accumulation_step:

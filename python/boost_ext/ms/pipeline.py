@@ -26,7 +26,7 @@ from boost_ext.ms.optim.lars import LARS
 from boost_ext.ms.projection import projection_matrix
 from boost_ext.ms.ranks import Ranks
 from boost_ext.ms.sparse_gradients import Values
-from boost_ext.ms.state import state
+from boost_ext.ms.state import hold_state, state
 from boost_ext.ms.weight_averaging import TrainableWeightAveraging
 
 __all__ = [
@@ -291,6 +291,7 @@ class Pipeline(nn.Cell):
             self.stamps = state(f"{name}.stamps", np.zeros(len(SLOTS) + 1), ms.float64)
             self.timestamp = native.Timestamp()
             self.slots = tuple(Tensor([i], ms.int32) for i in range(len(SLOTS) + 1))
+        hold_state(self)
 
     def __call__(self, *inputs: Any) -> Any:
         try:
@@ -304,7 +305,7 @@ class Pipeline(nn.Cell):
             raise
 
     def construct(self, *inputs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        scale = ops.reshape(self.scale_sense * self.unit, ())
+        scale = ops.depend(ops.reshape(self.scale_sense * self.unit, ()), self.all_state)
         scale_in = self._stamp(0, ops.reshape(self.scale_sense * self.one, ()))
         loss, grads = self.source(scale_in, *inputs)
         values, divisor = self.values_of(grads), self.scale_sense
@@ -340,10 +341,11 @@ class Choice(nn.Cell):
         self.pipeline = pipelines[0]
         self.number = first
         self.others = Choice(pipelines[1:], first + 1) if len(pipelines) > 1 else None
+        hold_state(self)
 
     def construct(self, index: Tensor, *inputs: Tensor) -> Any:
         if self.others is None:
             return self.pipeline(*inputs)
-        if index == self.number:
+        if ops.depend(index, self.all_state) == self.number:
             return self.pipeline(*inputs)
         return self.others(index, *inputs)
