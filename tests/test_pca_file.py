@@ -11,8 +11,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests import old_matrix
 
 from boost_ext import pca, pca_load
+from boost_ext.pca_load import open_stored
 
 SHAPES = [("a", (5, 8)), ("b", (60,))]
 N = 100
@@ -56,14 +58,15 @@ def test_written_file_equals_the_array_and_says_its_origin(files, out):
     p = pca.pca_matrix(files, SHAPES, 3, path=out, chunk_elements=7)
     np.testing.assert_array_equal(p, pca.pca_matrix(files, SHAPES, 3, chunk_elements=7))
     np.testing.assert_array_equal(np.load(out), p)
-    assert names(out.parent) == ["p.npy", "p.npy.json"]
+    np.testing.assert_array_equal(np.load(out, mmap_mode="r"), p)
+    assert names(out.parent) == ["p.npy"]
     assert not p.flags.writeable
-    sidecar = json.loads((out.parent / "p.npy.json").read_text())
-    assert (sidecar["version"], sidecar["shape"], sidecar["dtype"]) == (1, [3, N], "float32")
-    assert sidecar["parameters"] == [["a", [5, 8]], ["b", [60]]]
+    record = open_stored("load_matrix", out).record
+    assert (record["version"], record["shape"], record["dtype"]) == (2, [3, N], "float32")
+    assert record["parameters"] == [["a", [5, 8]], ["b", [60]]]
     info = files[0].stat()
     first = {"name": "net-0_1.npz", "size": info.st_size, "mtime_ns": info.st_mtime_ns}
-    assert sidecar["checkpoints"][0] == first
+    assert record["checkpoints"][0] == first
     again = load(out, 3, parameters=SHAPES, checkpoints=files)
     np.testing.assert_array_equal(again, p)
 
@@ -96,7 +99,7 @@ def test_anything_else_is_rebuilt(files, out, change):
     p = pca.pca_matrix(**arguments, path=out)
     np.testing.assert_array_equal(p, pca.pca_matrix(**arguments))
     assert out.stat().st_ino != before
-    assert names(out.parent) == ["p.npy", "p.npy.json"]
+    assert names(out.parent) == ["p.npy"]
 
 
 def test_mappings_are_known_by_their_weights(files, out):
@@ -112,7 +115,7 @@ def test_mappings_are_known_by_their_weights(files, out):
 
 def test_a_file_of_the_users_is_never_overwritten(files, out, matrix):
     np.save(out, matrix)
-    with pytest.raises(FileExistsError, match=r"pca_matrix: .*p\.npy without one"):
+    with pytest.raises(FileExistsError, match=r"pca_matrix: .*p\.npy: a file of yours is not overwritten"):
         pca.pca_matrix(files, SHAPES, 3, path=out)
     np.testing.assert_array_equal(np.load(out), matrix)
 
@@ -134,19 +137,21 @@ def test_failure_in_the_middle_leaves_nothing_new(files, out, kept, monkeypatch)
     assert before == (names(out.parent), out.read_bytes() if kept else b"")
 
 
-def test_a_matrix_never_stands_beside_the_sidecar_of_another(out, matrix, monkeypatch):
-    pca.save_matrix(out, matrix)
-    seen = []
-    replace = os.replace
-
-    def watch(source, target):
-        seen.append((Path(target).name, out.exists()))
-        replace(source, target)
-
-    monkeypatch.setattr(os, "replace", watch)
-    monkeypatch.setattr(os, "fsync", lambda file: seen.append("synced"))
-    pca.save_matrix(out, matrix[:2])
-    assert seen == ["synced", "synced", ("p.npy.json", False), ("p.npy", False)]
+def test_a_matrix_of_version_1_is_read_and_replaced(files, out, matrix):
+    old_matrix.save(out, matrix)
+    np.testing.assert_array_equal(load(out), matrix)
+    damage(out, -1)
+    with pytest.raises(ValueError, match=r"p\.npy must match the checksum .* of row 3, got"):
+        load(out)
+    built = pca.pca_matrix(files, SHAPES, 3)
+    source = pca_load.source_record("", pca_load.parameter_layout("", SHAPES), files)
+    old_matrix.save(out, built, **source)
+    before = out.stat().st_ino
+    np.testing.assert_array_equal(pca.pca_matrix(files, SHAPES, 3, path=out), built)
+    assert out.stat().st_ino == before
+    assert names(out.parent) == ["p.npy", "p.npy.json"]
+    pca.pca_matrix(files, SHAPES, 2, path=out)
+    assert names(out.parent) == ["p.npy"]
 
 
 def test_a_failed_write_of_any_chunk_is_raised(files, out, monkeypatch):
@@ -169,7 +174,7 @@ def test_full_disk_is_an_error_of_the_write(out, matrix, monkeypatch):
     monkeypatch.setattr(
         "builtins.open",
         lambda path, mode="r", **options: (
-            real("/dev/full", "wb") if str(path).endswith(".tmp") else real(path, mode, **options)
+            real("/dev/full", "wb") if ".part/" in str(path) else real(path, mode, **options)
         ),
     )
     with pytest.raises(OSError, match="No space left"):
@@ -200,17 +205,18 @@ def test_save_and_load(out, matrix):
 
 def test_a_tampered_byte_is_found(out, matrix):
     pca.save_matrix(out, matrix)
-    damage(out, -1 - 4 * N)  # the last byte of row 2
+    damage(out, 4096 + 3 * 4 * N - 1)  # the last byte of row 2
     with pytest.raises(ValueError, match=r"p\.npy must match the checksum .* of row 2, got"):
         load(out)
 
 
-@pytest.mark.parametrize("sidecar", [False, True])
 @pytest.mark.parametrize("left", [0, 50, 900])
-def test_a_truncated_file_is_found(out, matrix, sidecar, left):
-    pca.save_matrix(out, matrix)
-    if not sidecar:
-        out.with_name("p.npy.json").unlink()
+@pytest.mark.parametrize("sidecar", [False, True])
+def test_a_truncated_npy_is_found(out, matrix, sidecar, left):
+    if sidecar:
+        old_matrix.save(out, matrix)
+    else:
+        np.save(out, matrix)
     out.write_bytes(out.read_bytes()[:left])
     with pytest.raises(ValueError, match=r"load_matrix: .*p\.npy must be a complete \.npy array"):
         load(out)
@@ -218,19 +224,25 @@ def test_a_truncated_file_is_found(out, matrix, sidecar, left):
 
 def test_bad_sidecars_are_named(out, matrix):
     note = out.with_name("p.npy.json")
-    pca.save_matrix(out, matrix)
+    old_matrix.save(out, matrix)
     good = json.loads(note.read_text())
     for change, message in (
         ({"shape": [4, 99]}, r"p\.npy must be .*99.* by its sidecar, got .*100"),
         ({"version": 9}, r"p\.npy\.json must be 'boost_ext.pca_matrix' version 1, got .* 9"),
         ({"checksum": {}}, "one checksum a row, got shape .* and 0 checksums"),
+        ({"checksum": [1]}, "one checksum a row, got shape .* and 0 checksums"),
+        ({"checksum": {"rows": [1, 2, 3, 4]}}, "one checksum a row, got shape .* and 4 checksums"),
+        ({"shape": 4}, "one checksum a row, got shape 4"),
+        ({"shape": ["4", 100]}, r"one checksum a row, got shape \['4', 100\]"),
+        ({"dtype": ["float32"]}, r"must hold shape, dtype and .*, dtype \['float32'\]"),
     ):
         note.write_text(json.dumps(good | change))
         with pytest.raises(ValueError, match="load_matrix: .*" + message):
             load(out)
-    note.write_text("{")
-    with pytest.raises(ValueError, match=r"p\.npy\.json must be JSON, got"):
-        load(out)
+    for text in ("{", "[" * 100_000, "9" * 5000, b"\xff"):
+        note.write_bytes(text if isinstance(text, bytes) else text.encode())
+        with pytest.raises(ValueError, match=r"p\.npy\.json must be JSON, got"):
+            load(out)
 
 
 def test_pickles_are_never_loaded(out):
@@ -263,6 +275,7 @@ def test_a_bad_plain_file_is_named(out, matrix):
         (matrix[:, :99], r"must have shape \(4, 100\), got \(4, 99\)"),
         (matrix[0], r"must have shape \(4, 100\), got \(100,\)"),
         (matrix.astype(np.int32), "must hold float16, float32 or float64, got int32"),
+        (matrix.astype(">f4"), "must hold float16, float32 or float64, got >f4"),
         (np.where(matrix == matrix[3, 99], np.nan, matrix), "must be finite in float32, got row 3"),
         (matrix.astype(np.float64) * 1e300, "must be finite in float32, got row 0"),
     ):
@@ -333,8 +346,8 @@ def test_loading_while_another_process_rebuilds_never_sees_a_mixture(files, out)
         builder.join()
 
 
-def test_a_matrix_replaced_between_two_looks_is_not_called_damaged(files, out, monkeypatch):
-    pca.pca_matrix(files[1:], SHAPES, 3, path=out)
+def test_a_matrix_replaced_while_it_is_checked_stays_whole(files, out, monkeypatch):
+    old = pca.pca_matrix(files[1:], SHAPES, 3, path=out)
     new = pca.pca_matrix(files, SHAPES, 3)
     check = pca_load._checked
 
@@ -344,4 +357,5 @@ def test_a_matrix_replaced_between_two_looks_is_not_called_damaged(files, out, m
         return check(*arguments)
 
     monkeypatch.setattr(pca_load, "_checked", replace_first)
-    np.testing.assert_array_equal(load(out, 3, timeout=30), new)
+    np.testing.assert_array_equal(load(out, 3, timeout=30), old)
+    np.testing.assert_array_equal(load(out, 3), new)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests import old_matrix
 
 from boost_ext import pca
 from boost_ext.pca_span import average_path, load_span, weight_span
@@ -85,31 +86,26 @@ def test_a_narrow_basis_has_a_float32_average(tmp_path: Path, dtype: str) -> Non
         np.testing.assert_array_equal(narrow.average, wide.average)
 
 
-def test_a_valid_pair_is_reused_and_any_other_is_not(tmp_path: Path) -> None:
+def test_a_valid_file_is_reused_and_any_other_is_not(tmp_path: Path) -> None:
     for i, checkpoint in enumerate(dictionaries(history(4))):
         np.savez(tmp_path / f"net-{i}.npz", **checkpoint)
     files, path = pca.find_checkpoints(tmp_path), tmp_path / "twa.npy"
     expected = weight_span(files, SHAPES)
-
-    def times() -> list[int]:
-        return [p.stat().st_mtime_ns for p in (path, average_path(path))]
 
     def same(span: tuple[np.ndarray, np.ndarray]) -> None:
         for got, want in zip(span, expected, strict=True):
             np.testing.assert_array_equal(got, want)
 
     same(weight_span(files, SHAPES, path=path))
-    assert {p.name for p in tmp_path.iterdir()} - {f.name for f in files} == {
-        *("twa.npy", "twa.npy.json", "twa.average.npy", "twa.average.npy.json")
-    }
-    before = times()
+    assert {p.name for p in tmp_path.iterdir()} - {f.name for f in files} == {"twa.npy"}
+    before = path.stat().st_ino
     same(weight_span(files, SHAPES, path=path))
-    assert times() == before
+    assert path.stat().st_ino == before
     same(load_span(path, n_elements=SIZE, parameters=SHAPES, checkpoints=files))
-    for damaged in (path, average_path(path)):
-        data = bytearray(damaged.read_bytes())
-        data[-1] ^= 1
-        damaged.write_bytes(data)
+    for position in (4096, 4096 + 4 * 4 * SIZE):  # of the basis, and of the average
+        data = bytearray(path.read_bytes())
+        data[position] ^= 1
+        path.write_bytes(data)
         with pytest.raises(ValueError, match=r"must match the checksum .* the file is damaged"):
             load_span(path, n_elements=SIZE)
         same(weight_span(files, SHAPES, path=path))
@@ -121,6 +117,22 @@ def test_a_valid_pair_is_reused_and_any_other_is_not(tmp_path: Path) -> None:
             with pytest.raises(ValueError, match="must hold float32, float16 or bfloat16, got int8 codes"):
                 load_span(path, n_elements=SIZE)
     assert weight_span(files, SHAPES, path=path).basis.shape == (4, SIZE)
+
+
+def test_two_files_of_version_1_or_of_yours(tmp_path: Path) -> None:
+    basis, average = weight_span(dictionaries(history(4)), SHAPES)
+    path = tmp_path / "twa.npy"
+    with pytest.raises(FileNotFoundError, match=r"twa\.average\.npy"):
+        np.save(path, basis)
+        load_span(path, n_elements=SIZE)
+    np.save(average_path(path), average[None])
+    np.testing.assert_array_equal(load_span(path, n_elements=SIZE).average, average)
+    old_matrix.save(path, basis, checkpoints=["a"])
+    old_matrix.save(average_path(path), average[None], checkpoints=["a"])
+    np.testing.assert_array_equal(load_span(path, n_elements=SIZE).basis, basis)
+    old_matrix.save(average_path(path), average[None], checkpoints=["b"])
+    with pytest.raises(ValueError, match=r"load_span: .* must be of the same checkpoints, got others"):
+        load_span(path, n_elements=SIZE)
 
 
 def test_errors(tmp_path: Path) -> None:
@@ -135,7 +147,7 @@ def test_errors(tmp_path: Path) -> None:
         weight_span([{"w": np.zeros(3, np.float32)}, {"w": np.zeros(3, np.float32)}], {"w": (3,)})
     with pytest.raises(ValueError, match="chunk_elements must be at least 1, got 0"):
         weight_span(checkpoints, SHAPES, chunk_elements=0)
-    with pytest.raises(FileNotFoundError, match=r"nope\.average\.npy"):
+    with pytest.raises(FileNotFoundError, match=r"nope\.npy"):
         load_span(tmp_path / "nope.npy", n_elements=SIZE)
     np.save(tmp_path / "mine.npy", np.eye(3))
     with pytest.raises(FileExistsError, match=r"a file of yours is not overwritten"):

@@ -77,7 +77,7 @@ def pca_matrix(
             ignored. Each file is opened and read once. Nothing is modified.
         parameters: name → shape, or (name, shape) pairs: the columns of P in this order.
         n_components: k, at least 1.
-        path: if given, P is written there (.npy with a sidecar, see `save_matrix`), and a valid
+        path: if given, P is written there (.npy with checksums, see `save_matrix`), and a valid
             matrix of the same checkpoints, parameters, k and dtype found there is reused.
         dtype: of P: float32, float16, int8 (codes and scales, `boost_ext.ops.quantize_projection`), or
             bfloat16 if `ml_dtypes` is installed.
@@ -114,7 +114,7 @@ def pca_matrix(
     source = {} if target is None else source_record(op, layout, sources)
     if target is not None:
         if (stored := stored_matrix(op, target, (k, n), out_dtype, source)) is not None:
-            return stored
+            return stored.matrix
         scratch_dir = target.parent if scratch_dir is None else scratch_dir
     # Unlinked as soon as it is open (POSIX), so not even a killed process leaves it behind.
     with _progress(progress) as stage, tempfile.TemporaryFile(dir=scratch_dir) as scratch:
@@ -131,7 +131,7 @@ def pca_matrix(
         with MatrixWriter.open(target, (k, n), out_dtype, source) as writer:
             for start, chunk in _project(chunks, weights, stage):
                 writer.write(start, *as_stored(chunk, out_dtype))
-    return open_stored(target, out_dtype)
+    return open_stored(op, target).matrix
 
 
 def _chunk_width(op: str, chunk_elements: int) -> int:

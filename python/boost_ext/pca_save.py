@@ -1,11 +1,15 @@
-"""The PCA matrix on disk: a plain .npy beside a JSON sidecar that says what it is made of.
+"""The PCA matrix on disk: one file, a .npy that ends in a record of what it is made of.
 
-The sidecar `<path>.json` holds format and version, shape, dtype, one BLAKE2b checksum a row
-(rows are written in column chunks, so each row hashes as it streams by), the parameters' names
-and shapes, and the fingerprint of the checkpoints. Of int8 codes the scales are a second .npy,
-`<path>.scale.npy`, and the checksum of a row covers its codes and then its scales. All files are
-written beside their target, synced and renamed: the matrix last, so a matrix that is there is
-complete.
+    .npy header, padded to 4096 bytes
+    values, (k, n)
+    float32 values: of int8 codes the scales, (k, blocks); of a span the average, (1, n); else none
+    record, JSON: format and version, shape, dtype, one BLAKE2b checksum a row (rows are written in column chunks, so
+        each row hashes as it streams by; scales follow the codes of their row), the parameters' names and shapes, and
+        the fingerprint of the checkpoints
+    length of the record, 8 bytes; BLAKE2b checksum of header, record and length, 16 bytes; `MAGIC`
+
+NumPy reads the header and the values and leaves the rest. Since there is one file and one rename, a reader finds the
+old matrix or the new one. Version 1 kept the record in `<path>.json` and the scales in `<path>.scale.npy`.
 """
 
 from __future__ import annotations
@@ -14,15 +18,15 @@ import hashlib
 import importlib
 import json
 import os
-import secrets
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from .files import replacing
 from .pca_checkpoints import (
     Array,
     Checkpoint,
@@ -37,7 +41,11 @@ from .projection_codes import PROJECTION_BLOCK, QuantizedMatrix, quantize_projec
 _npy: Any = np.lib.format  # NumPy 1.26 has no types for it
 
 FORMAT = "boost_ext.pca_matrix"
-VERSION = 1
+VERSION = 2
+MAGIC = b"\nboost_ext.pca2\n"
+HEADER = 4096  # bytes of the .npy header: no other writer makes it so long, so a file that was cut is known by it
+FOOTER = 8 + 16 + len(MAGIC)
+ALIGNED = 64
 BLOCK = 1 << 16  # columns read or written at a time
 THREADS = min(8, os.cpu_count() or 1)  # hashing and writing release the GIL
 
@@ -49,12 +57,12 @@ def save_matrix(
     parameters: Parameters | None = None,
     checkpoints: Sequence[Checkpoint] | None = None,
 ) -> None:
-    """Write `matrix` to `path` (.npy) and its sidecar to `<path>.json`, atomically.
+    """Write `matrix` to `path`: a .npy that ends in a record with checksums; the old file or the new one is there.
 
     Args:
         path: target; an existing matrix is replaced. Its directory must exist.
         matrix: (k, n), float32, float16 or bfloat16 (`ml_dtypes`), or int8 codes with their scales.
-        parameters: names and shapes behind the n columns, recorded in the sidecar.
+        parameters: names and shapes behind the n columns, recorded in the file.
         checkpoints: what the matrix was made from, recorded as a fingerprint; needs `parameters`.
 
     Raises:
@@ -109,7 +117,7 @@ def scales_of(start: int, width: int) -> slice:
 def source_record(
     op: str, layout: Sequence[Parameter] | None, checkpoints: Sequence[Checkpoint] | None
 ) -> dict[str, Any]:
-    """Return the part of a sidecar that says what a matrix was made from."""
+    """Return the part of a record that says what a matrix was made from."""
     record: dict[str, Any] = {}
     if layout is not None:
         record["parameters"] = [[p.name, list(p.shape)] for p in layout]
@@ -123,78 +131,64 @@ def source_record(
 class MatrixWriter:
     """A matrix being written, column chunk by column chunk; visible only when all is well."""
 
-    def __init__(self, file: Any, shape: Sequence[int], dtype: np.dtype[Any]) -> None:
-        self._file = file
-        self._columns = shape[1]
-        self._itemsize = dtype.itemsize
-        header = {
-            "descr": _npy.dtype_to_descr(dtype),
-            "fortran_order": False,
-            "shape": tuple(shape),
-        }
-        _npy.write_array_header_1_0(file, header)
-        self._begin = file.tell()
-        blocks = -(-shape[1] // PROJECTION_BLOCK)
-        self.scale = np.zeros((shape[0], blocks), np.float32) if dtype == np.int8 else None
+    def __init__(self, file: Any, shape: tuple[int, int], dtype: np.dtype[Any], average: bool) -> None:
+        self._file, self._shape, self._dtype = file, shape, dtype
+        extra = extra_of(shape, dtype, average)
+        self._extra_begin = extra_begin(shape, dtype)
+        self.scale = np.zeros(extra, np.float32) if extra is not None and dtype == np.int8 else None
         self._hashes = [hashlib.blake2b(digest_size=16) for _ in range(shape[0])]
+        self._average_hash = hashlib.blake2b(digest_size=16) if average else None
         self._pool = ThreadPoolExecutor(THREADS)
         self._pending: list[Future[Any]] = []
+        self._header = npy_header(shape, dtype)
+        file.write(self._header)
 
     @classmethod
     @contextmanager
     def open(
-        cls, path: Path, shape: Sequence[int], dtype: np.dtype[Any], source: dict[str, Any]
+        cls, path: Path, shape: tuple[int, int], dtype: np.dtype[Any], source: dict[str, Any], *, average: bool = False
     ) -> Iterator[MatrixWriter]:
-        """Write through a temporary file beside `path`; without an exception, rename it there."""
-        temporary = path.with_name(f".{path.name}.{secrets.token_hex(6)}.tmp")
-        note, scales = temporary.with_suffix(".json"), temporary.with_suffix(".scale.npy")
-        try:
-            # Plain writes, not a memory map: a full disk is an OSError there, a SIGBUS in a map.
-            with open(temporary, "xb") as file:
-                writer = cls(file, shape, dtype)
-                with writer._pool:
-                    yield writer
-                    writer.wait()
-                _sync(file)
-            if writer.scale is not None:
-                for digest, row in zip(writer._hashes, writer.scale, strict=True):
-                    digest.update(row.view(np.uint8).data)
-                with open(scales, "xb") as file:
-                    np.save(file, writer.scale, allow_pickle=False)
-                    _sync(file)
-            with open(note, "x", encoding="utf-8") as text:
-                json.dump(
-                    {
-                        "format": FORMAT,
-                        "version": VERSION,
-                        "shape": list(shape),
-                        "dtype": dtype.name,
-                        "checksum": {
-                            "algorithm": "blake2b-128 of each row",
-                            "rows": [digest.hexdigest() for digest in writer._hashes],
-                        },
-                        **source,
-                    },
-                    text,
-                    indent=1,
-                )
-                _sync(text)
-            # An older matrix goes first, lest it stand beside the new sidecar for a moment.
-            path.unlink(missing_ok=True)
-            scale_path(path).unlink(missing_ok=True)
-            os.replace(note, sidecar_path(path))
-            if writer.scale is not None:
-                os.replace(scales, scale_path(path))
-            os.replace(temporary, path)
-        finally:
-            temporary.unlink(missing_ok=True)
-            note.unlink(missing_ok=True)
-            scales.unlink(missing_ok=True)
+        """Write beside `path`; without an exception, rename it there. `average`: a row of float32 comes along."""
+        # Plain writes, not a memory map: a full disk is an OSError there, a SIGBUS in a map.
+        with replacing(path) as part, open(part, "xb") as file:
+            writer = cls(file, shape, dtype, average)
+            with writer._pool:
+                yield writer
+                writer.wait()
+            writer._finish(source)
+            file.flush()
+        for stale in (sidecar_path(path), scale_path(path)):  # of a matrix of version 1
+            with suppress(OSError):
+                stale.unlink()
 
-    def write(self, start: int, chunk: Array, scale: Array | None = None) -> None:
+    def _finish(self, source: dict[str, Any]) -> None:
+        if self.scale is not None:
+            for digest, row in zip(self._hashes, self.scale, strict=True):
+                digest.update(row.view(np.uint8).data)
+            self._file.seek(self._extra_begin)
+            self._file.write(self.scale.data)
+        checksums: dict[str, Any] = {
+            "algorithm": "blake2b-128 of each row",
+            "rows": [digest.hexdigest() for digest in self._hashes],
+        }
+        if self._average_hash is not None:
+            checksums["average"] = self._average_hash.hexdigest()
+        content = {
+            "format": FORMAT,
+            "version": VERSION,
+            "shape": list(self._shape),
+            "dtype": self._dtype.name,
+            "checksum": checksums,
+            **source,
+        }
+        record = json.dumps(content).encode()
+        self._file.seek(record_begin(self._shape, self._dtype, self._average_hash is not None))
+        self._file.write(record + footer(self._header, record))
+
+    def write(self, start: int, chunk: Array, scale: Array | None = None, average: Array | None = None) -> None:
         """Put `chunk`, a C-ordered (k, w) array of the matrix's dtype, at columns start…
 
-        `scale` are those of int8 codes, which begin where a block does.
+        `scale` are those of int8 codes, which begin where a block does. `average` (w,) float32, if one comes along.
 
         It is written in the background, so it must not change any more. Chunks come in order.
         """
@@ -202,7 +196,12 @@ class MatrixWriter:
         if self.scale is not None and scale is not None:
             self.scale[:, scales_of(start, chunk.shape[1])] = scale
         rows = [row.view(np.uint8).data for row in chunk]
-        self._pending = [self._pool.submit(self._put, start, rows)]
+        if average is not None and self._average_hash is not None:
+            more = np.ascontiguousarray(average).view(np.uint8).data
+            self._pending = [self._pool.submit(self._put, start, rows, more)]
+            self._pending.append(self._pool.submit(self._average_hash.update, more))
+        else:
+            self._pending = [self._pool.submit(self._put, start, rows)]
         for digest, row in zip(self._hashes, rows, strict=True):
             self._pending.append(self._pool.submit(digest.update, row))
 
@@ -211,23 +210,53 @@ class MatrixWriter:
         for future in self._pending:
             future.result()
 
-    def _put(self, start: int, rows: Sequence[memoryview]) -> None:
+    def _put(self, start: int, rows: Sequence[memoryview], average: memoryview | None = None) -> None:
         for index, row in enumerate(rows):
-            offset = (index * self._columns + start) * self._itemsize
-            self._file.seek(self._begin + offset)
+            offset = (index * self._shape[1] + start) * self._dtype.itemsize
+            self._file.seek(HEADER + offset)
             self._file.write(row)
+        if average is not None:
+            self._file.seek(self._extra_begin + 4 * start)
+            self._file.write(average)
 
 
-def _sync(file: Any) -> None:
-    file.flush()
-    os.fsync(file.fileno())
+def npy_header(shape: tuple[int, int], dtype: np.dtype[Any]) -> bytes:
+    """Return the first `HEADER` bytes of a .npy file."""
+    text = repr({"descr": _npy.dtype_to_descr(dtype), "fortran_order": False, "shape": tuple(shape)})
+    start = b"\x93NUMPY\x01\x00" + (HEADER - 10).to_bytes(2, "little")
+    return start + text.encode("latin1").ljust(HEADER - 11) + b"\n"
+
+
+def extra_of(shape: tuple[int, int], dtype: np.dtype[Any], average: bool) -> tuple[int, int] | None:
+    """Return the shape of the float32 values that follow a matrix, None if none do."""
+    if dtype == np.int8:
+        return shape[0], -(-shape[1] // PROJECTION_BLOCK)
+    return (1, shape[1]) if average else None
+
+
+def extra_begin(shape: tuple[int, int], dtype: np.dtype[Any]) -> int:
+    """Return where these values begin; the bytes before are 0."""
+    end = HEADER + shape[0] * shape[1] * dtype.itemsize
+    return -(-end // ALIGNED) * ALIGNED
+
+
+def record_begin(shape: tuple[int, int], dtype: np.dtype[Any], average: bool) -> int:
+    """Return where the record begins, right after all values."""
+    extra = extra_of(shape, dtype, average)
+    return extra_begin(shape, dtype) + (4 * extra[0] * extra[1] if extra else 0)
+
+
+def footer(header: bytes, record: bytes) -> bytes:
+    """Return what ends the file."""
+    length = len(record).to_bytes(8, "little")
+    return length + hashlib.blake2b(header + record + length, digest_size=16).digest() + MAGIC
 
 
 def sidecar_path(path: Path) -> Path:
-    """Return where the sidecar of the matrix at `path` is."""
+    """Return where the record of a matrix of version 1 is."""
     return path.with_name(path.name + ".json")
 
 
 def scale_path(path: Path) -> Path:
-    """Return where the scales of the matrix at `path` are, if it holds int8 codes."""
+    """Return where the scales of a matrix of version 1 are, if it holds int8 codes."""
     return path.with_name(path.name + ".scale.npy")

@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Sequence
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,7 +17,7 @@ import numpy as np
 
 from .pca import _CHUNK, _chunk_width, _Chunks, _components, _progress, _spill
 from .pca_checkpoints import Array, Checkpoint, Parameters, Reader, checkpoint_list, parameter_layout
-from .pca_load import load_matrix, open_matrix, stored_matrix
+from .pca_load import load_stored, open_stored, stored_matrix
 from .pca_save import MatrixWriter, source_record, storage_dtype
 from .projection_codes import QuantizedMatrix
 
@@ -36,7 +35,7 @@ class Span(NamedTuple):
 
 
 def average_path(path: str | os.PathLike[str]) -> Path:
-    """Where the average is that belongs to the basis at `path`: `twa.npy` → `twa.average.npy`."""
+    """Where the average is if the file at `path` is a plain basis, such as yours: `twa.npy` → `twa.average.npy`."""
     file = Path(path)
     return file.with_name(f"{file.stem}.average{file.suffix}")
 
@@ -61,17 +60,17 @@ def weight_span(
 
     Args:
         checkpoints, parameters, dtype, chunk_elements, reader, progress, scratch_dir: as of `pca.pca_matrix`; c >= 2.
-        path: if given, the basis is written there and the average beside it (`average_path`), each with a sidecar;
-            a valid pair of the same checkpoints, parameters and dtype found there is reused.
+        path: if given, the basis and the average are written there, in one .npy with checksums whose array is the
+            basis; a valid one of the same checkpoints, parameters and dtype found there is reused.
 
     Returns:
-        The basis and the average; with `path`, mapped read-only from the files. Peak memory beyond them is
+        The basis and the average; with `path`, mapped read-only from the file. Peak memory beyond them is
         O(c · chunk_elements), plus what the reader of one checkpoint needs.
 
     Raises:
         ValueError: fewer than two checkpoints, duplicates, a missing parameter, a wrong shape or dtype, a weight that
             is not finite, or nothing but zeros; the message names it.
-        FileExistsError: `path`, or where the average goes, holds a file that this module did not write.
+        FileExistsError: `path` holds a file that this module did not write.
         OSError: the disk, if full for one. No temporary file is left.
     """
     width = _chunk_width(_OP, chunk_elements)
@@ -87,10 +86,11 @@ def weight_span(
     source: dict[str, Any] = {}
     if target is not None:
         source = source_record(_OP, layout, sources) | {"spans": "all checkpoints"}
-        if (stored := _stored(target, n, out_dtype, source)) is not None:
-            return stored
+        stored = stored_matrix(_OP, target, (None, n), out_dtype, source)
+        if stored is not None and stored.average is not None:
+            return Span(_floats(target, stored.matrix), stored.average)
         scratch_dir = target.parent if scratch_dir is None else scratch_dir
-    with _progress(progress) as stage, tempfile.TemporaryFile(dir=scratch_dir) as scratch, ExitStack() as stack:
+    with _progress(progress) as stage, tempfile.TemporaryFile(dir=scratch_dir) as scratch:
         _spill(_OP, sources, layout, reader, scratch, stage)
         chunks = _Chunks(scratch, len(sources), n, width)
         weights = _components(_OP, chunks, None, stage)
@@ -102,13 +102,13 @@ def weight_span(
                 span.basis[:, columns], span.average[columns] = weights @ block, block[-1]
                 advance()
             return span
-        to_average = stack.enter_context(MatrixWriter.open(average_path(target), (1, n), np.dtype(np.float32), source))
-        to_basis = stack.enter_context(MatrixWriter.open(target, (len(weights), n), out_dtype, source))
-        for start, block in chunks:
-            to_basis.write(start, (weights @ block).astype(out_dtype))
-            to_average.write(start, block[-1:].astype(np.float32))
-            advance()
-    return Span(open_matrix(target).view(out_dtype), open_matrix(average_path(target))[0])
+        with MatrixWriter.open(target, (len(weights), n), out_dtype, source, average=True) as writer:
+            for start, block in chunks:
+                writer.write(start, (weights @ block).astype(out_dtype), average=block[-1].astype(np.float32))
+                advance()
+    written = open_stored(_OP, target)
+    assert written.average is not None
+    return Span(_floats(target, written.matrix), written.average)
 
 
 def load_span(
@@ -119,40 +119,28 @@ def load_span(
     parameters: Parameters | None = None,
     checkpoints: Sequence[Checkpoint] | None = None,
 ) -> Span:
-    """Load what `weight_span` has written, mapped read-only from the files, after checking all of it.
+    """Load what `weight_span` has written, mapped read-only from the file, after checking all of it.
 
     Args:
-        path: of the basis; the average is beside it.
+        path: of the file; or of a basis alone, with the average beside it (`average_path`).
         n_elements, timeout, parameters, checkpoints: as of `pca.load_matrix`.
 
     Raises:
         FileNotFoundError, TimeoutError, ValueError: as `pca.load_matrix`.
     """
-    same: dict[str, Any] = {"n_elements": n_elements, "parameters": parameters, "checkpoints": checkpoints}
-    # Written last, so that the basis is there when it is.
-    average = load_matrix(average_path(path), n_components=1, timeout=timeout, **same)
-    basis = load_matrix(path, n_components=_rows(Path(path)), **same)
-    return Span(_floats(path, basis), _floats(average_path(path), average)[0])
+    stored = load_stored(Path(path), None, n_elements, timeout, parameters, checkpoints)
+    basis = _floats(path, stored.matrix)
+    if (average := stored.average) is None:
+        beside = load_stored(average_path(path), 1, n_elements, timeout, parameters, checkpoints)
+        if stored.record is not None and beside.record is not None:  # of version 1, which wrote two files
+            for key in ("parameters", "checkpoints"):
+                if stored.record.get(key) != beside.record.get(key):
+                    raise ValueError(f"load_span: {path} and {average_path(path)} must be of the same {key}, got others")
+        average = _floats(average_path(path), beside.matrix)[0]
+    return Span(basis, average)
 
 
 def _floats(path: str | os.PathLike[str], matrix: Array | QuantizedMatrix) -> Array:
     if isinstance(matrix, QuantizedMatrix):
         raise ValueError(f"load_span: {path} must hold float32, float16 or bfloat16, got int8 codes")
     return matrix
-
-
-def _rows(path: Path) -> int:
-    """How many rows the file says it has; 1 where it is none: whoever loads it says what is wrong."""
-    try:
-        return max(int(open_matrix(path).shape[0]), 1)
-    except (ValueError, EOFError, OSError, IndexError):
-        return 1
-
-
-def _stored(path: Path, n: int, dtype: np.dtype[Any], source: dict[str, Any]) -> Span | None:
-    """The valid pair at `path` made from `source`, None if there is none to reuse."""
-    average = stored_matrix(_OP, average_path(path), (1, n), np.dtype(np.float32), source)
-    basis = stored_matrix(_OP, path, (_rows(path), n), dtype, source)
-    if basis is None or average is None:
-        return None
-    return Span(_floats(path, basis), _floats(average_path(path), average)[0])

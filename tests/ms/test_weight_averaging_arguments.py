@@ -41,7 +41,7 @@ def a_tuple(beta: list[Parameter]) -> Any:
             ValueError,
             r"must hold all 2 parameters, got none of these 1: 'b'",
         ),
-        ({"weight_load_dir": None, "pca_mat_path": "/nope.npy"}, FileNotFoundError, r"/nope\.average\.npy"),
+        ({"weight_load_dir": None, "pca_mat_path": "/nope.npy"}, FileNotFoundError, r"/nope\.npy"),
         ({"dtype": "float64"}, ValueError, "dtype must be float32, float16 or bfloat16, got float64"),
     ],
 )
