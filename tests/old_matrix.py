@@ -1,4 +1,4 @@
-"""A PCA matrix as version 1 wrote it: a plain .npy, the record in a sidecar, the scales of int8 codes in another .npy."""
+"""A PCA matrix as version 1 wrote it: a plain .npy, the record in a sidecar, the scales in another .npy."""
 
 from __future__ import annotations
 

@@ -62,15 +62,14 @@ def test_an_error_at_any_call_leaves_the_old_file_or_the_new_one(tmp_path: Path,
 
     write(OLD)
     failure = Failure(tmp_path, monkeypatch)
-    failed, seen, call = 0, [], 0
+    failed, seen, call = 0, list[bool](), 0
     while call == 0 or failure.calls >= call:
         call += 1
         failure.at(call)
         try:
             write(NEW)
         except OSError as error:
-            assert error.errno == errno.EIO
-            failed += 1
+            failed += error.errno == errno.EIO
         finally:
             failure.on = False
         assert read() in (OLD.tobytes(), NEW.tobytes())
@@ -192,9 +191,13 @@ def _umask() -> int:
 
 
 def test_a_failed_body_writes_nothing(tmp_path: Path) -> None:
-    with pytest.raises(KeyError), files.replacing(tmp_path / "a") as part:
-        part.touch()
-        raise KeyError
+    def write() -> None:
+        with files.replacing(tmp_path / "a") as part:
+            part.touch()
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        write()
     assert list(tmp_path.iterdir()) == []
     with pytest.raises(FileNotFoundError):
         files.write_text(tmp_path / "missing" / "a", "")

@@ -122,8 +122,8 @@ def test_a_valid_file_is_reused_and_any_other_is_not(tmp_path: Path) -> None:
 def test_two_files_of_version_1_or_of_yours(tmp_path: Path) -> None:
     basis, average = weight_span(dictionaries(history(4)), SHAPES)
     path = tmp_path / "twa.npy"
+    np.save(path, basis)
     with pytest.raises(FileNotFoundError, match=r"twa\.average\.npy"):
-        np.save(path, basis)
         load_span(path, n_elements=SIZE)
     np.save(average_path(path), average[None])
     np.testing.assert_array_equal(load_span(path, n_elements=SIZE).average, average)

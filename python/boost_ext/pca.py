@@ -36,8 +36,9 @@ from .pca_checkpoints import (
     parameter_layout,
     weight_pieces,
 )
-from .pca_load import load_matrix, open_stored, stored_matrix
-from .pca_save import MatrixWriter, as_stored, save_matrix, scales_of, source_record, storage_dtype
+from .pca_format import open_stored, storage_dtype
+from .pca_load import load_matrix, stored_matrix
+from .pca_save import MatrixWriter, as_stored, save_matrix, scales_of, source_record
 from .projection_codes import PROJECTION_BLOCK, QuantizedMatrix
 
 __all__ = ["QuantizedMatrix", "find_checkpoints", "load_matrix", "pca_matrix", "save_matrix"]

@@ -8,33 +8,14 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
-from .files import parsed_json
 from .pca_checkpoints import Array, Checkpoint, Parameters, parameter_layout
-from .pca_save import (
-    BLOCK,
-    FOOTER,
-    FORMAT,
-    HEADER,
-    MAGIC,
-    THREADS,
-    VERSION,
-    extra_begin,
-    extra_of,
-    footer,
-    npy_header,
-    record_begin,
-    scale_path,
-    sidecar_path,
-    source_record,
-    storage_dtype,
-)
-from .projection_codes import PROJECTION_BLOCK, QuantizedMatrix
-
-_npy: Any = np.lib.format  # NumPy 1.26 has no types for it
+from .pca_format import Stored, open_stored, storage_dtype, written_here
+from .pca_save import BLOCK, THREADS, source_record
+from .projection_codes import QuantizedMatrix
 
 _POLL = 0.05, 1.0  # seconds between looks at a file that is awaited: first, and at most
 
@@ -52,10 +33,10 @@ def load_matrix(
 ) -> Array | QuantizedMatrix:
     """Load a PCA matrix, mapped read-only from the file, after checking all of it.
 
-    A matrix of `save_matrix` or `pca_matrix` must match its checksums, and nothing in it is parsed before; a plain .npy
-    of the user's is checked for shape, dtype and finite values. A file with more than `n_components` rows gives its first
-    ones (components are sorted). A float64 or Fortran-ordered file, such as `mindspore.boost`
-    writes, becomes a C-ordered array in memory, float64 as float32.
+    A matrix of `save_matrix` or `pca_matrix` must match its checksums, before anything in it is parsed. A plain .npy of
+    the user's is checked for shape, dtype and finite values. A file with more than `n_components` rows gives its
+    first ones (components are sorted). A float64 or Fortran-ordered file, such as `mindspore.boost` writes, becomes a
+    C-ordered array in memory, float64 as float32.
 
     Args:
         path: the .npy file.
@@ -77,18 +58,8 @@ def load_matrix(
     """
     if n_components < 1:
         raise ValueError(f"load_matrix: n_components must be at least 1, got {n_components}")
-    found = load_stored(
-        Path(path), n_components, n_elements, timeout, parameters, checkpoints, rows=rows, dtype=dtype
-    )
+    found = load_stored(Path(path), n_components, n_elements, timeout, parameters, checkpoints, rows=rows, dtype=dtype)
     return found.matrix
-
-
-class Stored(NamedTuple):
-    """What is in a file: `record` says what it is made of, None for a file of the user's."""
-
-    matrix: Array | QuantizedMatrix
-    average: Array | None
-    record: dict[str, Any] | None
 
 
 def load_stored(
@@ -113,7 +84,7 @@ def load_stored(
         problem, before = None, _identity(file)
         if before is not None:
             try:
-                stored = _open("load_matrix", file)
+                stored = open_stored("load_matrix", file)
                 problem = _mismatch(file, stored.record, source)
                 if problem is None:
                     return _checked(file, stored, n_components, n_elements, rows)
@@ -141,24 +112,20 @@ def stored_matrix(
     if not path.exists():
         return None
     try:
-        stored = _open(op, path)
+        stored = open_stored(op, path)
         if stored.record is None:
             raise FileExistsError(
-                f"{op}: path must be free or a matrix that boost_ext wrote, got {path}: a file of yours is not overwritten"
+                f"{op}: path must be free or a matrix that boost_ext wrote, got {path}: "
+                "a file of yours is not overwritten"
             )
         same = shape[0] in (None, stored.matrix.shape[0]) and stored.record["dtype"] == dtype.name
         if not same or _mismatch(path, stored.record, source) is not None:
             return None
         return _checked(path, stored, None, shape[1])
     except ValueError as error:
-        if not _written_here(path):
+        if not written_here(path):
             raise FileExistsError(f"{op}: path must be free or a matrix that boost_ext wrote, got: {error}") from error
         return None  # damaged: build it again
-
-
-def open_stored(op: str, path: Path) -> Stored:
-    """Map the matrix that has just been written to `path`; its rows are not checked."""
-    return _open(op, path)
 
 
 def _identity(path: Path) -> tuple[int, int, int] | None:
@@ -168,128 +135,6 @@ def _identity(path: Path) -> tuple[int, int, int] | None:
     except FileNotFoundError:
         return None
     return stat.st_ino, stat.st_mtime_ns, stat.st_size
-
-
-def _ends(file: Any) -> tuple[int, bytes, bytes]:
-    """The size of an open file, its first `HEADER` bytes and its last `FOOTER` ones."""
-    size = file.seek(0, os.SEEK_END)
-    file.seek(0)
-    head = file.read(HEADER)
-    file.seek(max(size - FOOTER, 0))
-    return size, head, file.read(FOOTER)
-
-
-def _has_record(head: bytes, tail: bytes) -> bool:
-    """Whether it is or was a file of version 2: either end tells, so that one that was cut is not taken for a .npy."""
-    return head[8:10] == (HEADER - 10).to_bytes(2, "little") or tail.endswith(MAGIC)
-
-
-def _written_here(path: Path) -> bool:
-    with open(path, "rb") as file:
-        _, head, tail = _ends(file)
-    return _has_record(head, tail) or sidecar_path(path).exists()
-
-
-def _open(op: str, path: Path) -> Stored:
-    """Map the file, after checking all of it but the rows."""
-    try:
-        with open(path, "rb") as file:
-            size, head, tail = _ends(file)
-            if _has_record(head, tail):
-                return _sealed(op, path, file, size, head, tail)
-    except FileNotFoundError:
-        raise
-    except OSError as error:
-        raise ValueError(f"{op}: {path} must be a readable file, got: {error}") from error
-    matrix = _open_npy(op, path)
-    record = _sidecar(op, path)
-    if record is None:
-        return Stored(matrix, None, None)
-    if record["dtype"] == "bfloat16" and matrix.dtype.str == "|V2":  # a .npy header has no name for bfloat16
-        matrix = matrix.view(storage_dtype(op, "bfloat16"))
-    expected = (record["shape"], record["dtype"])
-    if expected != (got := (list(matrix.shape), matrix.dtype.name)):
-        raise ValueError(f"{op}: {path} must be {expected} by its sidecar, got {got}")
-    if not (matrix.dtype.isnative and matrix.flags.c_contiguous):
-        raise ValueError(f"{op}: {path} must be in C order and this machine's byte order, got {matrix.dtype.str}")
-    if matrix.dtype != np.int8:
-        return Stored(matrix, None, record)
-    shape = extra_of((matrix.shape[0], matrix.shape[1]), matrix.dtype, False)
-    try:
-        scale = _open_npy(op, scale_path(path))
-    except FileNotFoundError as error:
-        raise ValueError(f"{op}: {scale_path(path)} must hold the scales of {path}, got no such file") from error
-    if scale.shape != shape or scale.dtype != np.float32 or not scale.flags.c_contiguous:
-        raise ValueError(f"{op}: {scale_path(path)} must hold float32 {shape}, got {scale.dtype} {scale.shape}")
-    return Stored(QuantizedMatrix(matrix, scale), None, record)
-
-
-def _sealed(op: str, path: Path, file: Any, size: int, head: bytes, tail: bytes) -> Stored:
-    """A file of version 2: its record and header by their checksum, then what they say by the size of the file."""
-    damaged = f"{op}: {path} must be whole, got one that is damaged or cut short, rebuild it"
-    length = int.from_bytes(tail[:8], "little")
-    begin = size - FOOTER - length
-    if len(tail) != FOOTER or begin < HEADER:
-        raise ValueError(damaged)
-    file.seek(begin)
-    content = file.read(length)
-    if footer(head, content) != tail:
-        raise ValueError(damaged)
-    record = _record(f"{op}: the record of {path}", content, VERSION)
-    shape, dtype = (record["shape"][0], record["shape"][1]), storage_dtype(op, record["dtype"])
-    average = "average" in record["checksum"]
-    if begin != record_begin(shape, dtype, average) or head != npy_header(shape, dtype):
-        raise ValueError(damaged)
-    end = HEADER + shape[0] * shape[1] * dtype.itemsize
-    file.seek(end)
-    if any(file.read(extra_begin(shape, dtype) - end)):
-        raise ValueError(damaged)
-    matrix: Array = np.memmap(file, dtype, "r", HEADER, shape)
-    if (extra := extra_of(shape, dtype, average)) is None:
-        return Stored(matrix, None, record)
-    values: Array = np.memmap(file, np.float32, "r", extra_begin(shape, dtype), extra)
-    return Stored(QuantizedMatrix(matrix, values), None, record) if dtype == np.int8 else Stored(matrix, values[0], record)
-
-
-def _open_npy(op: str, path: Path) -> Array:
-    """Map a .npy read-only; has no way to unpickle."""
-    try:
-        mapped: Array = _npy.open_memmap(path, mode="r")
-    except FileNotFoundError:
-        raise
-    except Exception as error:  # its header is evaluated as Python: TokenError, TypeError, RecursionError and others
-        raise ValueError(
-            f"{op}: {path} must be a complete .npy array, got {type(error).__name__}: {error}"
-        ) from error
-    return mapped
-
-
-def _sidecar(op: str, path: Path) -> dict[str, Any] | None:
-    sidecar = sidecar_path(path)
-    try:
-        content = sidecar.read_bytes()
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        raise ValueError(f"{op}: {sidecar} must be a readable file, got: {error}") from error
-    return _record(f"{op}: {sidecar}", content, 1)
-
-
-def _record(owner: str, text: bytes, version: int) -> dict[str, Any]:
-    content = parsed_json(owner, text)
-    got = (content.get("format"), content.get("version")) if isinstance(content, dict) else None
-    if got != (FORMAT, version):
-        raise ValueError(f"{owner} must be {FORMAT!r} version {version}, got {got}")
-    shape, dtype, checksum = content.get("shape"), content.get("dtype"), content.get("checksum")
-    rows = checksum.get("rows") if isinstance(checksum, dict) else None
-    fits = isinstance(shape, list) and len(shape) == 2 and all(type(size) is int and size > 0 for size in shape)
-    fits = fits and isinstance(rows, list) and len(rows) == shape[0] and all(isinstance(row, str) for row in rows)
-    if not fits or dtype not in ("float32", "float16", "bfloat16", "int8"):
-        raise ValueError(
-            f"{owner} must hold shape, dtype and one checksum a row, got shape {shape!r:.99}, dtype {dtype!r:.99} and "
-            f"{len(rows) if isinstance(rows, list) else 0} checksums"
-        )
-    return dict(content)
 
 
 def _mismatch(path: Path, record: dict[str, Any] | None, source: dict[str, Any]) -> str | None:
@@ -316,8 +161,11 @@ def _checked(
         checked = slice(first, end) if rows else slice(0, matrix.shape[0])
         _check_rows(path, matrix[checked], record["checksum"]["rows"], checked.start)
         if average is not None and _digest(average) != record["checksum"]["average"]:
-            raise ValueError(f"load_matrix: {path} must match the checksum of its average: the file is damaged, rebuild it")
+            raise ValueError(
+                f"load_matrix: {path} must match the checksum of its average: the file is damaged, rebuild it"
+            )
         return Stored(matrix[first:end], average, record)
+    assert not isinstance(matrix, QuantizedMatrix), "which has a record"
     plain: Array = matrix[first:end]
     if plain.dtype.name == "float64" or not matrix.flags.c_contiguous:
         with np.errstate(over="ignore"):  # what overflows to inf is refused just below

@@ -1,21 +1,8 @@
-"""The PCA matrix on disk: one file, a .npy that ends in a record of what it is made of.
-
-    .npy header, padded to 4096 bytes
-    values, (k, n)
-    float32 values: of int8 codes the scales, (k, blocks); of a span the average, (1, n); else none
-    record, JSON: format and version, shape, dtype, one BLAKE2b checksum a row (rows are written in column chunks, so
-        each row hashes as it streams by; scales follow the codes of their row), the parameters' names and shapes, and
-        the fingerprint of the checkpoints
-    length of the record, 8 bytes; BLAKE2b checksum of header, record and length, 16 bytes; `MAGIC`
-
-NumPy reads the header and the values and leaves the rest. Since there is one file and one rename, a reader finds the
-old matrix or the new one. Version 1 kept the record in `<path>.json` and the scales in `<path>.scale.npy`.
-"""
+"""Writing the PCA matrix: column chunk by column chunk, beside its target. The format: :mod:`boost_ext.pca_format`."""
 
 from __future__ import annotations
 
 import hashlib
-import importlib
 import json
 import os
 from collections.abc import Iterator, Sequence
@@ -36,16 +23,21 @@ from .pca_checkpoints import (
     fingerprint,
     parameter_layout,
 )
+from .pca_format import (
+    FORMAT,
+    HEADER,
+    VERSION,
+    extra_begin,
+    extra_of,
+    footer,
+    npy_header,
+    record_begin,
+    scale_path,
+    sidecar_path,
+    storage_dtype,
+)
 from .projection_codes import PROJECTION_BLOCK, QuantizedMatrix, quantize_projection
 
-_npy: Any = np.lib.format  # NumPy 1.26 has no types for it
-
-FORMAT = "boost_ext.pca_matrix"
-VERSION = 2
-MAGIC = b"\nboost_ext.pca2\n"
-HEADER = 4096  # bytes of the .npy header: no other writer makes it so long, so a file that was cut is known by it
-FOOTER = 8 + 16 + len(MAGIC)
-ALIGNED = 64
 BLOCK = 1 << 16  # columns read or written at a time
 THREADS = min(8, os.cpu_count() or 1)  # hashing and writing release the GIL
 
@@ -89,19 +81,6 @@ def save_matrix(
             if not np.isfinite(block if scales is None else scales).all():
                 raise ValueError("save_matrix: matrix must be finite, got nan or inf")
             writer.write(start, block, scales)
-
-
-def storage_dtype(op: str, dtype: object) -> np.dtype[Any]:
-    """Turn "float32", "float16", "bfloat16", "int8" or such a dtype into a dtype, or raise ValueError."""
-    if str(dtype) == "bfloat16":
-        try:
-            half: np.dtype[Any] = np.dtype(importlib.import_module("ml_dtypes").bfloat16)
-        except ImportError as error:
-            raise ValueError(f"{op}: dtype bfloat16 needs the package ml_dtypes: pip install ml_dtypes") from error
-        return half
-    if str(dtype) not in ("float32", "float16", "int8"):
-        raise ValueError(f"{op}: dtype must be float32, float16, bfloat16 or int8, got {dtype}")
-    return np.dtype(str(dtype))
 
 
 def as_stored(chunk: Array, dtype: np.dtype[Any]) -> tuple[Array, Array | None]:
@@ -218,45 +197,3 @@ class MatrixWriter:
         if average is not None:
             self._file.seek(self._extra_begin + 4 * start)
             self._file.write(average)
-
-
-def npy_header(shape: tuple[int, int], dtype: np.dtype[Any]) -> bytes:
-    """Return the first `HEADER` bytes of a .npy file."""
-    text = repr({"descr": _npy.dtype_to_descr(dtype), "fortran_order": False, "shape": tuple(shape)})
-    start = b"\x93NUMPY\x01\x00" + (HEADER - 10).to_bytes(2, "little")
-    return start + text.encode("latin1").ljust(HEADER - 11) + b"\n"
-
-
-def extra_of(shape: tuple[int, int], dtype: np.dtype[Any], average: bool) -> tuple[int, int] | None:
-    """Return the shape of the float32 values that follow a matrix, None if none do."""
-    if dtype == np.int8:
-        return shape[0], -(-shape[1] // PROJECTION_BLOCK)
-    return (1, shape[1]) if average else None
-
-
-def extra_begin(shape: tuple[int, int], dtype: np.dtype[Any]) -> int:
-    """Return where these values begin; the bytes before are 0."""
-    end = HEADER + shape[0] * shape[1] * dtype.itemsize
-    return -(-end // ALIGNED) * ALIGNED
-
-
-def record_begin(shape: tuple[int, int], dtype: np.dtype[Any], average: bool) -> int:
-    """Return where the record begins, right after all values."""
-    extra = extra_of(shape, dtype, average)
-    return extra_begin(shape, dtype) + (4 * extra[0] * extra[1] if extra else 0)
-
-
-def footer(header: bytes, record: bytes) -> bytes:
-    """Return what ends the file."""
-    length = len(record).to_bytes(8, "little")
-    return length + hashlib.blake2b(header + record + length, digest_size=16).digest() + MAGIC
-
-
-def sidecar_path(path: Path) -> Path:
-    """Return where the record of a matrix of version 1 is."""
-    return path.with_name(path.name + ".json")
-
-
-def scale_path(path: Path) -> Path:
-    """Return where the scales of a matrix of version 1 are, if it holds int8 codes."""
-    return path.with_name(path.name + ".scale.npy")

@@ -17,8 +17,9 @@ import numpy as np
 
 from .pca import _CHUNK, _chunk_width, _Chunks, _components, _progress, _spill
 from .pca_checkpoints import Array, Checkpoint, Parameters, Reader, checkpoint_list, parameter_layout
-from .pca_load import load_stored, open_stored, stored_matrix
-from .pca_save import MatrixWriter, source_record, storage_dtype
+from .pca_format import open_stored, storage_dtype
+from .pca_load import load_stored, stored_matrix
+from .pca_save import MatrixWriter, source_record
 from .projection_codes import QuantizedMatrix
 
 __all__ = ["Span", "average_path", "load_span", "weight_span"]
@@ -135,7 +136,9 @@ def load_span(
         if stored.record is not None and beside.record is not None:  # of version 1, which wrote two files
             for key in ("parameters", "checkpoints"):
                 if stored.record.get(key) != beside.record.get(key):
-                    raise ValueError(f"load_span: {path} and {average_path(path)} must be of the same {key}, got others")
+                    raise ValueError(
+                        f"load_span: {path} and {average_path(path)} must be of the same {key}, got others"
+                    )
         average = _floats(average_path(path), beside.matrix)[0]
     return Span(basis, average)
 
