@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +25,9 @@ def _world() -> Ranks:
 
 def _files(folder: Path, rank: int) -> dict[int, Path]:
     """Those of a rank by step, the newest first."""
-    named = [(re.fullmatch(rf"rank{rank}-(\d+)\.ckpt", path.name), path) for path in folder.glob(f"rank{rank}-*.ckpt")]
+    named = [
+        (re.fullmatch(rf"rank{rank}-(\d{{1,9}})\.ckpt", path.name), path) for path in folder.glob(f"rank{rank}-*.ckpt")
+    ]
     return dict(sorted(((int(match[1]), path) for match, path in named if match), reverse=True))
 
 
@@ -98,5 +99,3 @@ def _of_all(values: list[Any], ranks: Ranks) -> np.ndarray[Any, Any]:
 def _remove_what_is_newer(folder: Path, rank: int, step: int) -> None:
     for newer in [path for made, path in _files(folder, rank).items() if made > step]:
         newer.unlink()
-    for unfinished in folder.glob(f".rank{rank}-*"):  # of a rank that was killed while it wrote
-        shutil.rmtree(unfinished, ignore_errors=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tempfile
 import warnings
 import zlib
 from collections.abc import Iterable, Mapping
@@ -14,6 +13,8 @@ import mindspore as ms
 import numpy as np
 from mindspore import Parameter, Tensor, ops
 
+from boost_ext.files import replacing
+from boost_ext.ms import state_file
 from boost_ext.ms.randomness import random_parts
 
 __all__ = [
@@ -144,10 +145,9 @@ def write(parameter: Parameter, value: Tensor) -> None:
 
 
 def save_training_state(cell: Any, path: str | os.PathLike[str]) -> None:
-    """Save everything that moves in a training, as a MindSpore checkpoint.
+    """Save everything that moves in a training, as a MindSpore checkpoint with a checksum at its end.
 
-    Written under another name first and renamed when it is complete, so that `path` is either the old file or the new
-    one, whatever happens.
+    Written beside `path`, synced and renamed, so that `path` is either the old file or the new one, whatever happens.
 
     Args:
         cell (BoostTrainOneStepCell): the training cell.
@@ -155,18 +155,16 @@ def save_training_state(cell: Any, path: str | os.PathLike[str]) -> None:
 
     Raises:
         ValueError: if `path` does not end in ``.ckpt``.
+        OSError: the disk. The old file is still there then.
     """
     target = Path(path)
     if target.suffix != ".ckpt":
         raise ValueError(f"save_training_state: path must end in .ckpt, got {str(path)!r}")
     entries = [{"name": name, "data": value} for name, value in cell.state_dict().items()]
-    with tempfile.TemporaryDirectory(dir=target.absolute().parent, prefix=f".{target.stem}.") as folder:
-        written = Path(folder) / target.name
-        ms.save_checkpoint(entries, str(written))
-        os.chmod(written, 0o644)  # MindSpore leaves it read-only
-        with open(written, "rb+") as file:
-            os.fsync(file.fileno())
-        os.replace(written, target)
+    with replacing(target) as part:
+        ms.save_checkpoint(entries, str(part))
+        os.chmod(part, 0o644)  # MindSpore leaves it read-only
+        state_file.seal(part)
 
 
 def load_training_state(cell: Any, path: str | os.PathLike[str]) -> None:
@@ -177,10 +175,12 @@ def load_training_state(cell: Any, path: str | os.PathLike[str]) -> None:
         path (str): the file.
 
     Raises:
-        ValueError: if the file is of another training, or damaged. Nothing has changed then.
+        ValueError: if the file is of another training, or damaged: its checksum is verified before anything else.
+            Nothing has changed then.
     """
     if not Path(path).is_file():
         raise ValueError(f"load_training_state: path must be a file, got {str(path)!r}")
+    state_file.verify("load_training_state", Path(path))
     try:
         state = ms.load_checkpoint(str(path))
     except ValueError as error:
