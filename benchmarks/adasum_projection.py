@@ -6,6 +6,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from boost_ext.files import save_figure
+
 __all__ = ["page", "plot", "projections"]
 
 PROJECTED = (2, 4, 8, 16, 32, 64, 128, 256, 512)
@@ -121,4 +123,4 @@ def plot(path: Path, document: dict[str, Any]) -> None:
     runs = " to ".join(str(line["of"]) for line in lines)
     title = f"measured: all ranks on one machine, {document['cpu']}; projected: by the constants of {runs} ranks"
     axes.set_title(title, fontsize=8)
-    figure.savefig(path, dpi=130)
+    save_figure(path, figure, dpi=130)

@@ -19,6 +19,8 @@ from typing import Any
 
 import numpy as np
 
+from boost_ext.files import write_text
+
 TENSORS = 60
 SMALL = 256  # elements: what such an exchange takes is its latency
 
@@ -180,7 +182,7 @@ def worker(n: int, rounds: int, out: Path) -> None:
             start = time.perf_counter()
             call()
             times[name].append(time.perf_counter() - start)
-    (out / f"rank_{rank}.json").write_text(json.dumps(times))
+    write_text(out / f"rank_{rank}.json", json.dumps(times))
 
 
 def measure(ranks: int, n: int, rounds: int, out: Path) -> dict[str, Any]:
@@ -239,7 +241,7 @@ def main() -> None:
         document["others"] = round(watch.others(), 3)
     document["projections"] = projections(document["rows"], tensors_of(document["rows"][0]["elements"]))
     options.out.mkdir(parents=True, exist_ok=True)
-    (options.out / "adasum_ranks.json").write_text(json.dumps(document, indent=1) + "\n")
+    write_text(options.out / "adasum_ranks.json", json.dumps(document, indent=1) + "\n")
     text = page(document)
     plot(options.out / "adasum_ranks.png", document)
     if options.page is not None:

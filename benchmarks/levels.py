@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from boost_ext import convolutions
+from boost_ext.files import save_figure, write_text
 
 FREEZE = {"mode": "manual", "less_bn": False, "grad_freeze": True}
 LESS_BN = {"mode": "manual", "less_bn": True, "grad_freeze": False}
@@ -275,7 +276,7 @@ def plot(path: Path, result: dict[str, Any]) -> None:
         right.set_yticks(range(i + 1), list(result["accuracy"])[: i + 1])
     right.set_xlabel("test accuracy, one point a seed, line: mean")
     right.invert_yaxis()
-    figure.savefig(path, dpi=140)
+    save_figure(path, figure, dpi=140)
 
 
 def main() -> None:
@@ -317,8 +318,8 @@ def main() -> None:
         result["accuracy"] = accuracies(variants, seeds, 1 if options.quick else options.epochs)
     result["others"] = round(watch.others(), 3)
     options.out.mkdir(parents=True, exist_ok=True)
-    (options.out / "levels.json").write_text(json.dumps(result, indent=1))
-    (options.out / "levels.md").write_text(markdown(result) + "\n")
+    write_text(options.out / "levels.json", json.dumps(result, indent=1))
+    write_text(options.out / "levels.md", markdown(result) + "\n")
     plot(options.out / "levels.png", result)
     Console(highlight=False).print(markdown(result))
     print(

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import boost_ext
+from boost_ext.files import save_figure, write_text
 
 from .bandwidth import Bandwidth
 from .harness import Row
@@ -107,7 +108,7 @@ def write_json(path: Path, about: dict[str, Any], bandwidth: Bandwidth, rows: Se
         for row in rows
     ]
     document = about | {"bandwidth": probes, "rows": listed}
-    path.write_text(json.dumps(document, indent=1) + "\n")
+    write_text(path, json.dumps(document, indent=1) + "\n")
 
 
 def update_page(path: Path, name: str, about: dict[str, Any], rows: Sequence[Row]) -> None:
@@ -127,7 +128,7 @@ def update_section(path: Path, name: str, lines: Iterable[str]) -> None:
     _, end, after = rest.partition("<!-- end -->")
     if not (found and end):
         raise ValueError(f"update_page: {path} must have the comments 'benchmark: {name}' and 'end', got none")
-    path.write_text(before + start + "\n".join(lines) + "\n" + end + after, encoding="utf-8")
+    write_text(path, before + start + "\n".join(lines) + "\n" + end + after)
 
 
 def markdown(about: dict[str, Any], rows: Sequence[Row]) -> Iterator[str]:
@@ -188,4 +189,4 @@ def plot(path: Path, about: dict[str, Any], rows: Sequence[Row]) -> None:
     axes.set_xlabel("peer's time ÷ ours; beside a bandwidth: the fraction of it")
     axes.set_title(f"{_where(about)}, {about['date'][:10]}", fontsize=9)
     path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=130)
+    save_figure(path, figure, dpi=130)

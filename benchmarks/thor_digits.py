@@ -16,6 +16,8 @@ from typing import Any
 
 import numpy as np
 
+from boost_ext.files import save_figure
+
 BATCH, TARGET = 512, 0.97
 RATES = (0.05, 0.1, 0.2, 0.4)
 THOR = {"learning_rate": 0.1, "damping": 0.03, "frequency": 4}
@@ -90,7 +92,7 @@ def plot(path: Path, curves: dict[str, list[list[tuple[int, float]]]]) -> None:
     axes.legend(loc="lower right")
     figure.tight_layout()
     path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=100)
+    save_figure(path, figure, dpi=100)
     pyplot.close(figure)
 
 

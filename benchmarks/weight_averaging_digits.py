@@ -20,6 +20,8 @@ from typing import Any
 
 import numpy as np
 
+from boost_ext.files import save_figure, write_text
+
 HEADS = {"12 epochs, the last 8 averaged": (12, 8), "4 epochs, all averaged": (4, 4)}
 MORE = 2
 BATCH, RATE, MOMENTUM = 32, 0.05, 0.9
@@ -181,7 +183,7 @@ def plot(path: Path, heads: dict[str, list[Numbers]]) -> None:
     axes.invert_yaxis()
     figure.tight_layout()
     path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=100)
+    save_figure(path, figure, dpi=100)
     pyplot.close(figure)
 
 
@@ -206,7 +208,7 @@ def main() -> None:
     runs = {name: [one(seed, head) for seed in track(seeds, description=name)] for name, head in HEADS.items()}
     lines = list(page(runs))
     options.out.mkdir(parents=True, exist_ok=True)
-    (options.out / "weight_averaging_digits.json").write_text(json.dumps(runs, indent=1) + "\n")
+    write_text(options.out / "weight_averaging_digits.json", json.dumps(runs, indent=1) + "\n")
     plot(options.out / "weight_averaging_digits.png", runs)
     if options.page is not None:
         from . import report

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import math
+import resource
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -106,6 +109,41 @@ def test_a_crash_in_the_middle_of_a_line_loses_only_that_line(tmp_path: Path) ->
         assert list(iterate(path)) == [HEADER, *steps(1, 2)], size
     path.write_bytes(whole[:-1])  # whole but for the newline
     assert list(iterate(path)) == [HEADER, *steps(1, 2, 3)]
+
+
+@pytest.mark.parametrize("room", range(0, 45, 7))
+def test_a_full_disk_loses_whole_lines(tmp_path: Path, room: int) -> None:
+    """The limit of a file's size writes as much as there is room for, as a full disk does."""
+    path = tmp_path / "run.jsonl"
+    log = RunLogWriter(path, HEADER)
+    log.write(steps(1)[0])
+    with limited(path.stat().st_size + room):
+        for step in steps(2, 3):
+            with pytest.raises(OSError, match="File too large"):
+                log.write(step)
+        assert list(iterate(path)) == [HEADER, *steps(1)]
+    log.write(steps(4)[0])
+    log.close()
+    assert list(iterate(path)) == [HEADER, *steps(1, 4)]
+    before = path.read_bytes()
+    with limited(len(before) + room):
+        with pytest.raises(OSError, match="File too large"):
+            RunLogWriter(path, HEADER, resume=True)
+        with pytest.raises(OSError, match="File too large"):
+            RunLogWriter(tmp_path / "new.jsonl", HEADER.model_copy(update={"name": "x" * 1000}))
+    assert path.read_bytes() == before
+    assert not (tmp_path / "new.jsonl").exists(), "a log without a header is none"
+
+
+@contextmanager
+def limited(size: int) -> Iterator[None]:
+    """No file of this process grows beyond it."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 def test_a_log_is_not_overwritten(tmp_path: Path) -> None:

@@ -281,6 +281,9 @@ def _problems(error: ValidationError) -> Iterator[tuple[bool, str]]:
             where = f"{detail['loc'][0]}: keys" if len(detail["loc"]) > 1 else "sections"
             yield True, f"{where} must be str, got {type(got).__name__} {got!r}"
             continue
+        if kind == "string_unicode":  # of a key too, whose location is that of its section
+            yield False, f"{path or 'sections'}: must be Unicode text, got {got!r}"
+            continue
         field = _field(detail["loc"])
         if kind in ("wrong_type", "out_of_range"):
             yield kind == "wrong_type", f"{path}: {detail['msg']}, got {got!r}"
@@ -336,7 +339,9 @@ def _read(owner: str, path: Path) -> Any:
         raise ValueError(f"{owner}: must be UTF-8, got: {error}") from None
     try:
         content = json.loads(text, object_pairs_hook=unique)
-    except json.JSONDecodeError as error:
+    except (ValueError, RecursionError) as error:  # ValueError for a number of thousands of digits, too
+        if str(error).startswith(f"{owner}: key"):
+            raise
         raise ValueError(f"{owner}: must hold JSON, got: {error}") from None
     if not isinstance(content, dict):
         raise ValueError(f"{owner}: must hold a JSON object, got {type(content).__name__}")

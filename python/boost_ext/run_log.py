@@ -10,6 +10,7 @@ import json
 import math
 import os
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Annotated, Any, Literal
@@ -62,6 +63,10 @@ def _plain(value: Any) -> Any:
     return value if value is None or isinstance(value, (bool, int, str)) else str(value)
 
 
+Whole = Annotated[int, Field(ge=-(2**63), lt=2**63)]
+Count = Annotated[int, Field(ge=0, lt=2**63)]
+
+
 class _Record(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -69,8 +74,8 @@ class _Record(BaseModel):
 class Parameters(_Record):
     """How much is trained."""
 
-    tensors: int = Field(ge=0)
-    elements: int = Field(ge=0)
+    tensors: Count
+    elements: Count
 
 
 class Header(_Record):
@@ -86,8 +91,8 @@ class Header(_Record):
     mode: str | None = None
     """PYNATIVE_MODE or GRAPH_MODE."""
     device: str | None = None
-    rank: int = 0
-    ranks: int = 1
+    rank: Whole = 0
+    ranks: Whole = 1
     cell: str | None = None
     """Class of the training cell."""
     observed: bool = False
@@ -96,8 +101,8 @@ class Header(_Record):
     optimizer: str | None = None
     parameters: Parameters | None = None
     """Those that need a gradient."""
-    steps_per_epoch: int | None = None
-    every: int = 1
+    steps_per_epoch: Whole | None = None
+    every: Whole = 1
     """Every how many steps one was recorded."""
     plan: Annotated[dict[str, Any] | None, BeforeValidator(_plain)] = None
 
@@ -106,9 +111,9 @@ class TensorOverflow(_Record):
     """A gradient with elements that are inf or nan."""
 
     name: str
-    inf: int = Field(ge=0)
-    nan: int = Field(ge=0)
-    first_index: int | None = None
+    inf: Count
+    nan: Count
+    first_index: Whole | None = None
     """Row-major, of the first of either."""
     largest: Number | None = None
     """Largest finite magnitude."""
@@ -126,9 +131,9 @@ class Step(_Record):
     """One recorded step. What the training cell does not know is left out."""
 
     kind: Literal["step"] = "step"
-    step: int
+    step: Whole
     """Counted from 1."""
-    epoch: int | None = None
+    epoch: Whole | None = None
     loss: Number | None = None
     loss_scale: Number | None = None
     """Of the next step."""
@@ -139,8 +144,8 @@ class Step(_Record):
     """Of all gradients together, before clipping."""
     frozen_share: float | None = None
     """Share of the parameter elements whose gradient was not computed."""
-    freeze_index: int | None = None
-    micro_batch: int | None = None
+    freeze_index: Whole | None = None
+    micro_batch: Whole | None = None
     line_search: LineSearch | None = None
     seconds: Number | None = None
     """Of a step on the host: the mean over all since the last record."""
@@ -201,30 +206,57 @@ class RunLogWriter:
     Raises:
         FileExistsError: if the file exists and `resume` is False.
         ValueError: if `resume` is True and the file is no run log of this schema.
+        OSError: the disk; no file is left that was not there before.
     """
 
     def __init__(self, path: str | Path, header: Header, *, resume: bool = False) -> None:
         self.path = Path(path)
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        appends = resume and self.path.exists() and self.path.stat().st_size > 0
-        if self.path.exists() and not resume:
+        is_new = not self.path.exists()
+        appends = not is_new and resume and self.path.stat().st_size > 0
+        if not (is_new or resume):
             raise FileExistsError(
                 f"RunLogWriter: path must be a new file, got {self.path}, which exists; "
                 "to go on with that run, use resume=True"
             )
         if appends:
             next(iterate(self.path))
-        self._file = self.path.open("ab")
-        if appends and not _ends_with_newline(self.path):
-            self._file.write(b"\n")  # the line that the crash cut off
-        self.write(header)
+        self._cut: int | None = None
+        # Unbuffered: what a full disk did not take would be tried again, and fail again, with the next line.
+        self._file = self.path.open("ab", buffering=0)
+        try:
+            # A crash may have cut off the last line.
+            self._append(header, after=b"" if not appends or _ends_with_newline(self.path) else b"\n")
+        except OSError:
+            self.close()
+            if is_new:
+                self.path.unlink(missing_ok=True)
+            raise
 
     def write(self, record: Header | Step | End) -> None:
-        """Append a line and hand it to the operating system; a log that was closed is opened again."""
+        """Append a line and hand it to the operating system; a log that was closed is opened again.
+
+        Raises:
+            OSError: the disk. The log is without this line then, and may be written on.
+        """
         if self._file.closed:
-            self._file = self.path.open("ab")
-        self._file.write(record.model_dump_json(exclude_none=True).encode() + b"\n")
-        self._file.flush()
+            self._file = self.path.open("ab", buffering=0)
+        self._append(record)
+
+    def _append(self, record: Header | Step | End, after: bytes = b"") -> None:
+        """All of the line or nothing; what could not be taken back at once is before the next line."""
+        if self._cut is not None:
+            self._file.truncate(self._cut)
+        self._cut = self._file.seek(0, os.SEEK_END)
+        rest = memoryview(after + record.model_dump_json(exclude_none=True).encode() + b"\n")
+        try:
+            while rest:
+                rest = rest[self._file.write(rest) :]
+        except OSError:
+            with suppress(OSError):
+                self._file.truncate(self._cut)
+            raise
+        self._cut = None
 
     def close(self) -> None:
         """Close the file."""
@@ -299,7 +331,7 @@ def _header(path: Path, number: int, line: bytes) -> Header:
         raise ValueError(f"run log {path}: the file is empty")
     try:
         content = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         content = None
     if not isinstance(content, dict) or content.get("kind") != "header":
         start = line[:40].decode(errors="replace").strip()
@@ -308,7 +340,7 @@ def _header(path: Path, number: int, line: bytes) -> Header:
     if version != SCHEMA_VERSION:
         raise ValueError(f"run log {path}: schema_version in line {number} must be {SCHEMA_VERSION}, got {version!r}")
     try:
-        return Header.model_validate(content)
+        return Header.model_validate_json(line)
     except ValidationError as error:
         raise ValueError(f"run log {path}: the header in line {number}: {_first(error)}") from error
 

@@ -73,5 +73,5 @@ def model_of(cls: type = Model, **kwargs: Any) -> Any:
     return cls(net, loss, nn.Momentum(net.trainable_params(), 0.01, 0.9), metrics={"accuracy"}, **kwargs)
 
 
-def quiet(**kwargs: Any) -> BoostMonitor:
-    return BoostMonitor(LOG, per_print_steps=0, **kwargs)
+def quiet(path: Path = LOG, **kwargs: Any) -> BoostMonitor:
+    return BoostMonitor(path, per_print_steps=0, **kwargs)

@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import errno
 import itertools
 import json
 import math
 import warnings
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import mindspore as ms
 import numpy as np
 import pytest
 from mindspore import Tensor, nn
+from rich.console import Console
 from tests.html_page import Page
 from tests.ms.monitored import LOG, Fake, batches, cell_of, model_of, quiet, records, steps
 from tests.ms.networks import Mlp, classes
 
 from boost_ext import amp, run_report
-from boost_ext.run_log import End, LineSearch, Step, TensorOverflow
+from boost_ext.callbacks import BoostMonitor
+from boost_ext.run_log import End, LineSearch, RunLogWriter, Step, TensorOverflow
 
 
 def test_everything_that_a_cell_tells_is_recorded() -> None:
@@ -244,6 +249,54 @@ def test_a_killed_run_is_readable_and_resumes() -> None:
     np.testing.assert_array_equal(run.columns["step"], [1, 2, 3, 4, 5, 6, 7])
     assert run.resumed_at == (4,)
     killed.close()
+
+
+def test_a_full_disk_costs_lines_and_not_the_training(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Five steps, of which there is no room for the second and third, nor for what is printed."""
+    cell, write, full = Fake(), RunLogWriter.write, False
+
+    def writes(self: RunLogWriter, record: Any) -> None:
+        if full:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        write(self, record)
+
+    monkeypatch.setattr(RunLogWriter, "write", writes)
+    warned = r"BoostMonitor: {} could not be written: .*No space left on device; the training continues"
+    with Path("/dev/full").open("w", buffering=1) as file:
+        monitor = BoostMonitor(LOG, per_print_steps=1, console=Console(file=file))
+        with pytest.warns(UserWarning, match=warned.format("the console")):
+            monitor.record(cell, Tensor(1.0))
+        full = True
+        with pytest.warns(UserWarning, match=warned.format("run.jsonl")):
+            monitor.record(cell, Tensor(1.0))
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")  # said once
+            monitor.record(cell, Tensor(1.0))
+            full = False
+            monitor.record(cell, Tensor(1.0))
+            full = True
+            monitor.close()
+        with suppress(OSError):
+            file.close()
+    assert [step.step for step in steps()] == [1, 4]
+
+
+def test_a_disk_that_is_full_at_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The log begins when there is room for its header; a path that can never be written is an error at once."""
+    cell = Fake()
+    Path("full.jsonl").symlink_to("/dev/full")
+    monitor = quiet(Path("full.jsonl"), resume=0)
+    with pytest.warns(UserWarning, match=r"BoostMonitor: full\.jsonl could not be written: .*No space left"):
+        monitor.record(cell, Tensor(1.0))
+    Path("full.jsonl").unlink()
+    monitor.record(cell, Tensor(1.0))
+    monitor.close()
+    header, step, _ = records(Path("full.jsonl"))
+    assert (header.kind, step.step) == ("header", 2)
+    assert Path("/dev/full").is_char_device()
+    Path("file").touch()
+    with pytest.raises(OSError, match="file"):
+        quiet(Path("file") / "run.jsonl").record(cell, Tensor(1.0))
 
 
 def test_a_log_that_exists_stops_before_anything_is_trained() -> None:

@@ -18,8 +18,9 @@ from rich.console import Console
 
 import boost_ext
 from boost_ext.ms import native
+from boost_ext.ms.monitor_outputs import MonitorLog, Surviving
 from boost_ext.ms.ranks import rank_count
-from boost_ext.run_log import End, Header, Parameters, RunLogWriter, Step
+from boost_ext.run_log import End, Header, Parameters, Step
 
 __all__ = ["BoostMonitor"]
 
@@ -37,7 +38,7 @@ class BoostMonitor(ms.Callback):
 
     A callback of ``mindspore.Model`` and of :class:`boost_ext.Model`; put it first, since its time of a step includes
     the callbacks before it. In a loop of your own call :meth:`record` after each step. With several ranks only rank 0
-    records, unless `path` holds ``{rank}``.
+    records, unless `path` holds ``{rank}``. An output that cannot be written, on a full disk, is warned of once.
 
     Args:
         path (Union[str, Path], optional): the log, a new JSON Lines file; :mod:`boost_ext.run_log` describes it.
@@ -101,7 +102,8 @@ class BoostMonitor(ms.Callback):
         self._every, self._per_print_steps, self._instrument = every, per_print_steps, instrument
         self._summary, self._name, self._resume = summary, name, resume
         self._console = console or Console()
-        self._log: RunLogWriter | None = None
+        self._log: MonitorLog | None = None
+        self._surviving = Surviving()
         self._target: nn.Cell | None = None
         self._cell: Any = None
         """The training cell of boost_ext in the target, if there is one."""
@@ -114,8 +116,7 @@ class BoostMonitor(ms.Callback):
         self._seconds, self._timed = 0.0, 0
         """Of the steps since the last record."""
         self._recorded = False
-        self._overflows, self._last_overflow = 0, Step(step=0)
-        """Since the last printed line."""
+        self._overflows, self._last_overflow = 0, Step(step=0)  # since the last printed line
 
     def on_train_begin(self, run_context: Any) -> None:
         """Find the training cell, and begin the log."""
@@ -209,7 +210,7 @@ class BoostMonitor(ms.Callback):
             )
         if self._path is not None:
             header = self._header(target, cell is not None, params)
-            self._log = RunLogWriter(self._path, header, resume=self._resume is not None)
+            self._log = MonitorLog(self._path, header, resume=self._resume is not None, surviving=self._surviving)
             self._unfinished = True
         self._target, self._cell = target, cell
         self._started = time.perf_counter()
@@ -274,9 +275,11 @@ class BoostMonitor(ms.Callback):
             self._log.write(step)
             self._unfinished = True
         if self._summary is not None:
-            self._summarize(step)
+            with self._surviving("the summary"):
+                self._summarize(step)
         if self._per_print_steps:
-            self._print(step)
+            with self._surviving("the console"):
+                self._print(step)
 
     def _observe(self) -> dict[str, Any]:
         seen = dict(self._cell.observe())

@@ -14,6 +14,7 @@ from mindspore import Parameter
 
 from boost_ext import pca
 from boost_ext.config import DimReduceConfig
+from boost_ext.files import write_text
 from boost_ext.ms.checkpoint import read_checkpoint
 from boost_ext.ms.dim_reduce_ranks import rows_of
 from boost_ext.ms.ranks import ALONE, Ranks, exchange
@@ -135,9 +136,8 @@ def built_by_rank_0(
             return load(max(min(_LOOK, left), 1e-3))
         except (TimeoutError, FileNotFoundError, ValueError) as error:  # a damaged one is built again by rank 0
             if note.exists():
-                raise RuntimeError(
-                    f"{owner}: rank 0 must build {path}, got an error there: {note.read_text() or 'no room for it'}"
-                ) from error
+                said = note.read_text(errors="replace") or "no room for it"
+                raise RuntimeError(f"{owner}: rank 0 must build {path}, got an error there: {said}") from error
             if left <= 0:
                 raise TimeoutError(
                     f"{owner}: {path}, which rank 0 builds, must be there for rank {ranks.rank} within timeout = "
@@ -153,10 +153,9 @@ def _say_that_it_waits(path: Path, what: str, timeout: float, ranks: Ranks, owne
 
 
 def _leave(note: Path, text: str) -> None:
-    """Write the note, which nobody may see half-written."""
-    part = note.with_name(f"{note.name}.part")
+    """Write the note; an empty one where the disk is full."""
     with suppress(OSError):
-        part.touch()
-        with suppress(OSError):  # a full disk has room for an empty file
-            part.write_text(text)
-        part.replace(note)
+        try:
+            write_text(note, text)
+        except OSError:
+            note.touch()

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from html import escape
 from pathlib import Path
 
+from boost_ext.files import write_text
 from boost_ext.run_report import tables
 from boost_ext.run_report.plots import COLOURS, plots
 from boost_ext.run_report.run import Run
@@ -124,10 +124,5 @@ def write(runs: Sequence[Run], output: str | Path) -> Path:
         raise ValueError(f"run_report.write: output must not be a run log, got {output}")
     text = html(runs)
     output.parent.mkdir(parents=True, exist_ok=True)
-    part = output.with_name(f".{output.name}.{os.getpid()}.part")
-    try:
-        part.write_text(text, encoding="utf-8")
-        os.replace(part, output)
-    finally:
-        part.unlink(missing_ok=True)
+    write_text(output, text)
     return output

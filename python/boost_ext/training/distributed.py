@@ -18,6 +18,7 @@ from typing import Any
 
 from rich.table import Table
 
+from boost_ext.files import parsed_json, write_text
 from boost_ext.training import msrun
 from boost_ext.training.settings import Settings
 
@@ -54,7 +55,7 @@ def run(ranks: int, settings: Settings, folder: Path) -> list[Result]:
     """
     if settings.batch_size % ranks:
         raise ValueError(f"train: --batch-size must be a multiple of --ranks = {ranks}, got {settings.batch_size}")
-    (folder / _SETTINGS).write_text(json.dumps(settings.as_dict()))
+    write_text(folder / _SETTINGS, json.dumps(settings.as_dict()))
     script, logs = Path(__file__), folder / "logs"
     logs.mkdir()
     _wait([sys.executable, str(script), str(folder)], {**os.environ}, logs / "alone.log", logs)
@@ -65,7 +66,8 @@ def run(ranks: int, settings: Settings, folder: Path) -> list[Result]:
 
 def _results(folder: Path, ranks: int) -> list[Result]:
     """Those of rank 0, with the checksums of all."""
-    each = [json.loads((folder / f"results-{rank}-of-{ranks}.json").read_text()) for rank in range(ranks)]
+    paths = [folder / f"results-{rank}-of-{ranks}.json" for rank in range(ranks)]
+    each = [parsed_json(f"train: {path}", path.read_bytes()) for path in paths]
     return [
         Result(**{**first, "weights": tuple(rank[i]["weights"][0] for rank in each)}) for i, first in enumerate(each[0])
     ]
@@ -142,7 +144,7 @@ def _main(folder: Path) -> None:
 
     results = [train("boost_ext", BoostTrainOneStepCell), train("MindSpore", nn.TrainOneStepCell)]
     written = json.dumps([asdict(result) for result in results], indent=1)
-    (folder / f"results-{rank}-of-{ranks}.json").write_text(written)
+    write_text(folder / f"results-{rank}-of-{ranks}.json", written)
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from rich.table import Table
 
 from boost_ext import convolutions
+from boost_ext.files import save_figure, write_text
 from boost_ext.training.results import Run
 from boost_ext.training.settings import Settings
 
@@ -101,7 +102,7 @@ def write_json(path: Path, runs: Sequence[Run], settings: Settings, versions: di
         "onednn_max_cpu_isa": convolutions.limit(),
         "runs": [run.as_dict(settings.target) for run in runs],
     }
-    path.write_text(json.dumps(content, indent=1) + "\n")
+    write_text(path, json.dumps(content, indent=1) + "\n")
 
 
 def write_plots(folder: Path, runs: Sequence[Run], settings: Settings) -> list[Path]:
@@ -120,7 +121,7 @@ def write_plots(folder: Path, runs: Sequence[Run], settings: Settings) -> list[P
         axes.grid(True, alpha=0.3)
         axes.spines[["top", "right"]].set_visible(False)
         axes.legend(frameon=False)
-        figure.savefig(folder / name, dpi=120)
+        save_figure(folder / name, figure, dpi=120)
         written.append(folder / name)
     return written
 
