@@ -23,7 +23,7 @@ from boost_ext.config import (
     allowed,
 )
 
-# As mindspore.boost documents them; loss_scale_group and its default are those of 2.10.
+# As mindspore.boost documents them; loss_scale_group and its default are those of 2.10, max_search is ours.
 DOCUMENTED = {
     "boost": {
         "mode": "auto",
@@ -43,6 +43,7 @@ DOCUMENTED = {
         "gamma": 0.9,
         "alpha": 0.001,
         "sigma": 0.4,
+        "max_search": 8,
         "n_components": 32,
         "pca_mat_path": None,
         "weight_load_dir": None,

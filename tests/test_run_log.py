@@ -276,6 +276,10 @@ def test_a_line_for_the_console() -> None:
         "3 overflowed, last conv.weight (3 inf, 1 nan, first at 17) and 1 more"
     )
     assert Step(step=1, line_search=LineSearch(accepted=False, rho=0)).line() == "step 1  line search failed"
+    failed = LineSearch(accepted=False, rho=0, failed_in_a_row=5)
+    assert Step(step=9, line_search=failed).line() == "step 9  line search failed 5 times in a row"
+    scalars = {"line_search/rho": 0.0, "line_search/failed_in_a_row": 5.0}
+    assert Step(step=9, line_search=failed).scalars() == scalars
 
 
 @given(st.lists(st.floats(width=32), min_size=1, max_size=50))

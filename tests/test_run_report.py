@@ -58,7 +58,9 @@ def full_steps(count: int = 200) -> list[Step]:
                 frozen_share=(0.0, 0.5)[i % 2],
                 freeze_index=i % 2,
                 micro_batch=i % 4,
-                line_search=LineSearch(accepted=i % 4 != 0, rho=0.55 * (i % 4 != 0)),
+                line_search=LineSearch(
+                    accepted=i % 4 != 0, rho=0.55 * (i % 4 != 0), failed_in_a_row=(1 + i // 100) * (i % 4 == 0)
+                ),
                 seconds=2.0 if i == 1 else 0.010,
                 elapsed=0.01 * i,
                 slots={"source": 0.006, HOSTILE: 0.003},
@@ -112,6 +114,7 @@ def test_summary_and_header(full: Path) -> None:
         "mean frozen share": "25.0%",
         "micro-batches a step, at most": "3",
         "line search accepted": "75.0%",
+        "line searches failed in a row, at most": "3",
         "ms a step (median)": "10",
         "ms, first step": "2e+03",
         "seconds in all": "2",

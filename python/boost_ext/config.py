@@ -39,7 +39,7 @@ __all__ = [
 
 Mode = Literal["auto", "manual", "enable_all", "disable_all"]
 MODES: tuple[str, ...] = get_args(Mode)
-MatrixDtype = Literal["float32", "float16", "int8"]
+MatrixDtype = Literal["float32", "float16", "bfloat16", "int8"]
 
 FEATURES = ("less_bn", "grad_freeze", "adasum", "grad_accumulation", "dim_reduce", "loss_scale_group")
 """What section ``boost`` switches."""
@@ -165,6 +165,8 @@ class DimReduceConfig(_Section):
     """Weight of the residual."""
     sigma: float = Field(default=0.4, gt=0, lt=1)
     """Share of the predicted decrease that a step must bring (Armijo's condition)."""
+    max_search: int = Field(default=8, ge=1, le=100)
+    """Step lengths that the line search tries, 1, rho, rho^2 and so on; mindspore.boost tries 2."""
     n_components: int = Field(default=32, ge=1)
     """k, the dimension of the subspace."""
     pca_mat_path: str | None = None

@@ -125,6 +125,15 @@ class LineSearch(_Record):
     accepted: bool
     rho: Number
     """The step length it took; 0 for none."""
+    failed_in_a_row: int | None = None
+    """Searches that took none, up to this step."""
+
+    def text(self) -> str:
+        """In a few words."""
+        if self.accepted:
+            return f"line search {self.rho:g}"
+        times = self.failed_in_a_row or 1
+        return "line search failed" + (f" {times} times in a row" if times > 1 else "")
 
 
 class Step(_Record):
@@ -159,6 +168,8 @@ class Step(_Record):
         values = self.model_dump(exclude_none=True, include=_SCALARS)
         if self.line_search is not None:
             values["line_search/rho"] = self.line_search.rho
+            if self.line_search.failed_in_a_row is not None:
+                values["line_search/failed_in_a_row"] = self.line_search.failed_in_a_row
         values |= {f"slots/{name}": seconds for name, seconds in (self.slots or {}).items()}
         return {name: float(value) for name, value in values.items()}
 
@@ -172,7 +183,7 @@ class Step(_Record):
         if self.frozen_share:
             parts.append(f"frozen {self.frozen_share:.0%}")
         if self.line_search is not None:
-            parts.append(f"line search {self.line_search.rho:g}" if self.line_search.accepted else "line search failed")
+            parts.append(self.line_search.text())
         if self.seconds is not None:
             parts.append(f"{1e3 * self.seconds:.3g} ms")
         if overflows:

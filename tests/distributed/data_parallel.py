@@ -11,6 +11,7 @@ import sys
 import traceback
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import mindspore as ms
 import numpy as np
@@ -244,7 +245,7 @@ def matrix(path: Path, k: int) -> Path:
     return path
 
 
-def dim_reduce(k: int, scale: float | None = None, compile: str = "step", lr: float = 0.6, **stored: str) -> Arrays:
+def dim_reduce(k: int, scale: float | None = None, compile: str = "step", lr: float = 20.0, **stored: Any) -> Arrays:
     net = Net()
     path = matrix(World.out / f"P{k}.npy", k)
     config = DimReduceConfig(n_components=k, pca_mat_path=str(path), alpha=0.05, timeout=30, **stored)
@@ -260,23 +261,24 @@ def dim_reduce(k: int, scale: float | None = None, compile: str = "step", lr: fl
         counts.append([count.pop("AllGather", 0), count.pop("AllReduce", 0), count.total()])
         seen.append(inner.accepted_rho.asnumpy()[0])
     assert len(inner.pca_mat.asnumpy()) == -(-k // World.size)
-    told = {"rho": np.asarray(seen), "collectives": np.asarray(counts)}
+    told = {"rho": np.asarray(seen), "collectives": np.asarray(counts), "failed": inner.failed_searches.asnumpy()}
     return {**told, "B": inner.bk.asnumpy(), "gk": inner.gk.asnumpy(), **weights(net)}
 
 
 @case
 def dim_reduce_5() -> Arrays:
-    return dim_reduce(5, lr=10.0)  # some steps are refused
+    return dim_reduce(5)  # a learning rate that asks for many points
 
 
 @case
 def dim_reduce_2_scaled() -> Arrays:
-    return dim_reduce(2, 1024.0, pca_mat_dtype="int8")  # each rank's row as codes; of three ranks one has none
+    # Each rank's row as codes; of three ranks one has none. Two points: some steps are refused.
+    return dim_reduce(2, 1024.0, pca_mat_dtype="int8", max_search=2)
 
 
 @case
 def dim_reduce_4_eager() -> Arrays:
-    return dim_reduce(4, compile="off")
+    return dim_reduce(4, compile="off", max_search=5)
 
 
 @case

@@ -144,7 +144,9 @@ def test_h4_h5_dim_reduce_over_ranks(results: Results, mode: str, ranks: int, ca
 def test_a_step_of_dim_reduce_takes_one_gather_and_one_all_reduce(results: Results) -> None:
     """And a gather of losses for each trial point; two all-reduces, of gradients and flag, are those of any step."""
     for rank in results(2, "pynative", "dim_reduce_4_eager"):
-        trials = np.where(rank["rho"] == 1, 1, 2)  # the second point only where the first was refused
+        m = np.log(np.maximum(rank["rho"], 1e-9)) / np.log(0.55)
+        trials = np.where(rank["rho"] > 0, 1 + np.rint(m).astype(int), 5)  # further points only where one was refused
+        assert len(set(trials)) > 1
         expected = np.stack([1 + trials, np.full_like(trials, 3), np.zeros_like(trials)], axis=1)
         np.testing.assert_array_equal(rank["collectives"][1:], expected[1:])  # the first asks whether all are alike
         assert rank["collectives"][0].tolist() == (expected[0] + [2, 0, 0]).tolist()
@@ -152,8 +154,9 @@ def test_a_step_of_dim_reduce_takes_one_gather_and_one_all_reduce(results: Resul
 
 @pytest.mark.parametrize("mode", MODES)
 def test_the_line_search_refuses_on_all_ranks_too(results: Results, mode: str) -> None:
-    rho = np.concatenate([results(2, mode, c)[0]["rho"] for c in ("dim_reduce_5", "dim_reduce_2_scaled")])
+    rho = results(2, mode, "dim_reduce_2_scaled")[0]["rho"]
     assert {r > 0 for r in rho} == {True, False}
+    assert (results(2, mode, "dim_reduce_5")[0]["rho"] > 0).all(), "eight points"
 
 
 @pytest.mark.parametrize("mode", MODES)

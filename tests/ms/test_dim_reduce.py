@@ -62,7 +62,8 @@ def matrix(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def config(path: Path, **changes) -> DimReduceConfig:
-    return DimReduceConfig(n_components=K, pca_mat_path=str(path), **changes)
+    """With the two points of mindspore.boost, so that some searches fail."""
+    return DimReduceConfig(n_components=K, pca_mat_path=str(path), **{"max_search": 2} | changes)
 
 
 @dataclasses.dataclass
@@ -73,31 +74,38 @@ class Step:
     B: np.ndarray
 
 
-def definition(P: np.ndarray, c: DimReduceConfig, lr: float, decay: float, steps: int) -> list[Step]:
-    """Dimension reduction with an optimizer v = decay v + delta, w -= lr v, in float64."""
-    weights = start()
+def definition(
+    P: np.ndarray, c: DimReduceConfig, lr: float, decay: float, steps: int, stored: Callable = lambda a: a
+) -> list[Step]:
+    """Dimension reduction with an optimizer v = decay v + delta, w -= lr v, in float64.
+
+    ``stored``: what weights, gradients and delta are rounded to; the optimizer has master copies of the weights.
+    """
+    masters = start()
+    weights = [stored(w) for w in masters]
     B, s, gk_last, started = np.eye(K), np.zeros(K), np.zeros(K), False
     momentum = [np.zeros_like(w) for w in weights]
     velocity = [np.zeros_like(w) for w in weights]
     done = []
     for t in range(steps):
-        loss, grads = loss_of(weights, t), gradients(weights, t)
+        loss, grads = loss_of(weights, t), [stored(g) for g in gradients(weights, t)]
         gk, B_next, dk, slope = oracle.dim_reduce_direction(
             B, s, gk_last, started, oracle.pca_project(P, grads), 1.0, 1e-20
         )
         dn = oracle.pca_back_project(P, dk, weights)
         proj = oracle.pca_back_project(P, gk, weights)
         rho = 0.0
-        for m in range(2):
-            trial = [oracle.dim_reduce_trial(w, d, lr * c.rho**m) for w, d in zip(weights, dn, strict=True)]
+        for m in range(c.max_search):
+            trial = [stored(oracle.dim_reduce_trial(w, d, lr * c.rho**m)) for w, d in zip(weights, dn, strict=True)]
             if loss_of(trial, t) < loss + c.sigma * lr * c.rho**m * slope:
                 rho = c.rho**m
                 break
         for i, g in enumerate(grads):
             momentum[i] = oracle.dim_reduce_momentum(momentum[i], g, proj[i], c.gamma, 1.0)
-            delta = oracle.dim_reduce_delta(momentum[i], dn[i], c.alpha, rho)
+            delta = stored(oracle.dim_reduce_delta(momentum[i], dn[i], c.alpha, rho))
             velocity[i] = decay * velocity[i] + delta
-            weights[i] = weights[i] - lr * velocity[i]
+            masters[i] = masters[i] - lr * velocity[i]
+            weights[i] = stored(masters[i])
         if rho > 0:
             B, gk_last, s, started = B_next, gk, rho * dk, True
         done.append(Step(loss, rho, [w.copy() for w in weights], B.copy()))
@@ -122,15 +130,24 @@ def state(cell: nn.Cell) -> boost.DimReduce:
 
 
 @pytest.mark.parametrize("compile", ["step", "network", "off"])
-@pytest.mark.parametrize(("optimizer", "lr", "decay"), [(sgd, 1.0, 0.0), (momentum, 0.3, 0.5)], ids=["sgd", "momentum"])
+@pytest.mark.parametrize(
+    ("optimizer", "lr", "decay", "points"),
+    [(sgd, 1.0, 0.0, 2), (momentum, 0.3, 0.5, 2), (sgd, 4.0, 0.0, 8)],
+    ids=["sgd", "momentum", "eight points"],
+)
 def test_matches_the_definition_step_by_step(
-    mode: int, compile: str, optimizer: Callable, lr: float, decay: float, matrix: Path
+    mode: int, compile: str, optimizer: Callable, lr: float, decay: float, points: int, matrix: Path
 ) -> None:
     net = Regression()
-    c = config(matrix, alpha=0.05)
+    if points > 2:
+        optimizer = lambda net: nn.SGD(net.trainable_params(), lr)  # noqa: E731
+    c = config(matrix, alpha=0.05 / lr, max_search=points)
     cell = boost.BoostTrainOneStepCell(net, optimizer(net), dim_reduce=c, compile=compile)
     expected = definition(np.load(matrix).astype(np.float64), c, lr, decay, 12)
-    assert {s.rho > 0 for s in expected} == {True, False}, "both outcomes of the line search occur"
+    if points == 2:
+        assert {s.rho > 0 for s in expected} == {True, False}, "both outcomes of the line search occur"
+    else:
+        assert len({s.rho for s in expected}) > 3, "different points are accepted"
     for t, want in enumerate(expected):
         loss, overflow, _ = cell(*tensors(t))
         assert not overflow.asnumpy()

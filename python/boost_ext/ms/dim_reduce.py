@@ -6,6 +6,7 @@ hypothesis is true: DNNs can be trained in tiny subspaces", 2021, for the idea a
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -24,6 +25,7 @@ __all__ = ["DimReduce"]
 
 # Curvature below which the quasi-Newton matrix is not updated.
 _EPSILON = 1e-20
+_SEVERAL = 5  # failed searches in a row
 
 
 def _state(name: str, value: npt.NDArray[Any] | Tensor) -> Parameter:
@@ -81,8 +83,8 @@ class DimReduce(nn.Cell):
         network (Cell): with a single output, the loss.
         optimizer (Cell): its ``loss_scale`` must be 1: the gradients it gets are unscaled already.
         weight (tuple[Parameter]): the optimizer's parameters.
-        pca_mat_local (numpy.ndarray): (k, n), float32 (float16 is kept as such: half the memory and traffic); or a
-            :class:`boost_ext.pca.QuantizedMatrix` of int8 codes: a quarter. With several ranks the rows
+        pca_mat_local (numpy.ndarray): (k, n), float32 (float16 and bfloat16 are kept as such: half the memory and
+            traffic); or a :class:`boost_ext.pca.QuantizedMatrix` of int8 codes: a quarter. With several ranks the rows
             :func:`boost_ext.ms.dim_reduce_ranks.rows_of` of this rank; there may be none.
         n_components (int): k.
         rho, gamma, alpha, sigma (float): see :class:`boost_ext.config.DimReduceConfig`.
@@ -90,7 +92,7 @@ class DimReduce(nn.Cell):
             all-gather makes g_k and the mean loss, one all-reduce adds up the shares of P^T, and every trial point is
             judged by the mean loss of all ranks. So all ranks take the same step, that of one process with all their
             batches. `old_grad` must be averaged over the ranks already.
-        max_search (int): trial points of the line search. Default: 2.
+        max_search (int): trial points of the line search, at least 1. Default: 8.
         compile (bool): compile the trial passes in PYNATIVE_MODE. Default: True.
 
     Inputs:
@@ -122,7 +124,7 @@ class DimReduce(nn.Cell):
         rank: int,
         rank_size: int,
         *,
-        max_search: int = 2,
+        max_search: int = 8,
         compile: bool = True,
     ) -> None:
         super().__init__(auto_prefix=False)  # the network's parameters keep their names
@@ -144,8 +146,8 @@ class DimReduce(nn.Cell):
             self.pca_mat_scale = self._rows("pca_mat_scale", pca_mat_local.scale, np.float32)
             self.matrix = ParameterTuple((self.pca_mat, self.pca_mat_scale))
         else:
-            dtype = np.float16 if pca_mat_local.dtype == np.float16 else np.float32
-            self.pca_mat = self._rows("pca_mat", pca_mat_local, dtype)
+            narrow = pca_mat_local.dtype.name in ("float16", "bfloat16")
+            self.pca_mat = self._rows("pca_mat", pca_mat_local, pca_mat_local.dtype if narrow else np.float32)
             self.matrix = ParameterTuple((self.pca_mat,))
         self.gk = _state("gk", np.zeros(k, np.float32))
         self.dk = _state("dk", np.zeros(k, np.float32))
@@ -161,16 +163,22 @@ class DimReduce(nn.Cell):
         self.grad_proj = _float32_like("grad_proj", weight)
         self.images = ParameterTuple((*self.dn, *self.grad_proj))
         self.accepted_rho = _state("accepted_rho", np.zeros(1, np.float32))
+        self.failed_searches = _state("failed_searches", np.zeros(1, np.int32))
+        self._warned = False
 
         # What a forward pass may write besides the weights.
         names = {w.name for w in weight}
-        written = [p for p in network.get_parameters() if p.name not in names and not p.requires_grad]
+        others = [p for p in network.get_parameters() if p.name not in names and not p.requires_grad]
+        # On a CPU nothing of MindSpore writes bfloat16, Assign included.
+        on_cpu = ms.get_context("device_target") == "CPU"
+        written = [p for p in others if not (on_cpu and p.dtype == ms.bfloat16)]
         self.statistics = ParameterTuple(written)
         self.statistics_clone = ParameterTuple(
             _state(f"statistics_clone.{p.name}", Tensor(p.asnumpy())) for p in written
         )
 
-        self.rhos = tuple(Tensor([rho**m], ms.float32) for m in range(max_search))
+        self.rhos = Tensor([rho**m for m in range(max_search)], ms.float32)
+        self.first, self.one = Tensor([0], ms.int32), Tensor([1], ms.int32)
         self.no_step = Tensor([0.0], ms.float32)
         self.gamma, self.alpha = Tensor([gamma], ms.float32), Tensor([alpha], ms.float32)
         self.epsilon = Tensor([_EPSILON], ms.float32)
@@ -182,6 +190,19 @@ class DimReduce(nn.Cell):
 
     def _rows(self, name: str, array: npt.NDArray[Any], dtype: Any) -> Parameter:
         return _state(name, self.subspace.padded(np.ascontiguousarray(array, dtype)))
+
+    def failed_in_a_row(self) -> int:
+        """How many line searches up to the last step have accepted nothing. Warns, once, when they are several."""
+        failed = int(self.failed_searches.asnumpy()[0])
+        if failed >= _SEVERAL and not self._warned:
+            self._warned = True
+            warnings.warn(
+                f"DimReduce: {failed} line searches in a row have accepted no step; the weights follow the residual "
+                f"alone. Raise dim_reduce.max_search ({self.max_search}), or take a smaller learning rate or larger "
+                "batches",
+                stacklevel=2,
+            )
+        return failed
 
     def construct(
         self,
@@ -209,6 +230,7 @@ class DimReduce(nn.Cell):
 
         rho = self._line_search(mean_loss, weight, weight_clone, inputs)
         ops.assign(self.accepted_rho, rho)
+        ops.assign(self.failed_searches, ops.cast(rho == 0, ms.int32) * (self.failed_searches + self.one))
         self.trial(self.no_step, self.no, weight, weight_clone, self.dn)
         self.residual(
             self.gamma,
@@ -236,17 +258,18 @@ class DimReduce(nn.Cell):
     ) -> Tensor:
         """The accepted rho^m, or 0, as a Tensor of shape (1,). The weights stay at the last trial point."""
         rate = self._learning_rate()
-        found = self.no_step
         for m in range(len(self.statistics)):
             ops.assign(self.statistics_clone[m], self.statistics[m])
-        for m in range(self.max_search):
-            if found == 0:
-                step = rate * self.rhos[m]
-                self.trial(step, self.yes if m == 0 else self.no, weight, weight_clone, self.dn)
-                new_loss = self.subspace.mean(self.forward(*inputs))
-                bound = ops.reshape(loss, (1,)) + self.sigma * ops.min(step)[0] * self.slope
-                if ops.reshape(new_loss, (1,)) < bound:
-                    found = self.rhos[m]
+        found, tried, save = self.no_step, self.first, self.yes
+        # A loop of the graph: it holds the forward pass once, whatever max_search is.
+        while ops.logical_and(found == 0, tried < self.max_search):
+            rho = ops.gather(self.rhos, tried, 0)
+            step = rate * rho
+            self.trial(step, save, weight, weight_clone, self.dn)
+            new_loss = self.subspace.mean(self.forward(*inputs))
+            bound = ops.reshape(loss, (1,)) + self.sigma * ops.min(step)[0] * self.slope
+            found = ops.select(ops.reshape(new_loss, (1,)) < bound, rho, self.no_step)
+            tried, save = tried + self.one, self.no
         for m in range(len(self.statistics)):
             ops.assign(self.statistics[m], self.statistics_clone[m])
         return found

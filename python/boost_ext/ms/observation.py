@@ -30,6 +30,8 @@ class LineSearch(TypedDict):
     accepted: bool
     rho: float
     """The accepted step length; 0 if none was."""
+    failed_in_a_row: int
+    """Searches that accepted none, up to this step; 0 if it did."""
 
 
 class Observation(TypedDict):
@@ -66,7 +68,6 @@ def observation(cell: Any, number: int, step: int) -> Observation:
     overflowed = [_overflowed(pipeline.names[i], report[i]) for i in rows]
     index = number if cell.freeze else None
     dim_reduce = getattr(pipeline.apply_slot, "dim_reduce", None)
-    rho = None if dim_reduce is None else float(dim_reduce.accepted_rho.asnumpy()[0])
     stamps = pipeline.stamps.asnumpy() if pipeline.instrumented and ran else None
     return Observation(
         step=step,
@@ -78,9 +79,14 @@ def observation(cell: Any, number: int, step: int) -> Observation:
         frozen_share=float(cell.optimizer.frozen_shares[index]) if index is not None else 0.0,
         freeze_index=index,
         micro_batch=None if cell.accumulation is None else int(cell.accumulation.count.asnumpy()[0]),
-        line_search=None if rho is None else LineSearch(accepted=rho > 0, rho=rho),
+        line_search=None if dim_reduce is None else _line_search(dim_reduce),
         seconds=None if stamps is None else dict(zip(SLOTS, np.diff(stamps).tolist(), strict=True)),
     )
+
+
+def _line_search(dim_reduce: Any) -> LineSearch:
+    rho = float(dim_reduce.accepted_rho.asnumpy()[0])
+    return LineSearch(accepted=rho > 0, rho=rho, failed_in_a_row=dim_reduce.failed_in_a_row())
 
 
 def _overflowed(name: str, row: Any) -> Overflowed:

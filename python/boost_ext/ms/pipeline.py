@@ -26,7 +26,7 @@ from boost_ext.ms.optim.lars import LARS
 from boost_ext.ms.projection import projection_matrix
 from boost_ext.ms.ranks import Ranks
 from boost_ext.ms.sparse_gradients import Values
-from boost_ext.ms.state import hold_state, state
+from boost_ext.ms.state import filled, hold_state, state
 from boost_ext.ms.weight_averaging import TrainableWeightAveraging
 
 __all__ = [
@@ -155,7 +155,8 @@ class ApplyDimReduce(ApplySlot):
             raise ValueError("dim_reduce: gradients_mean must be True: its line search compares mean losses, got False")
         self.weights = ParameterTuple(optimizer.parameters)
         self.weights_clone = ParameterTuple(
-            Parameter(w.value(), name=f"dim_reduce.weights_clone.{w.name}", requires_grad=False) for w in self.weights
+            Parameter(filled(w.shape, 0, w.dtype), name=f"dim_reduce.weights_clone.{w.name}", requires_grad=False)
+            for w in self.weights
         )
         self.dim_reduce = DimReduce(
             network,
@@ -169,6 +170,7 @@ class ApplyDimReduce(ApplySlot):
             config.sigma,
             ranks.rank,
             ranks.size,
+            max_search=config.max_search,
             compile=compile,
         )
 

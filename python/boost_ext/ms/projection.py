@@ -9,6 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
+import numpy as np
 import numpy.typing as npt
 from mindspore import Parameter
 
@@ -18,6 +19,7 @@ from boost_ext.files import write_text
 from boost_ext.ms.checkpoint import read_checkpoint
 from boost_ext.ms.dim_reduce_ranks import rows_of
 from boost_ext.ms.ranks import ALONE, Ranks, exchange
+from boost_ext.pca_save import storage_dtype
 from boost_ext.projection_codes import QuantizedMatrix, quantize_projection
 
 __all__ = ["built_by_rank_0", "projection_matrix"]
@@ -105,7 +107,8 @@ def _converted(matrix: Matrix, dtype: str | None, path: str) -> Matrix:
         return matrix
     if isinstance(matrix, QuantizedMatrix):
         raise ValueError(f"dim_reduce: pca_mat_dtype must be int8 or None for {path}, which holds int8, got {dtype}")
-    return QuantizedMatrix(*quantize_projection(matrix)) if dtype == "int8" else matrix.astype(dtype)
+    stored = storage_dtype("dim_reduce", dtype)
+    return QuantizedMatrix(*quantize_projection(matrix)) if stored == np.int8 else matrix.astype(stored)
 
 
 def built_by_rank_0(

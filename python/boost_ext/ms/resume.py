@@ -34,6 +34,7 @@ _SCRATCH = {*_MATRIX, "dim_reduce.gk", "dim_reduce.gk_own", "dim_reduce.dk", "di
 _SCRATCH_LISTS = tuple(f"dim_reduce.{name}." for name in ("weights_clone", "statistics_clone", "dn", "grad_proj"))
 _SCRATCH_LISTS += ("adasum.old.", "adasum.vector.")
 _SCRATCH |= {"boost.steps_inside", "boost.last_inside"}  # the number of steps is in the state
+_SCRATCH |= {"dim_reduce.failed_searches"}  # for observe() alone; states from before it was counted still load
 _SCRATCH_OF_GUARDS = (".finiteness", ".stamps")
 _STEP, _RANDOM = "boost_ext.step", "boost_ext.random_state"
 _CONSTANT = "boost_ext.constant."

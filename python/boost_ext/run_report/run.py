@@ -31,6 +31,8 @@ _NUMBERS = (
     "elapsed",
 )
 
+_LINE_SEARCH = ("accepted", "rho", "failed_in_a_row")
+
 
 @dataclass(frozen=True)
 class Overflows:
@@ -55,7 +57,7 @@ class Run:
     path: Path
     header: Header
     columns: dict[str, Column]
-    """The numbers of :class:`boost_ext.run_log.Step`, with ``accepted`` and ``rho``; only those that the log has."""
+    """The numbers of :class:`boost_ext.run_log.Step` and of its line search; only those that the log has."""
     slots: dict[str, Column]
     """Seconds of a step, by slot of the training cell."""
     overflowed: tuple[tuple[int, TensorOverflow], ...]
@@ -103,7 +105,7 @@ class _Rows:
     """Steps as they come; a resumed run takes its place from its first step on."""
 
     def __init__(self) -> None:
-        self.columns = {name: array("d") for name in (*_NUMBERS, "accepted", "rho")}
+        self.columns = {name: array("d") for name in (*_NUMBERS, *_LINE_SEARCH)}
         self.present = {"step"}
         self.slots: dict[str, array[float]] = {}
         self.overflowed: list[tuple[int, TensorOverflow]] = []
@@ -115,8 +117,8 @@ class _Rows:
             self._put(name, getattr(step, name))
         self._put("elapsed", None if step.elapsed is None else self.elapsed_before + step.elapsed)
         search = step.line_search
-        self._put("accepted", None if search is None else search.accepted)
-        self._put("rho", None if search is None else search.rho)
+        for name in _LINE_SEARCH:
+            self._put(name, None if search is None else getattr(search, name))
         for name in dict.fromkeys((*self.slots, *(step.slots or ()))):
             column = self.slots.setdefault(name, array("d", [np.nan]) * before)
             column.append((step.slots or {}).get(name, np.nan))

@@ -102,6 +102,7 @@ def summary_table(runs: Sequence[Run], names: Sequence[str]) -> str:
         "mean frozen share": lambda run: _percent(_of(run, "frozen_share", np.mean)),
         "micro-batches a step, at most": lambda run: _whole(_of(run, "micro_batch", np.max)),
         "line search accepted": lambda run: _percent(_of(run, "accepted", np.mean)),
+        "line searches failed in a row, at most": lambda run: _whole(_of(run, "failed_in_a_row", np.max)),
         "ms a step (median)": lambda run: _milliseconds(_of(run, "seconds", np.median)),
         "ms, first step": lambda run: _milliseconds(_of(run, "seconds", lambda values: values[0])),
         "seconds in all": lambda run: _of(run, "elapsed", lambda values: values[-1]),
