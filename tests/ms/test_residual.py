@@ -222,7 +222,7 @@ def test_reading_a_slice_of_cells_does_not_rename_them() -> None:
     class Net(nn.Cell):
         def __init__(self) -> None:
             super().__init__()
-            cells = (nn.Conv2d(2, 2, 1), nn.Conv2d(2, 2, 1), nn.BatchNorm2d(2), nn.Conv2d(2, 2, 1), nn.BatchNorm2d(2))
+            cells = (nn.Conv2d(2, 4, 1), nn.Conv2d(2, 2, 1), nn.BatchNorm2d(2), nn.Conv2d(2, 4, 1), nn.BatchNorm2d(4))
             self.layers = nn.SequentialCell(*cells)
 
         def construct(self, x):

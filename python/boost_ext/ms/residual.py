@@ -1,17 +1,25 @@
 """Which batch norms lie inside residual branches: a rule on the data flow of a network.
 
-A residual structure is an addition whose operands come from a common origin. The part of an operand that the other
-operands do not share is a **branch**; one of the branches is a shortcut, with at most one convolution or Dense in a
-row. A batch norm of a branch is **inner** if a convolution or Dense lies before it in that branch and if everything
-that its output reaches inside the branch goes through another batch norm of the branch. What is left are the last batch
-norms of the branches, those of the shortcuts, and those that come before the first convolution of a branch.
+A residual block is a sum or a difference of operands that come from a common origin. The part of an operand that the
+other operands do not share is a **branch**. One operand is a shortcut:
 
-Where structures are nested, a batch norm must be inner in every branch that holds it: the innermost decides.
+* the origin itself; or
+* another view of it without weights, or one convolution or Dense that changes channels or stride; then the other
+  branches end in a batch norm, as those of a block do and those of two models side by side often do not.
+
+No branch is long, and none goes down in resolution to come up again: that is an encoder with its decoder.
+
+A batch norm of a branch is **inner** if a convolution or Dense lies before it in that branch and if everything that its
+output reaches inside the branch goes through another batch norm of the branch. What is left are the last batch norms of
+the branches, those of the shortcuts, and those that come before the first convolution of a branch.
+
+Where blocks are nested, a batch norm must be inner in every branch that holds it: the innermost decides.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from mindspore import mint, nn
@@ -34,6 +42,15 @@ _WEIGHTED = (
     *(nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.Conv1dTranspose, nn.Conv2dTranspose, nn.Conv3dTranspose),
     *(nn.Dense, nn.Linear, mint.nn.Conv2d, mint.nn.Conv3d),
 )
+
+_LARGER = re.compile(
+    "conv.*transpose|transpose.*conv|deconv|backpropinput|upsampl|interpolat|resize|pixel_?shuffle|depth_?to_?space"
+    "|unpool|grid_?sample|repeat_interleave",
+    re.IGNORECASE,
+)
+"""Names of what makes a feature map larger."""
+_ERRORS = {"Pow", "pow", "Square", "square", "Abs", "abs", "norm"}
+"""What a difference goes through that is no block but the error of a loss by hand."""
 
 
 class RemovedBatchNorm(nn.Cell):
@@ -151,6 +168,48 @@ class _Graph:
             longest[i] = before + (self.nodes[i].kind == "weighted")
         return max(longest.values(), default=0)
 
+    def of(self, mask: int) -> Iterator[Node]:
+        return (self.nodes[i] for i in _bits(mask))
+
+    def ends_in_norm(self, operand: Node, branch: int) -> bool:
+        """Whether a way leads back from the operand to a batch norm, past no convolution or Dense."""
+        pending, seen = [operand], 0
+        while pending:
+            node = pending.pop()
+            if not 1 << node.index & branch & ~seen or node.kind == "weighted":
+                continue
+            if node.kind == "norm":
+                return True
+            seen |= 1 << node.index
+            pending.extend(node.inputs)
+        return False
+
+    def is_error(self, join: Node) -> bool:
+        users = self.users[join.index] & ~(1 << len(self.nodes))
+        return bool(users) and all(user.name in _ERRORS for user in self.of(users))
+
+    def obstacle(self, join: Node, branches: Sequence[int]) -> str | None:
+        """Why a sum is no residual block; None: it is one."""
+        lengths = [self.length(branch) for branch in branches]
+        if max(lengths) > LONGEST_BRANCH:
+            return f"a skip connection over {max(lengths)} convolutions is no residual block"
+        weights = [(branch & self.of_kind["weighted"]).bit_count() for branch in branches]
+        shortcut = min(range(len(branches)), key=lambda i: (branches[i] != 0, weights[i]))
+        others = [(o, b) for i, (o, b) in enumerate(zip(join.inputs, branches, strict=True)) if i != shortcut]
+        why = None
+        if larger := next((n.name for b in branches for n in self.of(b) if _LARGER.search(n.name)), None):
+            why = f"a branch makes the feature map larger ({larger})"
+        elif not branches[shortcut]:
+            if any(_is_strided(node) for _, branch in others for node in self.of(branch)):
+                why = "a branch has a stride, and what it is added to has none"
+        elif weights[shortcut] > 1:
+            why = "no operand is a shortcut"
+        elif weights[shortcut] == 1 and not _changes_shape(self.of(branches[shortcut])):
+            why = "its shortcut is a layer that changes neither channels nor stride"
+        elif not all(self.ends_in_norm(operand, branch) for operand, branch in others):
+            why = "a branch beside a projection does not end in a batch norm"
+        return why and f"a sum is no residual block: {why}"
+
     def is_inner(self, norm: Node, branch: int) -> bool:
         if not self.ancestors[norm.index] & branch & self.of_kind["weighted"]:
             return False
@@ -163,6 +222,29 @@ class _Graph:
                 return False
             pending.extend(_bits(new & ~self.of_kind["norm"]))
         return True
+
+
+def _layer(node: Node) -> nn.Cell | None:
+    """The layer whose attributes describe a node; a weighted one may have a construct of its own."""
+    return node.caller if node.cell is None and isinstance(node.caller, _WEIGHTED) else node.cell
+
+
+def _is_strided(node: Node) -> bool:
+    """A convolution or a maximum over pixels; a mean may be that of a gate."""
+    if node.kind != "weighted" and not node.name.startswith("MaxPool"):
+        return False
+    stride = getattr(_layer(node), "stride", 1)
+    return any(s != 1 for s in (stride if isinstance(stride, tuple) else (stride,)))
+
+
+def _changes_shape(shortcut: Iterable[Node]) -> bool:
+    """Whether a projection changes channels or stride, as far as its layers tell."""
+    for node in shortcut:
+        layer = _layer(node)
+        sizes = [getattr(layer, f"{side}_{what}", None) for what in ("channels", "features") for side in ("in", "out")]
+        if sizes[0] != sizes[1] or sizes[2] != sizes[3] or _is_strided(node) or "pool" in node.name.lower():
+            return True
+    return False
 
 
 def find_inner_norms(network: nn.Cell) -> InnerNorms:
@@ -178,15 +260,14 @@ def find_inner_norms(network: nn.Cell) -> InnerNorms:
     flow = trace(network, _leaf, names)
     graph, notes = _Graph(flow), list(flow.notes)
     around: dict[int, list[int]] = {}
+    refused: list[tuple[str, list[int]]] = []
     residual = False
     for join in (n for n in flow.nodes if n.kind == "add"):
         branches = graph.branches(join)
-        lengths = [graph.length(b) for b in branches]
-        if not branches or min(lengths) > 1 or any(b & graph.of_kind["loss"] for b in branches):
+        if not branches or any(b & graph.of_kind["loss"] for b in branches) or graph.is_error(join):
             continue
-        if max(lengths) > LONGEST_BRANCH:
-            where = names.get(id(join.caller)) or "the network"
-            notes.append(f"{where}: a skip connection over {max(lengths)} convolutions is no residual block")
+        if obstacle := graph.obstacle(join, branches):
+            refused.append((f"{names.get(id(join.caller)) or 'the network'}: {obstacle}", branches))
             continue
         residual = True
         for branch in branches:
@@ -205,4 +286,9 @@ def find_inner_norms(network: nn.Cell) -> InnerNorms:
                 notes.append(f"{names[id(cell)]} is kept: it {flow.pinned[id(cell)]}")
             else:
                 norms.append(cell)
+    gone = {id(norm) for norm in norms}
+    for note, branches in refused:
+        inner = (n for b in branches for n in graph.of(b & graph.of_kind["norm"]) if graph.is_inner(n, b))
+        if any(id(norm.cell) not in gone for norm in inner):
+            notes.append(note)
     return InnerNorms(tuple(norms), residual, tuple(dict.fromkeys(notes)), flow)

@@ -52,7 +52,7 @@ class Expressions(ABC):
     """Evaluates expressions. A subclass says what calls, attributes and operations do."""
 
     @abstractmethod
-    def op(self, values: Any, kind: Kind = "op") -> Any:
+    def op(self, values: Any, kind: Kind = "op", name: str = "") -> Any:
         """An operation that is not followed."""
 
     @abstractmethod
@@ -180,10 +180,12 @@ class Expressions(ABC):
         return self.call(function, args, kwargs)
 
     def binary(self, kind: ast.AST, left: Any, right: Any) -> Any:
-        """``left <operator> right``; an addition of two tensors is a join."""
+        """``left <operator> right``; a sum or a difference of two tensors is a join."""
         nodes = [isinstance(v, (Node, TensorMethod)) for v in (left, right)]
         if any(nodes):
-            return self.op((left, right), "add" if all(nodes) and isinstance(kind, ast.Add) else "op")
+            joins = all(nodes) and isinstance(kind, (ast.Add, ast.Sub))
+            squares = left is right and isinstance(kind, ast.Mult)
+            return self.op((left, right), "add" if joins else "op", "square" if squares else type(kind).__name__)
         if any(isinstance(v, (Unknown, Tensor, Rest)) for v in (left, right)):
             return self.op((left, right))
         result = _OPERATORS[type(kind)](left, right)

@@ -30,19 +30,8 @@ from boost_ext.ms.dataflow.values import (
     nodes_of,
 )
 
-_ADDITIONS = {
-    "Add",
-    "AddN",
-    "AddExt",
-    "AddV2",
-    "TensorAdd",
-    "InplaceAddExt",
-    "add",
-    "addn",
-    "add_",
-    "tensor_add",
-    "sum",
-}
+_JOINS = {"Add", "AddN", "AddExt", "AddV2", "TensorAdd", "InplaceAddExt", "add", "addn", "add_", "tensor_add", "sum"}
+_JOINS |= {"Sub", "SubExt", "InplaceSubExt", "sub", "sub_", "subtract", "tensor_sub"}
 _WEIGHTED = ("Conv", "conv", "MatMul", "matmul", "Dense", "dense", "linear")
 _LOSSES = ("loss", "Loss", "entropy", "Entropy")
 _NO_TENSOR = {"shape", "Shape", "ndim", "Rank", "rank", "dim", "dtype", "DType", "size", "Size", "TensorShape"}
@@ -126,7 +115,7 @@ def _changes_nothing(method: BuiltinMethodType) -> bool:
 def _kind(name: str, args: Sequence[Any], kwargs: dict[str, Any]) -> Kind:
     if name in _REDUCTIONS and len(args) == 1 and isinstance(args[0], Node) and not kwargs:
         return "loss"  # one number for the whole batch
-    if name in _ADDITIONS:
+    if name in _JOINS:
         return "add"
     if any(word in name for word in _LOSSES):
         return "loss"
@@ -151,23 +140,24 @@ class _Tracer(Statements):
         self.followed: dict[int, nn.Cell] = {}
         self.callers: list[nn.Cell] = []
 
-    def node(self, kind: Kind, values: Any = (), cell: nn.Cell | None = None, optional: bool = False) -> Node:
+    def node(self, kind: Kind, values: Any = (), cell: nn.Cell | None = None, name: str = "") -> Node:
         if len(self.flow.nodes) >= LIMIT:
             raise NotUnderstoodError("it is too large")
         inputs = tuple(dict.fromkeys(nodes_of(values)))
         if any(n.index >= len(self.flow.nodes) or self.flow.nodes[n.index] is not n for n in inputs):
             raise NotUnderstoodError("it uses what came out of a construct that was not understood")
         caller = self.callers[-1] if self.callers else None
-        self.flow.nodes.append(Node(len(self.flow.nodes), kind, inputs, cell, caller, optional))
+        name = name if cell is None else type(cell).__name__
+        self.flow.nodes.append(Node(len(self.flow.nodes), kind, inputs, cell, caller, name=name))
         return self.flow.nodes[-1]
 
-    def op(self, values: Any, kind: Kind = "op") -> Any:
+    def op(self, values: Any, kind: Kind = "op", name: str = "") -> Any:
         for value in flat(values):
             if isinstance(value, nn.Cell):
                 for _, cell in value.cells_and_names():
                     self.flow.pinned[id(cell)] = "is handed to an operation"
         nodes = nodes_of(values)
-        return self.node("op" if kind == "add" and len(nodes) < 2 else kind, nodes) if nodes else UNKNOWN
+        return self.node("op" if kind == "add" and len(nodes) < 2 else kind, nodes, name=name) if nodes else UNKNOWN
 
     def item(self, node: Node) -> Node:
         # What goes into a network has no common origin; the results of an operation do.
@@ -216,7 +206,7 @@ class _Tracer(Statements):
             flow.opaque.append(cell)
             name = self.names.get(id(cell)) or "the network"
             flow.notes.append(f"{name} ({type(cell).__name__}) was not understood: {reason}")
-        return self.op((*args, kwargs))
+        return self.op((*args, kwargs), name=type(cell).__name__)
 
     def call(self, function: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         values = (*args, kwargs)
@@ -226,7 +216,7 @@ class _Tracer(Statements):
             return self.op((function, values))
         if isinstance(function, TensorMethod):
             kind = _kind(function.name, (function.node, *args), kwargs)
-            return UNKNOWN if function.name in _NO_TENSOR else self.op((function, values), kind)
+            return UNKNOWN if function.name in _NO_TENSOR else self.op((function, values), kind, function.name)
         if isinstance(function, MethodType) and isinstance(function.__self__, nn.Cell):
             if function.__func__ is type(function.__self__).construct:
                 return self.call_cell(function.__self__, args, kwargs)
@@ -246,7 +236,7 @@ class _Tracer(Statements):
         plain = inspect.unwrap(function)
         if isinstance(plain, FunctionType) and plain.__module__.partition(".")[0] not in _LIBRARIES:
             return self.call_function(plain, args, kwargs)
-        return self.op(values, _kind(name, args, kwargs))
+        return self.op(values, _kind(name, args, kwargs), name)
 
     def call_function(self, function: FunctionType, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         """A function of the user's; one operation if it is not understood and has no cells to call."""
@@ -259,4 +249,4 @@ class _Tracer(Statements):
                 raise
             del self.flow.nodes[mark:]
             self.flow.notes.append(f"the function {function.__name__} was not understood: {e}")
-            return self.op(values)
+            return self.op(values, name=function.__name__)

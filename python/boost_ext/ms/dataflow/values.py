@@ -10,6 +10,7 @@ from typing import Any, Literal
 from mindspore import Tensor, nn
 
 Kind = Literal["input", "add", "norm", "weighted", "loss", "op"]
+"""An "add" is a sum or a difference."""
 
 LIMIT = 100_000  # nodes, or turns of one loop: more is no network
 
@@ -20,7 +21,8 @@ class NotUnderstoodError(Exception):
 
 @dataclass(eq=False)
 class Node:
-    """A tensor, or several: what one operation made of its inputs. ``optional``: it may be None."""
+    """A tensor, or several: what one operation made of its inputs. ``optional``: it may be None. ``name``: of the
+    operation, or of the class of the cell."""
 
     index: int
     kind: Kind
@@ -28,6 +30,7 @@ class Node:
     cell: nn.Cell | None = None
     caller: nn.Cell | None = None
     optional: bool = False
+    name: str = ""
 
 
 class Unknown:
