@@ -160,12 +160,17 @@ def test_step_zero_restores_every_bit(rng, dtype, zero):
     assert_same_bits(saved[0], kept)
 
 
-def test_saved_then_moved_then_restored(rng):
-    weights, dn = [normal(rng, 5000)], [normal(rng, 5000)]
-    saved = [np.empty(5000, np.float32)]
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_each_point_of_a_search_starts_from_the_saved_weights(rng, dtype):
+    """As many as there are: the points before leave nothing behind."""
+    weights, saved, dn = [normal(rng, 5000, dtype)], [np.empty(5000, dtype)], [normal(rng, 5000)]
     start = weights[0].copy()
-    ops.dim_reduce_trial(weights, saved, dn, 0.5, save=True)
-    assert not np.array_equal(weights[0], start)
+    for m in range(8):
+        ops.dim_reduce_trial(weights, saved, dn, 0.55**m, save=m == 0)
+        alone = [np.empty(5000, dtype)]
+        ops.dim_reduce_trial(alone, [start.copy()], dn, 0.55**m)
+        assert not np.array_equal(weights[0], start)
+        assert_same_bits(weights[0], alone[0])
     ops.dim_reduce_trial(weights, saved, dn, 0)
     assert_same_bits(weights[0], start)
 
