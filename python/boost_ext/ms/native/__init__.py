@@ -9,6 +9,7 @@
 Tensors that are written are written in place in both modes. Every cell returns a bool Tensor of shape (1,). Reading a
 Parameter afterwards sees the write. A gradient is a plain value to the graph compiler, which may compute an expression
 of it before the write: read it through ``ops.depend(grads, result)``.
+On a device other than MindSpore's CPU a cell can be built, and refuses to run.
 This is the only package that knows where the library lies.
 """
 
@@ -23,7 +24,7 @@ from .adasum import (
     AdasumPartPack,
     AdasumPartPackDifference,
 )
-from .cell import NativeCell, PackedCell, contiguous, in_pynative_mode
+from .cell import NativeCell, PackedCell, calls_by_pointer, contiguous, in_pynative_mode
 from .curvature import Covariance, DampedInverse, Preconditioned
 from .dim_reduce import (
     BfgsUpdate,
@@ -81,6 +82,7 @@ __all__ = [
     "Timestamp",
     "UnscaleAndCheck",
     "UnscaleAndCheckReport",
+    "calls_by_pointer",
     "contiguous",
     "fixed_arrays",
     "in_pynative_mode",

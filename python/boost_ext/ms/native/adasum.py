@@ -7,13 +7,12 @@ collective on the CPU; then which part, or which parts; then the sizes of the te
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import mindspore as ms
 from mindspore import Tensor, nn
 
-from .cell import NativeCell, pure_primitive
+from .cell import GraphOp, NativeCell
 
 _WORDS = 12  # of one tensor
 
@@ -21,45 +20,37 @@ _WORDS = 12  # of one tensor
 class _Function(nn.Cell):
     """Without a write: MindSpore allocates the output."""
 
-    symbol: str
-    shape: Callable[..., Any]
-    dtype: Callable[..., Any]
-
     def __init__(self) -> None:
         super().__init__(auto_prefix=False)
-        cls = type(self)
-        self.primitive = pure_primitive(self.symbol, cls.shape, cls.dtype)
 
     def construct(self, *args: Tensor) -> Tensor:
         return self.primitive(*args)
+
+
+def _dots_shape(plan: Any, a: Any, b: Any) -> Any:
+    return (_WORDS * (plan[0] - 2),)
+
+
+def _float32(plan: Any, a: Any, b: Any) -> Any:
+    return ms.float32
 
 
 class AdasumPartDots(_Function):
     """``cell(plan, a, b)``: the dot products of a part, float32 (12 T,)."""
 
     symbol = "adasum_part_dots"
+    primitive = GraphOp(_dots_shape, _float32)
 
-    @staticmethod
-    def shape(plan: Any, a: Any, b: Any) -> Any:
-        return (_WORDS * (plan[0] - 2),)
 
-    @staticmethod
-    def dtype(plan: Any, a: Any, b: Any) -> Any:
-        return ms.float32
+def _as_a(plan: Any, a: Any, b: Any, dots: Any) -> Any:
+    return a
 
 
 class AdasumPartCombine(_Function):
     """``cell(plan, a, b, dots)``: the adaptive sum of a part, with the dot products of all ranks."""
 
     symbol = "adasum_part_combine"
-
-    @staticmethod
-    def shape(plan: Any, a: Any, b: Any, dots: Any) -> Any:
-        return a
-
-    @staticmethod
-    def dtype(plan: Any, a: Any, b: Any, dots: Any) -> Any:
-        return a
+    primitive = GraphOp(_as_a, _as_a)
 
 
 class _Writing(NativeCell):

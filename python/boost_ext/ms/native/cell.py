@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import mindspore as ms
 import mindspore._c_expression as _ms_core
@@ -14,7 +15,7 @@ from boost_ext import _core
 
 Tensors = Sequence[Tensor]
 
-_MODE = _ms_core.ms_ctx_param.mode
+_MODE, _TARGET = _ms_core.ms_ctx_param.mode, _ms_core.ms_ctx_param.device_target
 
 
 def in_pynative_mode() -> bool:
@@ -22,16 +23,63 @@ def in_pynative_mode() -> bool:
     return bool(_ms_core.MSContext.get_instance().get_param(_MODE) == ms.PYNATIVE_MODE)
 
 
-def pure_primitive(name: str, shape: Any, dtype: Any) -> ops.Custom:
-    """An op that only reads its inputs: the graph compiler may drop, merge and reorder it."""
-    return ops.Custom(f"{_core.__file__}:boost_ext_{name}", shape, dtype, "aot")
+def calls_by_pointer(op: str) -> bool:
+    """Whether Python calls the op by pointer: in PYNATIVE_MODE. RuntimeError on another device than the CPU."""
+    if not _on_cpu():
+        _refuse(op)
+    return in_pynative_mode()
 
 
-def writing_primitive(name: str) -> ops.Custom:
-    """An op that writes its inputs, and says so."""
-    primitive = pure_primitive(name, (1,), ms.bool_)
-    primitive.add_prim_attr("side_effect_mem", True)
+def _on_cpu() -> bool:
+    return bool(_ms_core.MSContext.get_instance().get_param(_TARGET) == "CPU")
+
+
+def _refuse(op: str) -> NoReturn:
+    target = _ms_core.MSContext.get_instance().get_param(_TARGET)
+    raise RuntimeError(
+        f"{op}: device_target must be CPU, got {target}; cells and optimizers of boost_ext run on the CPU alone, "
+        "boost_ext.ops on NPU tensors too (docs/ascend.md)"
+    )
+
+
+class _Refusal(ops.PrimitiveWithInfer):
+    """In a graph for another device. It raises when the graph is compiled: an error in the attribute that the compiler
+    looks up would only say that there is none."""
+
+    def __init__(self, op: str) -> None:
+        super().__init__("Refusal")
+        self.op = op
+
+    def __infer__(self, *inputs: Any) -> NoReturn:
+        _refuse(self.op)
+
+    def __call__(self, *inputs: Any) -> NoReturn:
+        _refuse(self.op)
+
+
+@functools.cache
+def _custom(symbol: str, shape: Any, dtype: Any, writes: bool) -> ops.Custom:
+    primitive = ops.Custom(f"{_core.__file__}:boost_ext_{symbol}", shape, dtype, "aot")
+    if writes:
+        primitive.add_prim_attr("side_effect_mem", True)
     return primitive
+
+
+class GraphOp:
+    """The attribute of a cell that is the primitive of its op, for the graph compiler.
+
+    The compiler may drop, merge and reorder an op that does not say that it writes its inputs. The primitive is made
+    where a graph asks for it: on Ascend MindSpore takes ``ops.Custom(..., "aot")`` for an aclnn operator. It is no
+    ``property``, whose function the compiler would compile too.
+    """
+
+    def __init__(self, shape: Any, dtype: Any, writes: bool = False) -> None:
+        self.form = (shape, dtype, writes)
+
+    def __get__(self, cell: Any, owner: type) -> Any:
+        if cell is None:
+            return self
+        return _custom(cell.symbol, *self.form) if _on_cpu() else _Refusal(cell.symbol)
 
 
 def one_or_all(items: Sequence[Any]) -> Any:
@@ -55,10 +103,10 @@ class NativeCell(nn.Cell):
 
     symbol: str
     by_pointer: Callable[..., Any]
+    primitive = GraphOp((1,), ms.bool_, writes=True)
 
     def __init__(self) -> None:
         super().__init__(auto_prefix=False)
-        self.primitive = writing_primitive(self.symbol)
 
     def construct(self, *args: Any) -> Tensor:
         flat = ()
@@ -67,7 +115,7 @@ class NativeCell(nn.Cell):
         return self.primitive(*flat)
 
     def __call__(self, *args: Any) -> Tensor:
-        if in_pynative_mode():
+        if calls_by_pointer(self.symbol):
             return Tensor([bool(self.by_pointer(*args))])
         return super().__call__(*args)
 

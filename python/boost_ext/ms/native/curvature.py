@@ -9,7 +9,7 @@ from mindspore import nn
 
 from boost_ext import _core
 
-from .cell import PackedCell, contiguous, in_pynative_mode, new_like, one_or_all, pure_primitive
+from .cell import GraphOp, PackedCell, calls_by_pointer, contiguous, new_like, one_or_all
 
 
 class Covariance(PackedCell):
@@ -25,29 +25,6 @@ class DampedInverse(PackedCell):
     symbol, packed = "damped_inverse", staticmethod(_core.packed_inverse)
 
 
-class Preconditioned(nn.Cell):
-    """``cell(scale, A_inv..., G_inv..., layout, grads...)``: the new gradients, float32; the given ones are only read.
-
-    ``layout`` is int32 of shape (1, 1, 1, 1, 1, len(grads)).
-    A pure function: the graph compiler may drop, merge and reorder it.
-    """
-
-    def __init__(self) -> None:
-        super().__init__(auto_prefix=False)
-        self.primitive = pure_primitive("precondition", _shapes, _dtypes)
-
-    def construct(self, *arrays: Any) -> Any:
-        return self.primitive(*arrays)
-
-    def __call__(self, *arrays: Any) -> Any:
-        if not in_pynative_mode():
-            return super().__call__(*arrays)
-        first = next(i for i, a in enumerate(arrays) if a.dtype == ms.int32) + 1
-        out = new_like(arrays[first:], ms.float32)
-        _core.packed_precondition((*contiguous(arrays), *out))
-        return one_or_all(out)
-
-
 # MindSpore asks for shapes and dtypes one after the other, and remembers the functions by the op's name: so each must
 # find the gradients by its arguments alone. They come after the layout, the only array of six axes, and of integers.
 def _shapes(*shapes: Any) -> Any:
@@ -58,3 +35,28 @@ def _shapes(*shapes: Any) -> Any:
 def _dtypes(*dtypes: Any) -> Any:  # as TensorType
     first = next(i for i, dtype in enumerate(dtypes) if dtype.element_type() == ms.int32) + 1
     return one_or_all([ms.float32] * (len(dtypes) - first))
+
+
+class Preconditioned(nn.Cell):
+    """``cell(scale, A_inv..., G_inv..., layout, grads...)``: the new gradients, float32; the given ones are only read.
+
+    ``layout`` is int32 of shape (1, 1, 1, 1, 1, len(grads)).
+    A pure function: the graph compiler may drop, merge and reorder it.
+    """
+
+    symbol = "precondition"
+    primitive = GraphOp(_shapes, _dtypes)
+
+    def __init__(self) -> None:
+        super().__init__(auto_prefix=False)
+
+    def construct(self, *arrays: Any) -> Any:
+        return self.primitive(*arrays)
+
+    def __call__(self, *arrays: Any) -> Any:
+        if not calls_by_pointer(self.symbol):
+            return super().__call__(*arrays)
+        first = next(i for i, a in enumerate(arrays) if a.dtype == ms.int32) + 1
+        out = new_like(arrays[first:], ms.float32)
+        _core.packed_precondition((*contiguous(arrays), *out))
+        return one_or_all(out)

@@ -11,7 +11,7 @@ from mindspore import Tensor, nn, ops
 
 from boost_ext import _core
 
-from .cell import NativeCell, Tensors, contiguous, in_pynative_mode, new_like, number, one_or_all, pure_primitive
+from .cell import GraphOp, NativeCell, Tensors, calls_by_pointer, contiguous, new_like, number, one_or_all
 
 
 def _accumulate(scale: Tensor, steps: Tensor, count: Tensor, accumulators: Tensors, grads: Tensors) -> None:
@@ -55,30 +55,32 @@ class ClipByGlobalNorm(NativeCell):
     symbol, by_pointer = "clip_by_global_norm", staticmethod(_clip_by_global_norm)
 
 
+def _as_inputs(*inputs: Any) -> Any:
+    return one_or_all(inputs)
+
+
 class Centralized(nn.Cell):
     """``cell(grads)``: the centralized gradients as new tensors; the given ones are only read.
 
     See :func:`boost_ext.ops.centralize`. A pure function: the graph compiler may drop, merge and reorder it.
     """
 
+    symbol = "centralized"
+    primitive = GraphOp(_as_inputs, _as_inputs)
+
     def __init__(self) -> None:
         super().__init__(auto_prefix=False)
-        self.primitive = pure_primitive("centralized", _as_inputs, _as_inputs)
 
     def construct(self, grads: Sequence[Tensor]) -> tuple[Tensor, ...]:
         out = self.primitive(*grads)
         return out if len(grads) > 1 else (out,)
 
     def __call__(self, grads: Sequence[Tensor]) -> Any:
-        if in_pynative_mode():
+        if calls_by_pointer(self.symbol):
             out = new_like(grads)
             _core.centralize(contiguous(grads), out)
             return out
         return super().__call__(grads)
-
-
-def _as_inputs(*inputs: Any) -> Any:
-    return one_or_all(inputs)
 
 
 def _adasum_pair(a: Tensors, b: Tensors, out: Tensors) -> None:
@@ -91,44 +93,6 @@ class AdasumPair(NativeCell):
     symbol, by_pointer = "adasum_pair", staticmethod(_adasum_pair)
 
 
-class Joined(nn.Cell):
-    """``cell(tensors)``: all elements, in list order, as one new float32 vector. A pure function."""
-
-    def __init__(self) -> None:
-        super().__init__(auto_prefix=False)
-        self.primitive = pure_primitive("joined", _joined_shape, _joined_dtype)
-
-    def construct(self, tensors: Sequence[Tensor]) -> Tensor:
-        return self.primitive(*tensors)
-
-    def __call__(self, tensors: Sequence[Tensor]) -> Tensor:
-        if in_pynative_mode():
-            return ops.concat([t.reshape(-1).astype(ms.float32) for t in tensors])
-        return super().__call__(tensors)
-
-
-class Parted(nn.Cell):
-    """``cell(factor, vector, like)``: ``factor`` (1,) times a float32 vector, as new tensors like those of ``like``.
-
-    A pure function, the inverse of :class:`Joined` at factor 1.
-    """
-
-    def __init__(self) -> None:
-        super().__init__(auto_prefix=False)
-        self.primitive = pure_primitive("parted", _as_third, _as_third)
-
-    def construct(self, factor: Tensor, vector: Tensor, like: Sequence[Tensor]) -> tuple[Tensor, ...]:
-        out = self.primitive(factor, vector, *like)
-        return out if len(like) > 1 else (out,)
-
-    def __call__(self, factor: Tensor, vector: Tensor, like: Sequence[Tensor]) -> Any:
-        if in_pynative_mode():
-            out = new_like(like)
-            _core.pca_back_project(vector.reshape(1, -1), (factor,), (out,))
-            return out
-        return super().__call__(factor, vector, like)
-
-
 def _joined_shape(*shapes: Any) -> Any:
     return [sum(math.prod(shape) for shape in shapes)]
 
@@ -137,5 +101,47 @@ def _joined_dtype(*dtypes: Any) -> Any:
     return ms.float32
 
 
+class Joined(nn.Cell):
+    """``cell(tensors)``: all elements, in list order, as one new float32 vector. A pure function."""
+
+    symbol = "joined"
+    primitive = GraphOp(_joined_shape, _joined_dtype)
+
+    def __init__(self) -> None:
+        super().__init__(auto_prefix=False)
+
+    def construct(self, tensors: Sequence[Tensor]) -> Tensor:
+        return self.primitive(*tensors)
+
+    def __call__(self, tensors: Sequence[Tensor]) -> Tensor:
+        if calls_by_pointer(self.symbol):
+            return ops.concat([t.reshape(-1).astype(ms.float32) for t in tensors])
+        return super().__call__(tensors)
+
+
 def _as_third(*inputs: Any) -> Any:
     return one_or_all(inputs[2:])
+
+
+class Parted(nn.Cell):
+    """``cell(factor, vector, like)``: ``factor`` (1,) times a float32 vector, as new tensors like those of ``like``.
+
+    A pure function, the inverse of :class:`Joined` at factor 1.
+    """
+
+    symbol = "parted"
+    primitive = GraphOp(_as_third, _as_third)
+
+    def __init__(self) -> None:
+        super().__init__(auto_prefix=False)
+
+    def construct(self, factor: Tensor, vector: Tensor, like: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        out = self.primitive(factor, vector, *like)
+        return out if len(like) > 1 else (out,)
+
+    def __call__(self, factor: Tensor, vector: Tensor, like: Sequence[Tensor]) -> Any:
+        if calls_by_pointer(self.symbol):
+            out = new_like(like)
+            _core.pca_back_project(vector.reshape(1, -1), (factor,), (out,))
+            return out
+        return super().__call__(factor, vector, like)

@@ -252,8 +252,9 @@ class FusedOptimizer(CentralizingOptimizer):
             raise
 
     def _called(self, gradients: Sequence[Tensor]) -> Tensor:
+        by_pointer = native.calls_by_pointer(type(self).__name__)
         sparse = self.some_sparse.by_python(gradients)
-        if not (sparse or native.in_pynative_mode()):
+        if not (sparse or by_pointer):
             return super().__call__(gradients)
         if self._fixed is None:
             self._fix()
