@@ -128,6 +128,7 @@ def test_ascend_kernels_keep_to_what_only_cann_would_refuse():
                 f"{name(path)}: {kernel} has no constructor on the device"
             )
         assert re.findall(r"reinterpret_cast<(?!__gm__)", text) == [], name(path)
+        assert not re.search(r"\bTPipe \w+;", text), f"{name(path)}: with a TPipe in it, no scalar of a class is folded"
         assert "SyncAll" not in text, f"{name(path)}: kernels with SyncAll on two streams may wait for one another"
     for path in folder.glob("*.asc"):
         kernels = re.findall(r"__global__ __aicore__ void ([^(]+)\(", path.read_text())

@@ -13,18 +13,20 @@ template <class T> class AdasumDots {
  public:
   __aicore__ inline AdasumDots() {}
   // rows: 32 bytes a core; of the last one only the three sums are written.
-  __aicore__ inline void Init(GM_ADDR a, GM_ADDR b, GM_ADDR rows, std::int64_t n, std::int64_t per_core) {
+  __aicore__ inline void Init(GM_ADDR a, GM_ADDR b, GM_ADDR rows, std::int64_t n, std::int64_t per_core,
+                              AscendC::TPipe* pipe) {
+    pipe_ = pipe;
     a_.SetGlobalBuffer(reinterpret_cast<__gm__ T*>(a), n);
     b_.SetGlobalBuffer(reinterpret_cast<__gm__ T*>(b), n);
     rows_.SetGlobalBuffer(reinterpret_cast<__gm__ float*>(rows), (AscendC::GetBlockNum() - 1) * kRow + kDots);
     range_ = MyRange(n, per_core);
-    pipe_.InitBuffer(a_in_, 2, kTile * sizeof(T));
-    pipe_.InitBuffer(b_in_, 2, kTile * sizeof(T));
-    pipe_.InitBuffer(wide_, 2 * kTile * sizeof(float));
-    pipe_.InitBuffer(product_, kTile * sizeof(float));
-    pipe_.InitBuffer(tile_, kDots * kLanes * sizeof(float));
-    pipe_.InitBuffer(total_, kDots * kLanes * sizeof(float));
-    pipe_.InitBuffer(sum_, kRow * sizeof(float));
+    pipe_->InitBuffer(a_in_, 2, kTile * sizeof(T));
+    pipe_->InitBuffer(b_in_, 2, kTile * sizeof(T));
+    pipe_->InitBuffer(wide_, 2 * kTile * sizeof(float));
+    pipe_->InitBuffer(product_, kTile * sizeof(float));
+    pipe_->InitBuffer(tile_, kDots * kLanes * sizeof(float));
+    pipe_->InitBuffer(total_, kDots * kLanes * sizeof(float));
+    pipe_->InitBuffer(sum_, kRow * sizeof(float));
   }
 
   __aicore__ inline void Process() {
@@ -73,11 +75,11 @@ template <class T> class AdasumDots {
   __aicore__ inline void CopyOut() {
     AscendC::LocalTensor<float> sum = sum_.Get<float>();
     AscendC::WholeReduceSum(sum, total_.Get<float>(), kLanes, kDots, 1, 1, 8);
-    Wait<AscendC::HardEvent::V_MTE3>(pipe_);
+    Wait<AscendC::HardEvent::V_MTE3>(*pipe_);
     Store(rows_, AscendC::GetBlockIdx() * kRow, sum, kDots);
   }
 
-  AscendC::TPipe pipe_;
+  AscendC::TPipe* pipe_;
   AscendC::TQue<AscendC::TPosition::VECIN, 1> a_in_, b_in_;
   AscendC::TBuf<AscendC::TPosition::VECCALC> wide_, product_, tile_, total_, sum_;
   AscendC::GlobalTensor<T> a_, b_;
@@ -89,23 +91,25 @@ template <class T> class AdasumDots {
 template <class T> class AdasumCombine {
  public:
   __aicore__ inline AdasumCombine() {}
-  __aicore__ inline void Init(GM_ADDR a, GM_ADDR b, GM_ADDR dots, GM_ADDR out, std::int64_t n, std::int64_t per_core) {
+  __aicore__ inline void Init(GM_ADDR a, GM_ADDR b, GM_ADDR dots, GM_ADDR out, std::int64_t n, std::int64_t per_core,
+                              AscendC::TPipe* pipe) {
+    pipe_ = pipe;
     a_.SetGlobalBuffer(reinterpret_cast<__gm__ T*>(a), n);
     b_.SetGlobalBuffer(reinterpret_cast<__gm__ T*>(b), n);
     dots_.SetGlobalBuffer(reinterpret_cast<__gm__ float*>(dots), 3);
     out_.SetGlobalBuffer(reinterpret_cast<__gm__ T*>(out), n);
     range_ = MyRange(n, per_core);
-    pipe_.InitBuffer(a_in_, 2, kTile * sizeof(T));
-    pipe_.InitBuffer(b_in_, 2, kTile * sizeof(T));
-    pipe_.InitBuffer(sum_out_, 2, kTile * sizeof(T));
-    pipe_.InitBuffer(wide_, 2 * kTile * sizeof(float));
-    pipe_.InitBuffer(scalars_, 32);
+    pipe_->InitBuffer(a_in_, 2, kTile * sizeof(T));
+    pipe_->InitBuffer(b_in_, 2, kTile * sizeof(T));
+    pipe_->InitBuffer(sum_out_, 2, kTile * sizeof(T));
+    pipe_->InitBuffer(wide_, 2 * kTile * sizeof(float));
+    pipe_->InitBuffer(scalars_, 32);
   }
 
   __aicore__ inline void Process() {
     AscendC::LocalTensor<float> d = scalars_.Get<float>();
     Load(d, dots_, 0, 3);
-    Wait<AscendC::HardEvent::MTE2_S>(pipe_);
+    Wait<AscendC::HardEvent::MTE2_S>(*pipe_);
     const float ab = d.GetValue(0);
     of_a_ = Coefficient(ab, d.GetValue(1));
     of_b_ = Coefficient(ab, d.GetValue(2));
@@ -149,7 +153,7 @@ template <class T> class AdasumCombine {
     sum_out_.FreeTensor(sum);
   }
 
-  AscendC::TPipe pipe_;
+  AscendC::TPipe* pipe_;
   AscendC::TQue<AscendC::TPosition::VECIN, 1> a_in_, b_in_;
   AscendC::TQue<AscendC::TPosition::VECOUT, 1> sum_out_;
   AscendC::TBuf<AscendC::TPosition::VECCALC> wide_, scalars_;

@@ -14,7 +14,9 @@ class BfgsUpdate {
   static constexpr std::uint32_t kMaxRows = 192;  // what UB holds of B
 
   // updated: one float32, 1 where B was updated and 0 where not.
-  __aicore__ inline void Init(GM_ADDR B, GM_ADDR s, GM_ADDR y, GM_ADDR updated, std::int64_t k, float eps) {
+  __aicore__ inline void Init(GM_ADDR B, GM_ADDR s, GM_ADDR y, GM_ADDR updated, std::int64_t k, float eps,
+                              AscendC::TPipe* pipe) {
+    pipe_ = pipe;
     k_ = static_cast<std::uint32_t>(k);
     row_ = (k_ + 7) / 8 * 8;
     eps_ = eps;
@@ -22,10 +24,10 @@ class BfgsUpdate {
     s_.SetGlobalBuffer(reinterpret_cast<__gm__ float*>(s), k);
     y_.SetGlobalBuffer(reinterpret_cast<__gm__ float*>(y), k);
     updated_.SetGlobalBuffer(reinterpret_cast<__gm__ float*>(updated), 1);
-    pipe_.InitBuffer(matrix_, k_ * row_ * sizeof(float));
-    pipe_.InitBuffer(vectors_, 6 * row_ * sizeof(float));
-    pipe_.InitBuffer(sums_, 96);
-    pipe_.InitBuffer(done_, 32);
+    pipe_->InitBuffer(matrix_, k_ * row_ * sizeof(float));
+    pipe_->InitBuffer(vectors_, 6 * row_ * sizeof(float));
+    pipe_->InitBuffer(sums_, 96);
+    pipe_->InitBuffer(done_, 32);
   }
 
   __aicore__ inline void Process() {
@@ -47,7 +49,7 @@ class BfgsUpdate {
     AscendC::DataCopyPad(matrix(), B_, rows, AscendC::DataCopyPadExtParams<float>());
     Load(s(), s_, 0, k_);
     Load(y(), y_, 0, k_);
-    Wait<AscendC::HardEvent::MTE2_V>(pipe_);
+    Wait<AscendC::HardEvent::MTE2_V>(*pipe_);
   }
 
   // By the vector unit; the scalar one waits for the sum, and so for what the vector unit waited for, too. Each sum has
@@ -60,7 +62,7 @@ class BfgsUpdate {
     AscendC::Mul(product, a, b, k_);
     AscendC::PipeBarrier<PIPE_V>();
     AscendC::ReduceSum(sum, product, sums_.Get<float>()[16], k_);
-    Wait<AscendC::HardEvent::V_S>(pipe_);
+    Wait<AscendC::HardEvent::V_S>(*pipe_);
     return sum.GetValue(0);
   }
 
@@ -102,14 +104,14 @@ class BfgsUpdate {
   __aicore__ inline void CopyOut(bool good) {
     AscendC::LocalTensor<float> done = done_.Get<float>();
     AscendC::Duplicate(done, good ? 1.0F : 0.0F, 8);
-    Wait<AscendC::HardEvent::V_MTE3>(pipe_);
+    Wait<AscendC::HardEvent::V_MTE3>(*pipe_);
     Store(updated_, 0, done, 1);
     if (!good) return;
     const AscendC::DataCopyExtParams rows(static_cast<std::uint16_t>(k_), k_ * sizeof(float), 0, 0, 0);
     AscendC::DataCopyPad(B_, matrix(), rows);
   }
 
-  AscendC::TPipe pipe_;
+  AscendC::TPipe* pipe_;
   AscendC::TBuf<AscendC::TPosition::VECCALC> matrix_, vectors_, sums_, done_;
   AscendC::GlobalTensor<float> B_, s_, y_, updated_;
   std::uint32_t k_, row_;

@@ -14,11 +14,12 @@ namespace boost_ext::ascend {
 template <class T, int rule, bool master, class Table, class Values> class OptimizerStep {
  public:
   __aicore__ inline OptimizerStep() {}
-  __aicore__ inline void Init() {
-    pipe_.InitBuffer(in_, 2, kSlots * kTile * sizeof(float));
-    pipe_.InitBuffer(out_, 2, (kSlots - 1) * kTile * sizeof(float));
-    pipe_.InitBuffer(work_, 4 * kTile * sizeof(float));
-    if constexpr (master) pipe_.InitBuffer(same_, kTile / 8);
+  __aicore__ inline void Init(AscendC::TPipe* pipe) {
+    pipe_ = pipe;
+    pipe_->InitBuffer(in_, 2, kSlots * kTile * sizeof(float));
+    pipe_->InitBuffer(out_, 2, (kSlots - 1) * kTile * sizeof(float));
+    pipe_->InitBuffer(work_, 4 * kTile * sizeof(float));
+    if constexpr (master) pipe_->InitBuffer(same_, kTile / 8);
   }
 
   __aicore__ inline void Process(const Table& table) {
@@ -199,7 +200,7 @@ template <class T, int rule, bool master, class Table, class Values> class Optim
     out_.FreeTensor(out);
   }
 
-  AscendC::TPipe pipe_;
+  AscendC::TPipe* pipe_;
   AscendC::TQue<AscendC::TPosition::VECIN, 1> in_;
   AscendC::TQue<AscendC::TPosition::VECOUT, 1> out_;
   AscendC::TBuf<AscendC::TPosition::VECCALC> work_, same_;

@@ -15,7 +15,9 @@ template <class T, bool pair> class PcaBackProject {
   static constexpr std::uint32_t kMaxRows = 2048;  // what UB holds of the vectors
 
   __aicore__ inline void Init(GM_ADDR P, GM_ADDR vector0, GM_ADDR vector1, GM_ADDR out0, GM_ADDR out1, std::int64_t k,
-                              std::int64_t columns, std::int64_t column, std::int64_t n, std::int64_t per_core) {
+                              std::int64_t columns, std::int64_t column, std::int64_t n, std::int64_t per_core,
+                              AscendC::TPipe* pipe) {
+    pipe_ = pipe;
     P_.SetGlobalBuffer(reinterpret_cast<__gm__ T*>(P), k * columns);
     v0_.SetGlobalBuffer(reinterpret_cast<__gm__ float*>(vector0), k);
     out0_.SetGlobalBuffer(reinterpret_cast<__gm__ T*>(out0), n);
@@ -23,14 +25,14 @@ template <class T, bool pair> class PcaBackProject {
     columns_ = columns;
     column_ = column;
     range_ = MyRange(n, per_core);
-    pipe_.InitBuffer(P_in_, 2, kTile * sizeof(T));
-    pipe_.InitBuffer(first_, 2, kTile * sizeof(T));
-    pipe_.InitBuffer(wide_, (kProduct + 1) * kTile * sizeof(float));
-    pipe_.InitBuffer(vectors_, 2 * kMaxRows * sizeof(float));
+    pipe_->InitBuffer(P_in_, 2, kTile * sizeof(T));
+    pipe_->InitBuffer(first_, 2, kTile * sizeof(T));
+    pipe_->InitBuffer(wide_, (kProduct + 1) * kTile * sizeof(float));
+    pipe_->InitBuffer(vectors_, 2 * kMaxRows * sizeof(float));
     if constexpr (pair) {
       v1_.SetGlobalBuffer(reinterpret_cast<__gm__ float*>(vector1), k);
       out1_.SetGlobalBuffer(reinterpret_cast<__gm__ T*>(out1), n);
-      pipe_.InitBuffer(second_, 2, kTile * sizeof(T));
+      pipe_->InitBuffer(second_, 2, kTile * sizeof(T));
     }
   }
 
@@ -38,7 +40,7 @@ template <class T, bool pair> class PcaBackProject {
     AscendC::LocalTensor<float> v = vectors_.Get<float>();
     Load(v, v0_, 0, k_);
     if constexpr (pair) Load(v[kMaxRows], v1_, 0, k_);
-    Wait<AscendC::HardEvent::MTE2_S>(pipe_);
+    Wait<AscendC::HardEvent::MTE2_S>(*pipe_);
     for (std::int64_t at = range_.begin; at < range_.end; at += kTile) {
       const std::uint32_t count = TileCount(range_.end - at, kTile);
       AscendC::LocalTensor<T> x = first_.template AllocTensor<T>();
@@ -96,7 +98,7 @@ template <class T, bool pair> class PcaBackProject {
     queue.FreeTensor(ready);
   }
 
-  AscendC::TPipe pipe_;
+  AscendC::TPipe* pipe_;
   AscendC::TQue<AscendC::TPosition::VECIN, 1> P_in_;
   AscendC::TQue<AscendC::TPosition::VECOUT, 1> first_, second_;
   AscendC::TBuf<AscendC::TPosition::VECCALC> wide_, vectors_;

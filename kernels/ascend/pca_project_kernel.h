@@ -14,7 +14,8 @@ template <class T> class PcaProject {
   __aicore__ inline PcaProject() {}
   // columns: of P, whose rows are k. rows: k float32 a core, each core's behind k rounded up to eights of the former.
   __aicore__ inline void Init(GM_ADDR P, GM_ADDR grad, GM_ADDR rows, std::int64_t k, std::int64_t columns,
-                              std::int64_t column, std::int64_t n, std::int64_t per_core) {
+                              std::int64_t column, std::int64_t n, std::int64_t per_core, AscendC::TPipe* pipe) {
+    pipe_ = pipe;
     P_.SetGlobalBuffer(reinterpret_cast<__gm__ T*>(P), k * columns);
     g_.SetGlobalBuffer(reinterpret_cast<__gm__ T*>(grad), n);
     k_ = k;
@@ -23,13 +24,13 @@ template <class T> class PcaProject {
     row_ = (k + 7) / 8 * 8;
     rows_.SetGlobalBuffer(reinterpret_cast<__gm__ float*>(rows), (AscendC::GetBlockNum() - 1) * row_ + k);
     range_ = MyRange(n, per_core);
-    pipe_.InitBuffer(g_in_, 2, kTile * sizeof(T));
-    pipe_.InitBuffer(P_in_, 2, kTile * sizeof(T));
-    pipe_.InitBuffer(wide_, 2 * kTile * sizeof(float));
-    pipe_.InitBuffer(product_, kTile * sizeof(float));
-    pipe_.InitBuffer(lanes_, kLanes * sizeof(float));
-    pipe_.InitBuffer(total_, kRows * kLanes * sizeof(float));
-    pipe_.InitBuffer(sums_, kRows * sizeof(float));
+    pipe_->InitBuffer(g_in_, 2, kTile * sizeof(T));
+    pipe_->InitBuffer(P_in_, 2, kTile * sizeof(T));
+    pipe_->InitBuffer(wide_, 2 * kTile * sizeof(float));
+    pipe_->InitBuffer(product_, kTile * sizeof(float));
+    pipe_->InitBuffer(lanes_, kLanes * sizeof(float));
+    pipe_->InitBuffer(total_, kRows * kLanes * sizeof(float));
+    pipe_->InitBuffer(sums_, kRows * sizeof(float));
   }
 
   __aicore__ inline void Process() {
@@ -57,7 +58,7 @@ template <class T> class PcaProject {
     AscendC::PipeBarrier<PIPE_V>();
     AscendC::LocalTensor<float> sums = sums_.Get<float>();
     AscendC::WholeReduceSum(sums, total, kLanes, rows, 1, 1, 8);
-    Wait<AscendC::HardEvent::V_MTE3>(pipe_);
+    Wait<AscendC::HardEvent::V_MTE3>(*pipe_);
     Store(rows_, AscendC::GetBlockIdx() * row_ + first, sums, rows);
     AscendC::PipeBarrier<PIPE_ALL>();
   }
@@ -76,7 +77,7 @@ template <class T> class PcaProject {
     P_in_.FreeTensor(p);
   }
 
-  AscendC::TPipe pipe_;
+  AscendC::TPipe* pipe_;
   AscendC::TQue<AscendC::TPosition::VECIN, 1> g_in_, P_in_;
   AscendC::TBuf<AscendC::TPosition::VECCALC> wide_, product_, lanes_, total_, sums_;
   AscendC::GlobalTensor<T> P_, g_;

@@ -5,6 +5,9 @@
 
 namespace boost_ext::ascend {
 
+// A kernel's TPipe lies beside its class, which holds a pointer: with it inside, the compiler keeps every scalar of the
+// class in memory.
+
 // The storage types are float, half and bfloat16_t; arithmetic is float.
 template <class T> constexpr bool kIsFloat = sizeof(T) == 4;
 constexpr std::uint32_t kLanes = 64;  // float32 values in one repeat
@@ -114,15 +117,16 @@ class SumRows {
  public:
   __aicore__ inline SumRows() {}
   __aicore__ inline void Init(GM_ADDR rows, GM_ADDR out, std::int64_t values, std::int32_t count,
-                              std::int32_t accumulate) {
+                              std::int32_t accumulate, AscendC::TPipe* pipe) {
+    pipe_ = pipe;
     values_ = values;
     row_ = (values + 7) / 8 * 8;
     count_ = static_cast<std::uint32_t>(count);
     accumulate_ = accumulate;
     rows_.SetGlobalBuffer(reinterpret_cast<__gm__ float*>(rows), count * row_);
     out_.SetGlobalBuffer(reinterpret_cast<__gm__ float*>(out), values);
-    pipe_.InitBuffer(parts_, (count_ + 1) * kPiece * sizeof(float));
-    pipe_.InitBuffer(sums_, kPiece * sizeof(float));
+    pipe_->InitBuffer(parts_, (count_ + 1) * kPiece * sizeof(float));
+    pipe_->InitBuffer(sums_, kPiece * sizeof(float));
   }
 
   __aicore__ inline void Process() {
@@ -139,19 +143,19 @@ class SumRows {
                                           static_cast<std::uint32_t>(row_ - count) * sizeof(float), 0, 0);
     AscendC::DataCopyPad(parts, rows_[first], copy, AscendC::DataCopyPadExtParams<float>());
     if (accumulate_ != 0) Load(parts[count_ * width], out_, first, count);
-    Wait<AscendC::HardEvent::MTE2_V>(pipe_);
+    Wait<AscendC::HardEvent::MTE2_V>(*pipe_);
     AscendC::LocalTensor<float> sums = sums_.Get<float>();
     AscendC::Duplicate(sums, 0.0F, count);
     for (std::uint32_t part = 0; part < count_ + (accumulate_ != 0 ? 1 : 0); ++part) {
       AscendC::PipeBarrier<PIPE_V>();
       AscendC::Add(sums, sums, parts[part * width], count);
     }
-    Wait<AscendC::HardEvent::V_MTE3>(pipe_);
+    Wait<AscendC::HardEvent::V_MTE3>(*pipe_);
     Store(out_, first, sums, count);
     AscendC::PipeBarrier<PIPE_ALL>();
   }
 
-  AscendC::TPipe pipe_;
+  AscendC::TPipe* pipe_;
   AscendC::TBuf<AscendC::TPosition::VECCALC> parts_, sums_;
   AscendC::GlobalTensor<float> rows_, out_;
   std::int64_t values_, row_;

@@ -13,14 +13,15 @@ namespace boost_ext::ascend {
 template <class T> class UnscaleAndCheck {
  public:
   __aicore__ inline UnscaleAndCheck() {}
-  __aicore__ inline void Init(GM_ADDR found, float inv_scale) {
+  __aicore__ inline void Init(GM_ADDR found, float inv_scale, AscendC::TPipe* pipe) {
+    pipe_ = pipe;
     found_.SetGlobalBuffer(reinterpret_cast<__gm__ float*>(found), 1);
     scale_ = inv_scale;
-    pipe_.InitBuffer(in_, 2, kTile * sizeof(T));
-    pipe_.InitBuffer(out_, 2, kTile * sizeof(T));
-    pipe_.InitBuffer(wide_, kTile * sizeof(float));
-    pipe_.InitBuffer(lanes_, kLanes * sizeof(float));
-    pipe_.InitBuffer(sum_, kLanes * sizeof(float));
+    pipe_->InitBuffer(in_, 2, kTile * sizeof(T));
+    pipe_->InitBuffer(out_, 2, kTile * sizeof(T));
+    pipe_->InitBuffer(wide_, kTile * sizeof(float));
+    pipe_->InitBuffer(lanes_, kLanes * sizeof(float));
+    pipe_->InitBuffer(sum_, kLanes * sizeof(float));
   }
 
   // Table is UnscaleTable of tiling.h, which a device header does not include.
@@ -75,14 +76,15 @@ template <class T> class UnscaleAndCheck {
 
   __aicore__ inline void Finish() {
     AscendC::LocalTensor<float> sum = sum_.Get<float>();
+    AscendC::PipeBarrier<PIPE_V>();  // on a core without elements the lanes were only just set
     AscendC::WholeReduceSum(sum, lanes_.Get<float>(), kLanes, 1, 1, 1, 8);
-    Wait<AscendC::HardEvent::V_MTE3>(pipe_);
+    Wait<AscendC::HardEvent::V_MTE3>(*pipe_);
     AscendC::SetAtomicAdd<float>();
     Store(found_, 0, sum, 1);
     AscendC::SetAtomicNone();
   }
 
-  AscendC::TPipe pipe_;
+  AscendC::TPipe* pipe_;
   AscendC::TQue<AscendC::TPosition::VECIN, 1> in_;
   AscendC::TQue<AscendC::TPosition::VECOUT, 1> out_;
   AscendC::TBuf<AscendC::TPosition::VECCALC> wide_, lanes_, sum_;
@@ -95,24 +97,25 @@ template <class T> class UnscaleAndCheck {
 class Flag {
  public:
   __aicore__ inline Flag() {}
-  __aicore__ inline void Init(GM_ADDR found) {
+  __aicore__ inline void Init(GM_ADDR found, AscendC::TPipe* pipe) {
+    pipe_ = pipe;
     found_.SetGlobalBuffer(reinterpret_cast<__gm__ float*>(found), 1);
-    pipe_.InitBuffer(sum_, 32);
-    pipe_.InitBuffer(flag_, 32);
+    pipe_->InitBuffer(sum_, 32);
+    pipe_->InitBuffer(flag_, 32);
   }
 
   __aicore__ inline void Process() {
     Load(sum_.Get<float>(), found_, 0, 1);
-    Wait<AscendC::HardEvent::MTE2_S>(pipe_);
+    Wait<AscendC::HardEvent::MTE2_S>(*pipe_);
     const float sum = sum_.Get<float>().GetValue(0);
-    Wait<AscendC::HardEvent::S_MTE3>(pipe_);
+    Wait<AscendC::HardEvent::S_MTE3>(*pipe_);
     AscendC::Duplicate(flag_.Get<float>(), sum == 0.0F ? 0.0F : 1.0F, 8);
-    Wait<AscendC::HardEvent::V_MTE3>(pipe_);
+    Wait<AscendC::HardEvent::V_MTE3>(*pipe_);
     Store(found_, 0, flag_.Get<float>(), 1);
   }
 
  private:
-  AscendC::TPipe pipe_;
+  AscendC::TPipe* pipe_;
   AscendC::TBuf<AscendC::TPosition::VECCALC> sum_, flag_;
   AscendC::GlobalTensor<float> found_;
 };

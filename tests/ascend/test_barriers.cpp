@@ -4,6 +4,7 @@
 
 #include "device.h"
 #include "tiling.h"
+#include "unscale_and_check_kernel.h"
 
 namespace native {
 
@@ -18,6 +19,21 @@ void unscale(DType dtype) {
   const Device a(g), b(found);
   ASCEND(unscale_and_check, dtype)(g.data(), found.data(), 0.5F, n, nullptr);
   ASCEND(unscale_and_check, dtype)(g.data(), found.data(), 1, n, nullptr);
+}
+
+// Two cores, one with eight elements and one without any: more than a launch ever takes.
+void unscale_on_idle_core() {
+  Array g(DType::f32, 8), found(DType::f32, 1);
+  g.fill(1);
+  found.fill(0);
+  const Device a(g), b(found);
+  const boost_ext::ascend::UnscaleTable table{{{reinterpret_cast<std::uintptr_t>(g.data()), 8, 8, 0}}, 1};
+  emulator::launch(2, [&] {
+    AscendC::TPipe pipe;
+    boost_ext::ascend::UnscaleAndCheck<float> op;
+    op.Init(static_cast<GM_ADDR>(found.data()), 1, &pipe);
+    op.Process(table);
+  });
 }
 
 void flag() {
@@ -135,7 +151,9 @@ void test_barriers() {
     return std::vector<std::function<void()>>{[=] { kernel(DType::f32, n); }, [=] { kernel(DType::bf16, n); },
                                               [=] { kernel(DType::f32, 0); }};
   };
-  check_needed("unscale_and_check", shared, both(unscale));
+  auto unscales = both(unscale);
+  unscales.emplace_back(unscale_on_idle_core);
+  check_needed("unscale_and_check", shared, unscales);
   check_needed("flag", shared, {flag});
   check_needed("adasum", shared, with_empty(adasum, 20003));
   check_needed("pca_project", shared, with_empty(project, 9003));

@@ -34,6 +34,10 @@ void test_pipes() {
               DataCopy(t, k.x, 64); DataCopy(t, k.x, 64));
   CHECK_WRONG("Duplicate: pipe V has not waited for the read of pipe MTE3", auto t = k.ready(); DataCopy(k.y, t, 64);
               Duplicate(t, 0.0F, 64));
+  CHECK_WRONG("WholeReduceSum: pipe V has not waited for the write of pipe V", Duplicate(k.a.Get<float>(), 0.0F, 64);
+              WholeReduceSum(k.b.Get<float>(), k.a.Get<float>(), 64, 1, 1, 1, 8));
+  CHECK_RIGHT(Duplicate(k.a.Get<float>(), 0.0F, 64); PipeBarrier<PIPE_V>();
+              WholeReduceSum(k.b.Get<float>(), k.a.Get<float>(), 64, 1, 1, 1, 8));
   // Scalar accesses are the fourth pipe.
   CHECK_WRONG("GetValue: pipe S has not waited for the write of pipe V", auto t = k.ready(); Muls(t, t, 2.0F, 8);
               t.GetValue(0));

@@ -47,8 +47,9 @@ void test_unscale() {
   ascend::UnscaleTable table{};
   table.tensors[table.count++] = {number(far(g)), kFar + kRest, kFar, 0};
   on_second_core([&] {
+    AscendC::TPipe pipe;
     ascend::UnscaleAndCheck<float> op;
-    op.Init(near(found), 2);
+    op.Init(near(found), 2, &pipe);
     op.Process(table);
   });
   CHECK(g.same_bits(expected) && found.get(0) == 0);
@@ -59,16 +60,18 @@ void test_adasum() {
   Array rows(DType::f32, 11), out(DType::f32, kRest), dots(DType::f32, 3), expected(DType::f32, kRest);
   const Device d0(a), d1(b), d2(rows), d3(out), d4(dots), d5(expected);
   on_second_core([&] {
+    AscendC::TPipe pipe;
     ascend::AdasumDots<float> op;
-    op.Init(far(a), far(b), near(rows), kFar + kRest, kFar);
+    op.Init(far(a), far(b), near(rows), kFar + kRest, kFar, &pipe);
     op.Process();
   });
   Workspace workspace(3);
   CHECK(boost_ext_adasum_dots_f32(a.data(), b.data(), dots.data(), workspace.data(), kRest, nullptr) == 0);
   for (int i = 0; i < 3; ++i) CHECK(rows.get(8 + i) == dots.get(i) && dots.get(i) > 0);
   on_second_core([&] {
+    AscendC::TPipe pipe;
     ascend::AdasumCombine<float> op;
-    op.Init(far(a), far(b), near(dots), far(out), kFar + kRest, kFar);
+    op.Init(far(a), far(b), near(dots), far(out), kFar + kRest, kFar, &pipe);
     op.Process();
   });
   CHECK(boost_ext_adasum_combine_f32(a.data(), b.data(), dots.data(), expected.data(), kRest, nullptr) == 0);
@@ -92,8 +95,9 @@ void test_step() {
                                   0,
                                   ascend::adam_values(1, 0, 0.5F, hyper[0], hyper[1], hyper[2], false, 1)};
   on_second_core([&] {
+    AscendC::TPipe pipe;
     ascend::OptimizerStep<float, ascend::kAdam, false, ascend::StepTable, ascend::StepValues> op;
-    op.Init();
+    op.Init(&pipe);
     op.Process(table);
   });
   CHECK(boost_ext_optimizer_step_f32(ascend::kAdam, other_w.data(), nullptr, g.data(), other_m.data(), other_v.data(),
@@ -108,8 +112,9 @@ void test_projections() {
   vector.fill(2);
   const Device d0(P), d1(g), d2(rows), d3(sum), d4(vector), d5(out);
   on_second_core([&] {
+    AscendC::TPipe pipe;
     ascend::PcaProject<float> op;
-    op.Init(far(P), far(g), near(rows), 1, kFar + kRest, 0, kFar + kRest, kFar);
+    op.Init(far(P), far(g), near(rows), 1, kFar + kRest, 0, kFar + kRest, kFar, &pipe);
     op.Process();
   });
   Workspace workspace(1);
@@ -117,8 +122,9 @@ void test_projections() {
         0);
   CHECK(rows.get(8) == sum.get(0) && sum.get(0) > 0);
   on_second_core([&] {
+    AscendC::TPipe pipe;
     ascend::PcaBackProject<float, false> op;
-    op.Init(far(P), near(vector), near(vector), far(out), far(out), 1, kFar + kRest, 0, kFar + kRest, kFar);
+    op.Init(far(P), near(vector), near(vector), far(out), far(out), 1, kFar + kRest, 0, kFar + kRest, kFar, &pipe);
     op.Process();
   });
   CHECK(out.same_bits(counted(2)));
