@@ -5,9 +5,8 @@
 
 namespace boost_ext::ascend {
 
-// A kernel's TPipe lies beside its class, which holds a pointer: with it inside, the compiler keeps every scalar of the
-// class in memory.
-
+// A class holds a pointer to its kernel's TPipe: with the TPipe inside, the compiler keeps all its scalars in memory.
+//
 // The storage types are float, half and bfloat16_t; arithmetic is float.
 template <class T> constexpr bool kIsFloat = sizeof(T) == 4;
 constexpr std::uint32_t kLanes = 64;  // float32 values in one repeat
