@@ -5,7 +5,7 @@ VENVS ?= .venvs
 ARGS ?=
 SOURCES := $(shell find CMakeLists.txt pyproject.toml csrc kernels python -type f -not -name '*.so' -not -path '*/__pycache__/*')
 
-.PHONY: train train-distributed test test-python test-core test-native test-nvcc bench bench-levels lint format clean
+.PHONY: train train-distributed test test-python test-core test-native test-nvcc bench bench-levels bench-networks lint format clean
 
 train: $(VENVS)/train/installed
 	$(VENVS)/train/bin/boost-ext train $(ARGS)
@@ -56,6 +56,10 @@ bench: $(VENVS)/bench/installed
 # The boost levels on residual networks: half an hour on two cores.
 bench-levels: $(VENVS)/bench/installed
 	$(VENVS)/bench/bin/python -m benchmarks.levels $(ARGS)
+
+# Whole trainings of public networks beside mindspore.Model: an hour on two cores.
+bench-networks: $(VENVS)/bench/installed
+	$(VENVS)/bench/bin/python -m benchmarks.networks $(ARGS)
 
 lint: $(VENVS)/lint/installed $(VENVS)/test/installed
 	$(VENVS)/lint/bin/ruff check .

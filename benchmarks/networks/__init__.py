@@ -1,0 +1,1 @@
+"""Whole trainings of public networks beside ``mindspore.Model``: ``python -m benchmarks.networks``."""

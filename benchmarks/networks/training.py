@@ -1,0 +1,144 @@
+"""Measurements of one recipe, each in a process of its own: ``python -m benchmarks.networks.training REQUEST``.
+
+The request and the answer are JSON, so that one training's memory and threads are not another's.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import resource
+import sys
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from boost_ext import convolutions
+
+_STEPS_A_TURN = 5
+_LAST = 20
+_MARK = "answer: "
+
+
+def answer_of(output: str) -> dict[str, Any] | None:
+    """What a process of this module printed; None if it did not come to its end."""
+    for line in output.splitlines():
+        if line.startswith(_MARK):
+            found: dict[str, Any] = json.loads(line.removeprefix(_MARK))
+            return found
+    return None
+
+
+def _set_mode(mode: str) -> None:
+    import mindspore as ms
+
+    ms.set_context(mode=ms.GRAPH_MODE if mode == "GRAPH_MODE" else ms.PYNATIVE_MODE)
+
+
+def _memory() -> float:
+    """MB that the process has held at most."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+def whole(name: str, variant: int, mode: str, steps: int | None) -> dict[str, Any]:
+    """A training from the network's construction to its last step, by ``Model.train``, and the accuracy then."""
+    import mindspore as ms
+
+    from .recipes import VARIANTS, batches, model, recipes, shuffled
+
+    _set_mode(mode)
+    recipe = recipes()[name]
+    steps = steps or recipe.steps
+    train, test = recipe.samples()
+    dataset = batches(shuffled(train, recipe.batch, steps), recipe.batch)
+    before = _memory()
+    losses: list[float] = []
+    first: list[float] = []
+
+    class Losses(ms.Callback):  # type: ignore[misc]
+        def on_train_step_end(self, run_context: Any) -> None:
+            out = run_context.original_args().net_outputs
+            losses.append(float((out[0] if isinstance(out, (tuple, list)) else out).asnumpy()))
+            first.append(time.perf_counter())
+
+    start, used = time.perf_counter(), time.process_time()
+    made = model(recipe, VARIANTS[variant], steps)
+    made.train(1, dataset, callbacks=[Losses()], dataset_sink_mode=False)
+    seconds, used = time.perf_counter() - start, time.process_time() - used
+    found: dict[str, Any] = {
+        "seconds": seconds,
+        "cpu_seconds": used,
+        "first_step": first[0] - start,
+        "steps": len(losses),
+        "loss": float(np.mean(losses[-_LAST:])),
+        "memory": _memory(),
+        "memory_before": before,
+    }
+    if recipe.classifies:
+        found["accuracy"] = float(made.eval(batches(test, 1), dataset_sink_mode=False)["accuracy"])
+    return found
+
+
+def _compile(cell: Any, batch: Sequence[Any]) -> None:
+    """Call every graph of a cell, so that none is compiled on the clock."""
+    import mindspore as ms
+
+    schedule = getattr(cell.optimizer, "schedule", None)
+    position = getattr(cell.optimizer, "position", None)
+    if schedule is None or position is None:
+        _call(cell, batch)
+        return
+    for index in sorted(set(schedule)):
+        ms.ops.assign(position, ms.Tensor([schedule.index(index)], ms.int32))
+        _call(cell, batch)
+    ms.ops.assign(position, ms.Tensor([0], ms.int32))
+
+
+def _call(cell: Any, batch: Sequence[Any]) -> float:
+    out = cell(*batch)
+    return float((out[0] if isinstance(out, (tuple, list)) else out).asnumpy())
+
+
+def steps(name: str, variants: Sequence[int], mode: str, rounds: int) -> dict[str, Any]:
+    """A few steps of each variant in turns: whatever else the machine does hits all of them."""
+    import mindspore as ms
+
+    from .recipes import VARIANTS, model, recipes
+
+    _set_mode(mode)
+    recipe = recipes()[name]
+    train, _ = recipe.samples()
+    batch = [ms.Tensor(column[: recipe.batch]) for column in train]
+    cells, compiling, losses = [], [], []
+    for variant in variants:
+        start, used = time.perf_counter(), time.process_time()
+        cell = model(recipe, VARIANTS[variant], max(recipe.steps, rounds * _STEPS_A_TURN + 16)).train_network
+        cell.set_train()
+        losses.append(_call(cell, batch))
+        _compile(cell, batch)
+        compiling.append([time.perf_counter() - start, time.process_time() - used])
+        cells.append(cell)
+    turns: list[list[list[float]]] = [[] for _ in cells]
+    gc.collect()
+    for _ in range(rounds):
+        for cell, times in zip(cells, turns, strict=True):
+            start, used = time.perf_counter(), time.process_time()
+            for _ in range(_STEPS_A_TURN):
+                _call(cell, batch)
+            times.append([(time.perf_counter() - start) / _STEPS_A_TURN, (time.process_time() - used) / _STEPS_A_TURN])
+    return {"variants": list(variants), "turns": turns, "compilation": compiling, "first_loss": losses}
+
+
+def main() -> None:
+    os.environ.setdefault("GLOG_v", "3")
+    convolutions.make_fast()  # for all variants alike; beside slow convolutions nothing else of a step would show
+    request = json.loads(sys.argv[1])
+    found = {"whole": whole, "steps": steps}[request.pop("measure")](**request)
+    print(_MARK + json.dumps(found), flush=True)
+
+
+if __name__ == "__main__":
+    main()
