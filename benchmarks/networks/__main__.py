@@ -71,8 +71,8 @@ def steps_table(result: dict[str, Any], names: list[str]) -> Iterator[str]:
 
 def whole_table(result: dict[str, Any], names: list[str]) -> Iterator[str]:
     yield (
-        "| network, mode | variant | steps | wall s | ratio | CPU s | ratio | first step s | peak MB | times MindSpore's |"
-        " loss at the end | accuracy |"
+        "| network, mode | variant | steps | wall s | ratio | CPU s | ratio | first step s | peak MB |"
+        " times MindSpore's | loss at the end | accuracy |"
     )
     yield "|---|---|---|---|---|---|---|---|---|---|---|---|"
     for key, runs in result["whole"].items():
@@ -139,9 +139,7 @@ def main() -> None:
 
     listed = recipes()
     parser = argparse.ArgumentParser(prog="python -m benchmarks.networks", description=__doc__)
-    parser.add_argument(
-        "--quick", action="store_true", help="two small networks, a few steps: only whether it all runs"
-    )
+    parser.add_argument("--quick", action="store_true", help="two small networks, a few steps: whether it all runs")
     parser.add_argument("--only", action="append", choices=tuple(listed), help="these networks alone")
     parser.add_argument("--mode", action="append", choices=tuple(MODES))
     parser.add_argument("--measure", choices=("steps", "whole"))

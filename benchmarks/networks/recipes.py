@@ -87,8 +87,8 @@ def recipes() -> dict[str, Recipe]:
     """By name. Imports MindSpore."""
     from . import convolutional, transformers
 
-    # MindSpore's model zoo: He et al.'s network, momentum 0.9, weight decay 1e-4 but for batch norms and biases, warm-up
-    # and cosine, a fixed loss scale of 1024.
+    # MindSpore's model zoo: momentum 0.9, weight decay 1e-4 but for batch norms and biases, warm-up and cosine, a fixed
+    # loss scale of 1024.
     scaled = {"optimizer": _momentum(0.05, 1e-4, _LOSS_SCALE), "loss_scale": _LOSS_SCALE}
     small = {"optimizer": _momentum(0.02, 1e-4, _LOSS_SCALE), "loss_scale": _LOSS_SCALE}
     words, gpt_words = 30522, 8192
@@ -154,7 +154,6 @@ def model(recipe: Recipe, variant: Variant, steps: int) -> Any:
     from boost_ext import optim
 
     ms.set_seed(0)
-    np.random.seed(0)
     network = recipe.network()
     optimizer = recipe.optimizer(optim if variant.ours else nn, network, steps)
     loss = nn.SoftmaxCrossEntropyWithLogits(sparse=True, reduction="mean") if recipe.classifies else None
