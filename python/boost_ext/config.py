@@ -105,6 +105,8 @@ class CommonConfig(_Section):
     """Where the parameters are split into groups: one index, or a list of rising ones, each >= 1."""
     device_number: int = Field(default=8, ge=1)
     """Devices of one node: AdaSum averages their gradients and adds up over nodes."""
+    fused_optimizer: bool = True
+    """Whether an optimizer of mindspore.nn steps as one native call on its own state, where the numbers stay."""
 
     @field_validator("gradient_split_groups", mode="before")
     @classmethod

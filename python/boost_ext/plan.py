@@ -158,6 +158,9 @@ def plan(level: str, config: BoostConfig, *, rank_size: int = 1) -> Plan:
         decisions[name] = decision
         if name == "less_bn":
             decisions.update(_parts(level, decision, config))
+    fused = config.common.fused_optimizer
+    status: Status = "applied" if fused else "skipped"
+    decisions["fused_optimizer"] = Decision(status, f"common.fused_optimizer is {fused}")
     return Plan(level, config.boost.mode, types.MappingProxyType(decisions))
 
 

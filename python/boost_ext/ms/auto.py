@@ -232,6 +232,7 @@ class AutoBoost:
             accumulation_steps=steps if on("grad_accumulation") else brought.accumulation_steps,
             dim_reduce=self.config.dim_reduce if on("dim_reduce") else brought.dim_reduce,
             adasum_devices=self.config.common.device_number if on("adasum") else brought.adasum_devices,
+            fused_optimizer=self.config.common.fused_optimizer and brought.fused_optimizer,
         )
         if options == brought_by(optimizer):
             return optimizer

@@ -10,6 +10,7 @@ import numpy as np
 from mindspore import Parameter, Tensor, nn, ops
 
 from boost_ext.ms.for_cells import released
+from boost_ext.ms.optimizer_adoption import native_step
 from boost_ext.ms.optimizer_copy import restrict
 from boost_ext.ms.state import state
 
@@ -29,6 +30,21 @@ class _Step(nn.Cell):
     def construct(self, grads: tuple[Tensor, ...]) -> Tensor:
         updated = self.optimizer(grads)
         position = ops.depend(self.position, updated) + 1
+        return ops.depend(updated, ops.assign(self.position, position % self.length))
+
+    def natively(self, adopt: bool) -> nn.Cell | None:
+        """The same step with a flag that it heeds, see :func:`boost_ext.ms.optimizer_adoption.native_step`."""
+        optimizer = native_step(self.optimizer, adopt)
+        return None if optimizer is None else _NativeStep(optimizer, self.position, self.length)
+
+
+class _NativeStep(_Step):
+    """The step of an optimizer that heeds a flag: the position, too, stays where it is."""
+
+    def step_unless(self, skip: Tensor, scale: Tensor, grads: tuple[Tensor, ...]) -> Tensor:
+        updated = self.optimizer.step_unless(skip, scale, grads)
+        made = ops.cast(ops.logical_not(skip), ms.int32)
+        position = ops.depend(self.position, updated) + made
         return ops.depend(updated, ops.assign(self.position, position % self.length))
 
 

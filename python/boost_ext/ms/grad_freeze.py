@@ -18,7 +18,7 @@ from boost_ext.ms.compiled import Compile, Gradients, require_compile
 from boost_ext.ms.freeze_optimizer import FreezeOpt
 from boost_ext.ms.grad_accumulation import GradientAccumulation
 from boost_ext.ms.grad_reducer import reducer_of
-from boost_ext.ms.pipeline import ApplyAccumulated, ApplyOptimizer, ApplySlot, Guard, Pipeline
+from boost_ext.ms.pipeline import ApplyAccumulated, Guard, Pipeline, apply_optimizer
 from boost_ext.ms.ranks import rank_count
 from boost_ext.ms.scale_sense import scale_barriers, scale_parameter
 
@@ -265,7 +265,7 @@ def freeze_cell(
     cells = []
     for i, opt in enumerate(frozen.opts):
         reducer = reducer_of(mean, degree) if reducer_flag else None
-        slot: ApplySlot = ApplyOptimizer(opt)
+        slot = apply_optimizer(opt, False, None, True)
         if whole is not None:
             slot = ApplyAccumulated(GradientAccumulation(max_accumulation_step, opt, share=whole), unscale=False)
         pipeline = Pipeline(

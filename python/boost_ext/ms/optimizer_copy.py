@@ -12,7 +12,7 @@ from boost_ext.ms.optim.lars import LARS
 from boost_ext.ms.optim.thor import Thor
 from boost_ext.ms.weight_averaging import TrainableWeightAveraging
 
-__all__ = ["attributes", "per_parameter_state", "restrict"]
+__all__ = ["attributes", "per_parameter_state", "restrict", "twin"]
 
 Optimizer = TypeVar("Optimizer", bound=nn.Optimizer)
 
@@ -151,6 +151,21 @@ def _indices(parameters: Sequence[Parameter], kept: Sequence[Any]) -> list[int]:
     return [position[id(p)] for p in kept]
 
 
+def twin(optimizer: nn.Optimizer, cls: type[Optimizer]) -> Optimizer:
+    """An optimizer of class `cls` with the attributes of the given one, the same objects; nothing is constructed."""
+    made: Optimizer = nn.Cell.__new__(cls)
+    nn.Cell.__init__(made, auto_prefix=False)
+    # Straight into the dictionaries: an assignment would rename Parameters and primitives of the given optimizer.
+    base = set(vars(made))
+    vars(made).update({name: value for name, value in vars(optimizer).items() if name not in base})
+    vars(made)["training"] = optimizer.training
+    made._primitives.update(optimizer._primitives)
+    made._params.update(optimizer._params)
+    made._cells.update(optimizer._cells)
+    made._user_parameters = list(optimizer._user_parameters)
+    return made
+
+
 def restrict(
     optimizer: Optimizer, parameters: Iterable[Parameter], *, cls: type[nn.Optimizer] | None = None
 ) -> Optimizer:
@@ -198,15 +213,9 @@ def restrict(
     gone -= {id(item) for value in narrowed.values() for item in _parameters_in(value)}
     gone |= {id(p) for p in own} - {id(p) for p in kept}
 
-    copy: Optimizer = nn.Cell.__new__(cls or type(optimizer))
-    nn.Cell.__init__(copy, auto_prefix=False)
-    # Straight into the dictionaries: an assignment would rename Parameters and primitives of the given optimizer.
-    base = set(vars(copy))
-    vars(copy).update({name: value for name, value in vars(optimizer).items() if name not in base})
-    vars(copy)["training"] = optimizer.training
-    copy._primitives.update(optimizer._primitives)
-    copy._params.update({name: p for name, p in optimizer._params.items() if id(p) not in gone})
-    copy._cells.update(optimizer._cells)
+    copy = twin(optimizer, cls or type(optimizer))
+    for name in [name for name, p in copy._params.items() if id(p) in gone]:
+        del copy._params[name]
     names = {p.name for p in own} - {p.name for p in kept}
     copy._user_parameters = [name for name in optimizer._user_parameters if name not in names]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from mindspore import Parameter, nn
@@ -14,6 +14,7 @@ from boost_ext.ms.clipping import checked_clip_norm
 from boost_ext.ms.freeze_optimizer import FreezeOpt
 from boost_ext.ms.grad_accumulation import checked_steps
 from boost_ext.ms.optim.thor import Thor
+from boost_ext.ms.optimizer_adoption import reason_to_keep
 from boost_ext.ms.weight_averaging import TrainableWeightAveraging
 from boost_ext.plan import Plan
 
@@ -29,12 +30,14 @@ class StepOptions:
         dim_reduce: configuration of dimension-reduced training, or None.
         clip_norm: greatest norm of all gradients together, or None.
         adasum_devices: devices of a node if AdaSum adds up over nodes, or None.
+        fused_optimizer: whether an optimizer of ``mindspore.nn`` may step as one native call on its own state.
     """
 
     accumulation_steps: int = 1
     dim_reduce: DimReduceConfig | None = None
     clip_norm: float | None = None
     adasum_devices: int | None = None
+    fused_optimizer: bool = True
 
 
 def brought_by(optimizer: nn.Cell) -> StepOptions:
@@ -72,7 +75,21 @@ def what_trains(plan: Plan, optimizer: nn.Cell, options: StepOptions, groups: bo
             plan = plan.with_result(name, details=details)
         elif not on and known.status == "applied":
             plan = plan.with_result(name, "skipped", "neither the optimizer nor the training cell has it")
-    return plan
+    return _who_steps(plan, optimizer.optimizer if isinstance(optimizer, FreezeOpt) else optimizer, options)
+
+
+def _who_steps(plan: Plan, optimizer: nn.Cell, options: StepOptions) -> Plan:
+    """The plan, with what becomes of ``fused_optimizer``."""
+    feature, name = "fused_optimizer", type(optimizer).__name__
+    if not options.fused_optimizer:
+        return plan.with_result(feature, "skipped", f"{feature} is False")
+    if options.dim_reduce is not None or options.adasum_devices is not None:
+        return plan.with_result(feature, "skipped", "another algorithm moves the weights")
+    if hasattr(optimizer, "step_unless"):
+        return plan.with_result(feature, "skipped", f"boost_ext's {name} is one native call anyway")
+    if reason := reason_to_keep(optimizer):
+        return plan.with_result(feature, "skipped", reason)
+    return plan.with_result(feature, "applied", f"{name} steps as one native call, on its own state")
 
 
 def step_options(
@@ -81,6 +98,7 @@ def step_options(
     dim_reduce: DimReduceConfig | None,
     accumulation_steps: int | None,
     clip_norm: float | None,
+    fused_optimizer: bool | None = None,
 ) -> StepOptions:
     """What the optimizer brings, as ``boost_options``, with the keywords of a training cell over it."""
     brought = brought_by(optimizer)
@@ -90,6 +108,7 @@ def step_options(
         brought.dim_reduce if dim_reduce is None else dim_reduce,
         checked_clip_norm(owner, clip_norm),
         brought.adasum_devices,
+        brought.fused_optimizer if fused_optimizer is None else fused_optimizer,
     )
     if options.dim_reduce is not None and (options.accumulation_steps > 1 or isinstance(optimizer, FreezeOpt)):
         raise ValueError(f"{owner}: dim_reduce must be the only algorithm, got freezing or accumulation with it")
@@ -98,7 +117,7 @@ def step_options(
     if options.dim_reduce is not None and options.clip_norm is not None:
         raise ValueError(f"{owner}: clip_norm must be None with dim_reduce, which searches the length of its step")
     if isinstance(optimizer, Thor):
-        if options != StepOptions():
+        if replace(options, fused_optimizer=True) != StepOptions():
             raise ValueError(
                 f"{owner}: thor must be the only algorithm, got dim_reduce, accumulation, adasum or clip_norm with it"
             )

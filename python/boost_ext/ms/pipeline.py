@@ -21,13 +21,11 @@ from boost_ext.ms.dim_reduce import DimReduce
 from boost_ext.ms.grad_accumulation import GradientAccumulation
 from boost_ext.ms.grad_reducer import Agreement
 from boost_ext.ms.group_loss_scale import GroupLossScaleManager, GroupUnscaleAndCheck
-from boost_ext.ms.optim.fused import FusedOptimizer
-from boost_ext.ms.optim.lars import LARS
+from boost_ext.ms.optimizer_adoption import native_step
 from boost_ext.ms.projection import projection_matrix
 from boost_ext.ms.ranks import Ranks
 from boost_ext.ms.sparse_gradients import Values
 from boost_ext.ms.state import filled, hold_state, state
-from boost_ext.ms.weight_averaging import TrainableWeightAveraging
 
 __all__ = [
     "NOT_RUN",
@@ -111,18 +109,19 @@ class Clipped(ApplySlot):
         return self.slot(loss, ops.depend(grads, self.clip(grads)), scale, *inputs)
 
 
-def apply_optimizer(optimizer: nn.Cell, unscale: bool, clipping: Clipping | None, whole: bool) -> ApplySlot:
+def apply_optimizer(
+    optimizer: nn.Cell, unscale: bool, clipping: Clipping | None, whole: bool, fused: bool = True
+) -> ApplySlot:
     """The apply slot of an optimizer.
 
     Args:
         unscale: its gradients may hold the loss scale, and the weights must not.
         whole: the gradients reach the guard with one scale, so that it can say what clips them.
+        fused: an optimizer of ``mindspore.nn`` may step as one native call.
     """
     slot: ApplySlot
-    if isinstance(optimizer, (FusedOptimizer, LARS, TrainableWeightAveraging)):
-        slot = ApplyFused(optimizer, unscale, clipping if whole else None)
-    else:
-        slot = ApplyOptimizer(optimizer)
+    step = native_step(optimizer, fused)
+    slot = ApplyOptimizer(optimizer) if step is None else ApplyFused(step, unscale, clipping if whole else None)
     return slot if clipping is None or slot.clipping is not None else Clipped(slot, clipping)
 
 

@@ -24,6 +24,7 @@ from boost_ext.ms.freeze_optimizer import FreezeOpt
 from boost_ext.ms.grad_accumulation import GradientAccumulation
 from boost_ext.ms.grad_reducer import GradReducer
 from boost_ext.ms.observation import Observation, observation
+from boost_ext.ms.optimizer_adoption import native_step
 from boost_ext.ms.options import StepOptions, step_options, warn_of_strangers, what_trains
 from boost_ext.ms.pipeline import (
     ApplyAccumulated,
@@ -72,6 +73,9 @@ class BoostTrainOneStepCell(AlgorithmMethods, nn.TrainOneStepCell):
             other arguments bring. Default: None.
         clip_norm (float, optional): the greatest norm of all gradients together, without any loss scale: longer ones
             are shortened to it (Pascanu et al. 2013), with accumulation their mean is. Default: None, any.
+        fused_optimizer (bool, optional): whether an optimizer of ``mindspore.nn`` steps as one native call on its own
+            state: Momentum and SGD to the bit, Adam and AdamWeightDecay but for the rounding of the last bit. Default:
+            None, what AutoBoost has decided, or True.
 
     Inputs:
         - **\*inputs** (tuple[Tensor]) - the network's inputs.
@@ -101,13 +105,14 @@ class BoostTrainOneStepCell(AlgorithmMethods, nn.TrainOneStepCell):
         accumulation_steps: int | None = None,
         plan: Plan | None = None,
         clip_norm: float | None = None,
+        fused_optimizer: bool | None = None,
     ) -> None:
         name = type(self).__name__
         if isinstance(sens, bool) or not isinstance(sens, numbers.Real):
             raise TypeError(f"{name}: sens must be a number, got {type(sens).__name__}")
         if not 0 < float(sens) <= np.finfo(np.float32).max:
             raise ValueError(f"{name}: sens must be finite and > 0, got {sens}")
-        options = step_options(name, optimizer, dim_reduce, accumulation_steps, clip_norm)
+        options = step_options(name, optimizer, dim_reduce, accumulation_steps, clip_norm, fused_optimizer)
         self._assemble(network, optimizer, ScaleSense(scale_parameter(float(sens))), compile, options, plan)
 
     def _assemble(
@@ -143,6 +148,7 @@ class BoostTrainOneStepCell(AlgorithmMethods, nn.TrainOneStepCell):
         self.clipping = None if options.clip_norm is None else Clipping(options.clip_norm, optimizer)
         reducer = self._reducer()
         if options.accumulation_steps > 1:
+            whole = native_step(whole, options.fused_optimizer) or whole
             self.accumulation = GradientAccumulation(options.accumulation_steps, whole, clipping=self.clipping)
         self._compile = compile
         self._update_scale = scale.manager
@@ -166,10 +172,11 @@ class BoostTrainOneStepCell(AlgorithmMethods, nn.TrainOneStepCell):
         if options.dim_reduce is not None:
             return ApplyDimReduce(network, update, options.dim_reduce, self.ranks, compile)
         if self.accumulation is None:
-            return apply_optimizer(update, unscale and whole, self.clipping, whole)
+            return apply_optimizer(update, unscale and whole, self.clipping, whole, options.fused_optimizer)
         held = self.accumulation
         if self.freeze:
             steps = options.accumulation_steps
+            update = native_step(update, options.fused_optimizer) or update
             held = GradientAccumulation(steps, update, share=self.accumulation, clipping=self.clipping)
         return ApplyAccumulated(held, unscale and whole)
 
@@ -295,7 +302,8 @@ class BoostTrainOneStepWithLossScaleCell(BoostTrainOneStepCell):
             loss scale manager, or MindSpore's own. A Tensor of shape () or (1,) is the loss scale itself, which
             :meth:`set_sense_scale` changes. A :class:`GroupLossScaleManager` has a scale for each group of layers; the
             loss itself is not scaled then.
-        compile, dim_reduce, accumulation_steps, plan, clip_norm: as in :class:`BoostTrainOneStepCell`.
+        compile, dim_reduce, accumulation_steps, plan, clip_norm, fused_optimizer: as in
+            :class:`BoostTrainOneStepCell`.
 
     Inputs and Outputs: as in :class:`BoostTrainOneStepCell`.
 
@@ -315,6 +323,7 @@ class BoostTrainOneStepWithLossScaleCell(BoostTrainOneStepCell):
         accumulation_steps: int | None = None,
         plan: Plan | None = None,
         clip_norm: float | None = None,
+        fused_optimizer: bool | None = None,
     ) -> None:
         name = type(self).__name__
         scale = scale_sense_of(name, scale_sense, network)
@@ -323,7 +332,7 @@ class BoostTrainOneStepWithLossScaleCell(BoostTrainOneStepCell):
                 f"{name}: optimizer.loss_scale must be 1, got {optimizer.loss_scale}; the cell unscales the gradients, "
                 "and the optimizer would do it again"
             )
-        options = step_options(name, optimizer, dim_reduce, accumulation_steps, clip_norm)
+        options = step_options(name, optimizer, dim_reduce, accumulation_steps, clip_norm, fused_optimizer)
         self._assemble(network, optimizer, scale, compile, options, plan, unscale=True)
         self.loss_scaling_manager = scale.manager
 

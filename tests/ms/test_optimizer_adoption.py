@@ -1,0 +1,141 @@
+"""Optimizers of mindspore.nn that step natively on their own Parameters, beside themselves."""
+
+import mindspore as ms
+import numpy as np
+import pytest
+from mindspore import Tensor, nn
+from tests.ms.networks import Mlp, classes, layers, mlp_batch
+
+from boost_ext import amp, boost
+from boost_ext.ms.optimizer_adoption import native_step, reason_to_keep
+
+RATES = np.linspace(0.1, 0.02, 8).astype(np.float32).tolist()
+
+
+def groups(net: nn.Cell) -> list[dict]:
+    """Two weight decays and two learning rates."""
+    weights = net.trainable_params()
+    return [
+        {"params": [w for w in weights if w.ndim > 1], "weight_decay": 0.01},
+        {"params": [w for w in weights if w.ndim < 2], "lr": 0.02},
+        {"order_params": weights},
+    ]
+
+
+OPTIMIZERS = {
+    "momentum": lambda net, **kwargs: nn.Momentum(net.trainable_params(), 0.1, 0.9, 0.01, **kwargs),
+    "momentum-groups": lambda net, **kwargs: nn.Momentum(groups(net), RATES, 0.9, **kwargs),
+    "sgd": lambda net, **kwargs: nn.SGD(net.trainable_params(), RATES, weight_decay=0.01, **kwargs),
+    "adam": lambda net, **kwargs: nn.Adam(groups(net), RATES, **kwargs),
+    "adam-nesterov": lambda net, **kwargs: nn.Adam(net.trainable_params(), 0.01, use_nesterov=True, **kwargs),
+    "adam_weight_decay": lambda net: nn.AdamWeightDecay(groups(net), RATES, weight_decay=0.1),
+}
+TO_THE_BIT = ("momentum", "momentum-groups", "sgd")
+
+
+def train(optimizer, fused: bool, steps: int = 6, **kwargs) -> tuple[nn.Cell, nn.Optimizer]:
+    net = Mlp()
+    made = optimizer(net)
+    cell = boost.BoostTrainOneStepCell(classes(net), made, fused_optimizer=fused, **kwargs)
+    for i in range(steps):
+        cell(*mlp_batch(i, 8))
+    return cell, made
+
+
+def same(ours: nn.Cell, theirs: nn.Cell, exact: bool) -> None:
+    found = {p.name: p.asnumpy() for p in ours.get_parameters()}
+    for p in theirs.get_parameters():
+        if exact or p.dtype == ms.int32:
+            np.testing.assert_array_equal(found[p.name], p.asnumpy(), err_msg=p.name)
+        else:
+            np.testing.assert_allclose(found[p.name], p.asnumpy(), rtol=1e-4, atol=1e-6, err_msg=p.name)
+    assert set(found) == {p.name for p in theirs.get_parameters()}
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_trains_as_the_optimizer_itself(mode: int, name: str) -> None:
+    fused, ours = train(OPTIMIZERS[name], True)
+    plain, theirs = train(OPTIMIZERS[name], False)
+    same(ours, theirs, name in TO_THE_BIT)
+    assert [p.name for p in fused.get_parameters()] == [p.name for p in plain.get_parameters()]
+    assert int(ours.global_step.asnumpy()[0]) == 6
+
+
+def test_what_is_loaded_counts(mode: int) -> None:
+    """The state is the optimizer's own: a checkpoint between two steps reaches the native step."""
+    fused, ours = train(OPTIMIZERS["momentum"], True)
+    plain, theirs = train(OPTIMIZERS["momentum"], False)
+    for cell, optimizer in ((fused, ours), (plain, theirs)):
+        for state in optimizer.moments:
+            state.set_data(Tensor(np.full(state.shape, 0.5, np.float32)))
+        cell(*mlp_batch(9, 8))
+    # MindSpore's own state in a branch is not compared: this is the value that the equation gives.
+    assert not any((state.asnumpy() == 0.5).any() for state in ours.moments)
+    assert all(0.3 < state.asnumpy().mean() < 0.6 for state in ours.moments)
+
+
+@pytest.mark.parametrize("name", ["momentum", "adam"])
+def test_overflow_changes_nothing(mode: int, name: str) -> None:
+    net = Mlp()
+    optimizer = OPTIMIZERS[name](net)
+    cell = boost.BoostTrainOneStepWithLossScaleCell(classes(net), optimizer, Tensor([1024.0], ms.float32))
+    images, labels = mlp_batch(0, 8)
+    cell(images, labels)
+    before = {p.name: p.asnumpy().copy() for p in optimizer.get_parameters()}
+    _, overflow, _ = cell(images * float("inf"), labels)
+    assert overflow.asnumpy()
+    for p in optimizer.get_parameters():
+        np.testing.assert_array_equal(p.asnumpy(), before[p.name], err_msg=p.name)
+
+
+@pytest.mark.parametrize("name", ["momentum", "adam"])
+def test_freezing_and_accumulation(mode: int, name: str) -> None:
+    def frozen(net: nn.Cell) -> nn.Cell:
+        return boost.FreezeOpt(OPTIMIZERS[name](net), layers(net), (0, 1, 2, 1))
+
+    cells = [train(frozen, fused)[0] for fused in (True, False)]
+    same(cells[0], cells[1], name in TO_THE_BIT)
+    cells = [train(OPTIMIZERS[name], fused, accumulation_steps=2)[0] for fused in (True, False)]
+    same(cells[0], cells[1], name in TO_THE_BIT)
+
+
+class Mine(nn.Momentum):
+    """Somebody's own optimizer: its construct may do anything."""
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "reason"),
+    [
+        (lambda net: Mine(net.trainable_params(), 0.1, 0.9), "Mine has no native step"),
+        (lambda net: nn.Rprop(net.trainable_params()), "Rprop has no native step"),
+        (lambda net: nn.Momentum(net.trainable_params(), 0.1, 0.9, use_nesterov=True), "use_nesterov"),
+        (lambda net: nn.SGD(net.trainable_params(), 0.1, momentum=0.9), "momentum, whose first step"),
+        (lambda net: nn.Adam(net.trainable_params(), use_amsgrad=True), "use_amsgrad"),
+        (lambda net: nn.Momentum(net.to_float(ms.float16).trainable_params(), 0.1, 0.9), "not float32"),
+    ],
+)
+def test_what_keeps_its_own_step(optimizer, reason: str) -> None:
+    net = Mlp()
+    if reason == "not float32":
+        for p in net.trainable_params():
+            p.set_dtype(ms.float16)
+    made = optimizer(net)
+    assert reason in reason_to_keep(made)
+    assert native_step(made) is None
+
+
+def test_the_plan_says_who_steps() -> None:
+    def plan(optimizer, **common):
+        net = Mlp()
+        config = {"common": common}
+        cell = amp.build_train_network(
+            net, optimizer(net), nn.SoftmaxCrossEntropyWithLogits(sparse=True), boost_config_dict=config
+        )
+        return cell.plan["fused_optimizer"]
+
+    applied = plan(OPTIMIZERS["momentum"])
+    assert (applied.status, applied.reason) == ("applied", "Momentum steps as one native call, on its own state")
+    off = plan(OPTIMIZERS["momentum"], fused_optimizer=False)
+    assert (off.status, off.reason) == ("skipped", "fused_optimizer is False")
+    kept = plan(lambda net: nn.Rprop(net.trainable_params()))
+    assert (kept.status, kept.reason) == ("skipped", "Rprop has no native step")
