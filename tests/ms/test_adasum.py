@@ -9,13 +9,13 @@ import mindspore as ms
 import numpy as np
 import pytest
 from mindspore import Parameter, ParameterTuple, Tensor, nn
-from networks import Mlp, classes, mlp_batch
 
 import oracle
 from boost_ext import adasum_simulate, optim
 from boost_ext.boost import AdaSum, AutoBoost, BoostTrainOneStepCell
 from boost_ext.ms import adasum, adasum_step, native
 from boost_ext.ms.options import StepOptions
+from networks import Mlp, classes, mlp_batch
 
 DTYPES = (ms.float32, ms.float16, ms.bfloat16)
 
