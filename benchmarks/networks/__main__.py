@@ -16,6 +16,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from boost_ext.files import save_figure, write_text
+
 from ..record import Watch, machine, update_section
 
 MODES = {"graph": "GRAPH_MODE", "pynative": "PYNATIVE_MODE"}
@@ -131,7 +133,7 @@ def plot(path: Path, result: dict[str, Any], names: list[str]) -> None:
         axes.axvline(1, color="black", linewidth=0.8)
         axes.grid(axis="x", linewidth=0.3)
     right.legend(fontsize=8)
-    figure.savefig(path, dpi=130)
+    save_figure(path, figure, dpi=130)
 
 
 def main() -> None:
@@ -187,9 +189,9 @@ def main() -> None:
                     runs[names[i]] = ask(request)
             progress.advance(task)
             result["others"] = round(watch.others(), 3)
-            (options.out / "networks.json").write_text(json.dumps(result, indent=1))
+            write_text(options.out / "networks.json", json.dumps(result, indent=1))
     lines = list(markdown(result, names))
-    (options.out / "networks.md").write_text("\n".join(lines) + "\n")
+    write_text(options.out / "networks.md", "\n".join(lines) + "\n")
     plot(options.out / "networks.png", result, names)
     if options.page:
         update_section(options.page, "networks", lines)
