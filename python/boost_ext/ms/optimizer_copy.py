@@ -213,7 +213,7 @@ def restrict(
     gone -= {id(item) for value in narrowed.values() for item in _parameters_in(value)}
     gone |= {id(p) for p in own} - {id(p) for p in kept}
 
-    copy = twin(optimizer, cls or type(optimizer))
+    copy: Optimizer = twin(optimizer, cls or type(optimizer))
     for name in [name for name, p in copy._params.items() if id(p) in gone]:
         del copy._params[name]
     names = {p.name for p in own} - {p.name for p in kept}

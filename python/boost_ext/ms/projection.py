@@ -19,7 +19,7 @@ from boost_ext.files import write_text
 from boost_ext.ms.checkpoint import read_checkpoint
 from boost_ext.ms.dim_reduce_ranks import rows_of
 from boost_ext.ms.ranks import ALONE, Ranks, exchange
-from boost_ext.pca_save import storage_dtype
+from boost_ext.pca_format import storage_dtype
 from boost_ext.projection_codes import QuantizedMatrix, quantize_projection
 
 __all__ = ["built_by_rank_0", "projection_matrix"]
