@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import sys
 import time
 from pathlib import Path
@@ -56,16 +57,19 @@ def main() -> None:
     if fault == "resume":
         assert [steps_of(r) for r in range(2)] == [[FAULT, FAULT + 1], [FAULT - 1, FAULT]], "rank 0 is one file ahead"
         meet()
-        (saved / f".rank{rank}-9.killed").mkdir()
+        left = saved / f".boost_ext.{socket.gethostname()}.killed{rank}.part"
+        left.mkdir()
+        (left / "lock").touch()
         assert load_rank_state(cell, saved) == cell.steps_made == FAULT
         assert steps_of(rank) == [FAULT - 1, FAULT][1 - rank :]
-        assert not list(saved.glob(f".rank{rank}*"))
         whole = new()
         for _ in range(STEPS):
             step(whole)
         while cell.steps_made < STEPS:
             step(cell)
             save_rank_state(cell, saved)
+        meet()
+        assert not list(saved.glob(".*")), "the next save removes what a killed rank left"
         for name, value in whole.state_dict().items():
             np.testing.assert_array_equal(cell.state_dict()[name].asnumpy(), value.asnumpy(), err_msg=name)
         print("resumed to the same bits", flush=True)

@@ -61,3 +61,24 @@ def test_mindspore_reads_a_state_and_one_of_an_earlier_version_is_refused(tmp_pa
     with pytest.raises(ValueError, match=r"must end in .* loads a file of an earlier version, unchecked"):
         load_training_state(cell, tmp_path / "old.ckpt")
     cell.load_state_dict(ms.load_checkpoint(str(tmp_path / "old.ckpt")))
+
+
+def test_a_save_that_fails_half_way_leaves_the_old_file_alone(tmp_path: Path, monkeypatch) -> None:
+    cell, path = trained(), tmp_path / "state.ckpt"
+    save_training_state(cell, path)
+    old = path.read_bytes()
+
+    def stops(entries: object, name: str) -> None:
+        Path(name).with_suffix(".tmp").write_bytes(old[:100])
+        raise OSError("No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(ms, "save_checkpoint", stops)
+        with pytest.raises(OSError, match="No space left"):
+            save_training_state(cell, path)
+    assert [entry.name for entry in tmp_path.iterdir()] == ["state.ckpt"]
+    assert path.read_bytes() == old
+    step(cell)
+    save_training_state(cell, path)
+    assert path.read_bytes() != old
+    load_training_state(cell, path)
