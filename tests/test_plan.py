@@ -23,7 +23,8 @@ def make(level: str = "O0", rank_size: int = 1, **sections: Any) -> Plan:
 
 
 def on(decided: Plan) -> set[str]:
-    return {name for name in decided.features if decided.applies(name)}
+    """The algorithms that are on. How the optimizer steps is no algorithm, and on at every level."""
+    return {name for name in decided.features if decided.applies(name)} - {"fused_optimizer"}
 
 
 def manual(**switches: bool) -> dict[str, Any]:
@@ -191,13 +192,21 @@ class TestPrecedence:
         for level, mode, values in combinations:
             switches = dict(zip(FEATURES, values, strict=True))
             decided = make(level, rank_size, boost={"mode": mode, **switches}, **PCA)
-            assert set(FEATURES) | PARTS == set(decided.features)
+            assert set(FEATURES) | PARTS | {"fused_optimizer"} == set(decided.features)
+            assert decided.applies("fused_optimizer") != decided.applies("dim_reduce")
             assert all(decision.reason for decision in decided.features.values())
             if decided.applies("dim_reduce"):
                 assert on(decided) == {"dim_reduce"}
             assert not {"grad_freeze", "adasum"} <= on(decided)
             if mode == "manual":
                 assert {name for name in FEATURES if switches[name]} >= on(decided) & set(FEATURES)
+
+
+def test_fused_optimizer_has_a_key() -> None:
+    assert make("O0")["fused_optimizer"].reason == "common.fused_optimizer is True"
+    off = make("O1", common={"fused_optimizer": False})["fused_optimizer"]
+    assert (off.status, off.reason) == ("skipped", "common.fused_optimizer is False")
+    assert make("O0", boost=manual(dim_reduce=True), **PCA)["fused_optimizer"].status == "skipped"
 
 
 class TestData:
@@ -234,7 +243,7 @@ class TestData:
         lines = str(make("O1")).splitlines()
         assert lines[0] == "boost plan: level O1, mode auto"
         assert lines[1].split() == ["less_bn", "applied", "level", "O1", "has", "it"]
-        assert len(lines) == 1 + len(FEATURES) + 2
+        assert len(lines) == 1 + len(FEATURES) + len({"fn_head", "grad_centralization", "fused_optimizer"})
 
     def test_rich(self) -> None:
         console = Console(file=io.StringIO(), width=200)

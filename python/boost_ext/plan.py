@@ -158,10 +158,15 @@ def plan(level: str, config: BoostConfig, *, rank_size: int = 1) -> Plan:
         decisions[name] = decision
         if name == "less_bn":
             decisions.update(_parts(level, decision, config))
-    fused = config.common.fused_optimizer
-    status: Status = "applied" if fused else "skipped"
-    decisions["fused_optimizer"] = Decision(status, f"common.fused_optimizer is {fused}")
+    decisions["fused_optimizer"] = _fused_optimizer(config, decisions["dim_reduce"].status == "applied")
     return Plan(level, config.boost.mode, types.MappingProxyType(decisions))
+
+
+def _fused_optimizer(config: BoostConfig, dim_reduce: bool) -> Decision:
+    fused = config.common.fused_optimizer
+    if fused and dim_reduce:
+        return Decision("skipped", "dim_reduce is on, which moves the weights")
+    return Decision("applied" if fused else "skipped", f"common.fused_optimizer is {fused}")
 
 
 def adasum_obstacle(rank_size: int, device_number: int) -> tuple[Status, str] | None:

@@ -224,12 +224,13 @@ def require_no_groups(owner: str, network: nn.Cell) -> None:
         )
 
 
-def refused_rows(owner: str, slot: ApplySlot, guard: nn.Cell, ranks: int, freeze: bool) -> str | None:
-    """How the message begins with which RowTensors are refused, or None: they are taken.
+def refused_rows(
+    owner: str, slot: ApplySlot, optimizer: nn.Cell, guard: nn.Cell, ranks: int, freeze: bool
+) -> str | None:
+    """How the message begins with which RowTensors are refused, or None: they are taken. `optimizer` is the user's.
 
     Only an optimizer knows what to do with rows that come in parts: neither norms nor sums are those of the parts.
     """
-    optimizer = getattr(slot, "optimizer", None)
     if slot.clipping is not None or isinstance(slot, Clipped):
         what = "with clip_norm"
     elif isinstance(slot, ApplyAccumulated):

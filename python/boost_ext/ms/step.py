@@ -157,7 +157,7 @@ class BoostTrainOneStepCell(AlgorithmMethods, nn.TrainOneStepCell):
             slot = self._apply_slot(network, update, options, compile != "off", unscale, groups is None)
             divide = unscale and not slot.unscales
             guard = Guard(unscale, divide, slot.clipping) if groups is None else GroupGuard(groups, update.parameters)
-            refusal = refused_rows(type(self).__name__, slot, guard, self.ranks.size, self.freeze)
+            refusal = refused_rows(type(self).__name__, slot, update, guard, self.ranks.size, self.freeze)
             source = Gradients(network, update.parameters, reducer, compile != "off", refusal)
             self._slots.append((source, guard, slot, update.parameters))
         # What only graphs around this cell write, where Python calls nothing.
