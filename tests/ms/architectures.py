@@ -203,6 +203,14 @@ class AddingUNet(UNet):
         return a + b
 
 
+class ReshapingUNet(AddingUNet):
+    """Only the pool tells that the branch goes down and up."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.up = ShufflingDecoder(8, 4)
+
+
 class DenseBlock(nn.Cell):
     """DenseNet: all maps so far, side by side."""
 
@@ -229,7 +237,17 @@ class Inception(nn.Cell):
 
 KEPT = [
     *(FeaturePyramid, PooledPyramid, LinkNet, ResizingLinkNet, ShufflingLinkNet, WideAndDeep, WideByTable, Pyramids),
-    *(HighResolution, AutoEncoder, AutoEncoderByProduct, AutoEncoderByAbs, UNet, AddingUNet, DenseBlock, Inception),
+    *(
+        HighResolution,
+        AutoEncoder,
+        AutoEncoderByProduct,
+        AutoEncoderByAbs,
+        UNet,
+        AddingUNet,
+        ReshapingUNet,
+        DenseBlock,
+        Inception,
+    ),
 ]
 
 
@@ -351,6 +369,31 @@ class SqueezeAndExciteIdentity(SqueezeAndExcite):
         super().__init__(8)
 
 
+class LinearBlock(Bottleneck):
+    """Of a network for tables."""
+
+    def __init__(self) -> None:
+        super().__init__(4)
+        self.a, self.b, self.c = (nn.SequentialCell(nn.Linear(i, 8), nn.BatchNorm1d(8), nn.ReLU()) for i in (4, 8, 8))
+        self.shortcut = nn.SequentialCell(nn.Linear(4, 8))
+
+
+class Standardized(nn.Conv2d):
+    """A convolution with a construct of its own."""
+
+    def construct(self, x):
+        weight = self.weight - self.weight.mean((1, 2, 3), True)
+        return ops.conv2d(x, weight, stride=self.stride)
+
+
+class StandardizedShortcut(Bottleneck):
+    def make_shortcut(self, inputs: int, stride: int, outputs: int) -> nn.Cell:
+        return nn.SequentialCell(Standardized(4, outputs, 1), nn.BatchNorm2d(outputs))
+
+    def construct(self, x):
+        return ops.relu(self.branch(x) + self.shortcut(x))
+
+
 class Difference(Bottleneck):
     def construct(self, x):
         return x - self.branch(x)
@@ -390,7 +433,15 @@ class DifferenceInPlace(Bottleneck):
 
 BLOCKS = [
     *(Bottleneck, Wider, Strided, PooledShortcut, OnlyPooledShortcut, PaddedShortcut, SqueezeAndExcite),
-    *(SqueezeAndExciteIdentity, Difference, OtherDifference, DifferenceByName, DifferenceByMint),
+    *(
+        SqueezeAndExciteIdentity,
+        LinearBlock,
+        StandardizedShortcut,
+        Difference,
+        OtherDifference,
+        DifferenceByName,
+        DifferenceByMint,
+    ),
     *(DifferenceByPrimitive, DifferenceByMethod, DifferenceInPlace),
 ]
 """Of each the norms of ``a`` and ``b`` are inner ones."""

@@ -36,6 +36,7 @@ def test_only_what_lies_in_a_block(network: type[nn.Cell], expected: list[str]) 
         ("WideAndDeep", "a branch beside a projection does not end in a batch norm"),
         ("WideByTable", "a branch beside a projection does not end in a batch norm"),
         ("Pyramids", "its shortcut is a layer that changes neither channels nor stride"),
+        ("ReshapingUNet", "a branch has a stride, and what it is added to has none"),
         ("AddingUNet", "a branch makes the feature map larger (Conv2dTranspose)"),
     ],
 )
