@@ -1,5 +1,6 @@
 #include "doors/packed_step.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "doors/packed_reader.h"
@@ -112,10 +113,10 @@ void packed_step(const Views& arrays) {
   std::vector<Views> state;
   for (std::int64_t k = 0; k < head.states; ++k) state.push_back(in.list("state", n));
   const std::vector<Views> scales = scales_of(in, state);
-  std::vector<float*> first;
+  Views first;
   for (std::int64_t i = 0; has_first && i < n; ++i) {
-    first.push_back(in.data<float>("first", DType::f32, 1));
-    settings.first.push_back(*first.back() != 0);
+    first.push_back(in.take("first", DType::f32, -1));
+    settings.first.push_back(first.back().size > 0 && *static_cast<const float*>(first.back().data) != 0);
   }
   Views indices;  // of all tensors; a scalar for those that come whole
   bool some_rows = false;
@@ -132,7 +133,9 @@ void packed_step(const Views& arrays) {
     optimizer_step(cpu_context(), settings, weights, masters, grads, state, scales);
   else
     step_rows(settings, weights, masters, grads, state, scales, indices);
-  for (float* f : first) *f = 0;
+  for (std::size_t i = 0; i < first.size(); ++i) {
+    if (settings.first[i]) std::fill_n(static_cast<float*>(first[i].data), first[i].size, 0.0F);
+  }
   *head.step = static_cast<std::int32_t>(settings.step);
   for (std::size_t i = 0; powers[1] != nullptr && i < 2; ++i) {
     *powers[i] = static_cast<float>(std::pow(settings.hyper[i], static_cast<double>(settings.step)));

@@ -24,7 +24,7 @@ namespace boost_ext {
 //             momentum the momentum, float32, read: it takes the place of the one in hyper
 //   weights   n; masters: as many as the layout says; grads: n, of their shapes; state: k n
 //   scales    of the uint8 tensors of the states, in their order
-//   first     n of float32 (1,), written: not 0 in the first step of a tensor
+//   first     n of float32, of any size, written: not 0 in the first step of a tensor, which its first element says
 //   indices   int32, for each tensor whose gradient may hold some rows only: which ones; of shape () if it is whole
 //
 // Adafactor's state are R and C of each tensor of two axes and more and V of each other one, and if k is 1 then n first

@@ -23,17 +23,14 @@ def steps(optimizer: nn.Optimizer, params: list[Parameter], which: range) -> Non
         optimizer(gradients(step, params))
 
 
-def through_a_file(
-    source: nn.Optimizer, target: nn.Optimizer, path: Path, extra: Any = None
-) -> tuple[set[str], set[str]]:
+def through_a_file(source: nn.Optimizer, target: nn.Optimizer, path: Path) -> tuple[set[str], set[str]]:
     """Names that the target did not find, and names that it had no use for."""
     ms.save_checkpoint(source, str(path))
-    loaded = ms.load_checkpoint(str(path)) | (extra or {})
-    missing, unused = ms.load_param_into_net(target, loaded)
+    missing, unused = ms.load_param_into_net(target, ms.load_checkpoint(str(path)))
     return {n.split(".")[0] for n in missing}, {n.split(".")[0] for n in unused}
 
 
-EXCHANGED = [name for name, case in CASES.items() if case.theirs is not None and name != "SGD-dampening"]
+EXCHANGED = [name for name, case in CASES.items() if case.theirs is not None]
 MODES = [pytest.param(ms.PYNATIVE_MODE, name, id=f"pynative-{name}") for name in EXCHANGED]
 MODES += [pytest.param(ms.GRAPH_MODE, name, id=f"graph-{name}") for name in ("Adam", "RMSProp")]
 
@@ -48,8 +45,7 @@ def test_from_mindspore(mode: int, name: str, tmp_path: Path) -> None:
     steps(first, theirs, range(5))
     missing, unused = through_a_file(first, second, tmp_path / "theirs.ckpt")
     assert not missing
-    # SGD without dampening keeps no flag for the first step, and without momentum no accumulator.
-    assert unused == {"SGD": {"accum", "stat"}, "SGD-momentum": {"stat"}, "SGD-nesterov": {"stat"}}.get(name, set())
+    assert unused == ({"accum", "stat"} if name == "SGD" else set())  # without momentum it needs neither
     steps(first, theirs, range(5, 10))
     steps(second, ours, range(5, 10))
     close(name, ours, theirs)
@@ -63,11 +59,8 @@ def test_to_mindspore(mode: int, name: str, tmp_path: Path) -> None:
     theirs, ours = parameters(FLAT), parameters(FLAT)
     first, second = case.make(ours), case.make_theirs(theirs)
     steps(first, ours, range(5))
-    flags = {}
-    if name.startswith("SGD"):  # mindspore.nn's would take its next step for the first one: v = g
-        flags = {f"stat.{p.name}": Parameter(Tensor(np.zeros(p.shape, np.float32))) for p in ours}
-    missing, unused = through_a_file(first, second, tmp_path / "ours.ckpt", flags)
-    assert missing == ({"accum"} if name == "SGD" else set())
+    missing, unused = through_a_file(first, second, tmp_path / "ours.ckpt")
+    assert missing == ({"accum", "stat"} if name == "SGD" else set())
     assert not unused
     steps(first, ours, range(5, 10))
     steps(second, theirs, range(5, 10))
@@ -90,19 +83,9 @@ def test_names_shapes_and_dtypes_are_mindspores(name: str) -> None:
     expected = {p.name: (tuple(p.shape), p.dtype) for p in theirs.get_parameters()}
     # Without a first moment mindspore.nn.AdaFactor has one without a name.
     expected = {n: of for n, of in expected.items() if not n.startswith("Parameter")}
-    if name.startswith("SGD"):
-        ours = {n: of for n, of in ours.items() if "stat." not in n}
+    if name == "SGD":
         expected = {n: of for n, of in expected.items() if n in ours}
     assert ours == expected
-
-
-def test_sgd_with_dampening_keeps_one_flag_a_parameter(tmp_path: Path) -> None:
-    """mindspore.nn.SGD keeps one for each element, so that its file does not load."""
-    case, params = CASES["SGD-dampening"], parameters(FLAT)
-    optimizer = case.make(params)
-    assert {tuple(p.shape) for p in optimizer.first} == {(1,)}
-    with pytest.raises(RuntimeError, match=r"should have the same shape as stat\."):
-        through_a_file(case.make_theirs(parameters(FLAT)), optimizer, tmp_path / "theirs.ckpt")
 
 
 class Mixed(nn.Cell):

@@ -63,6 +63,8 @@ class SGD(FusedOptimizer):
         if momentum > 0:
             self.accum = state_like(self.parameters, "accum")
             states = [self.accum]
-            if dampening > 0:  # without it the first step needs no rule of its own: v starts at 0
-                first = [Parameter(Tensor([1.0], ms.float32), name=f"stat.{p.name}") for p in self.parameters]
+            # mindspore.nn.SGD asks each element whether its first step is still to come. Without dampening that needs
+            # no rule of its own, since v starts at 0; then it stays 0, for checkpoints that mindspore.nn.SGD reads.
+            self.stat = state_like(self.parameters, "stat", float(dampening > 0))
+            first = list(self.stat) if dampening > 0 else []
         self._fuse((momentum, dampening, nesterov), states, powers=(self.momentum,), first=first)
