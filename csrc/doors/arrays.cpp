@@ -292,20 +292,94 @@ std::vector<Views> Arrays::lists(const char* arg, py::handle object) {
   return result;
 }
 
-FixedArrays::FixedArrays(const char* op, const char* arg, py::handle objects) {
-  Arrays arrays(op);
-  views_ = arrays.list(arg, objects);
-  for (py::handle object : objects) objects_.push_back(py::reinterpret_borrow<py::object>(object));
+namespace {
+
+// What MindSpore's properties read. They are asked of each Parameter in each step, and the properties take twice the
+// time.
+struct TensorNames {
+  py::str dtype, shape;
+  explicit TensorNames(py::handle tensor)
+      : dtype(py::hasattr(tensor, "_dtype") ? "_dtype" : "dtype"),
+        shape(py::hasattr(tensor, "_shape") ? "_shape" : "shape") {}
+};
+
+const TensorNames& tensor_names(py::handle tensor) {
+  static const auto& names = *new TensorNames(tensor);
+  return names;
+}
+
+py::object attribute(py::handle object, const py::str& name) {
+  PyObject* value = PyObject_GetAttr(object.ptr(), name.ptr());
+  if (value == nullptr) throw py::error_already_set();
+  return py::reinterpret_steal<py::object>(value);
+}
+
+bool same(const py::object& a, const py::object& b) {
+  const int equal = a.ptr() == b.ptr() ? 1 : PyObject_RichCompareBool(a.ptr(), b.ptr(), Py_EQ);
+  if (equal < 0) throw py::error_already_set();
+  return equal == 1;
+}
+
+std::string named(const py::object& tensor) {
+  return py::str(py::getattr(tensor, "name", py::str("a Tensor"))).cast<std::string>();
+}
+
+}  // namespace
+
+FixedArrays::FixedArrays(std::string owner, py::handle objects) : owner_(std::move(owner)) {
+  const bool several = PyList_Check(objects.ptr()) || PyTuple_Check(objects.ptr());
+  const py::object all = several ? py::reinterpret_borrow<py::object>(objects) : py::make_tuple(objects);
+  for (py::handle object : all) {
+    if (array_type_of(object).kind != ArrayType::mindspore) {
+      throw TypeError(text(owner_, ": tensors[", items_.size(), "] must be a Tensor of MindSpore, got ",
+                           Py_TYPE(object.ptr())->tp_name));
+    }
+    Item item;
+    item.object = py::reinterpret_borrow<py::object>(object);
+    item.dtype = attribute(object, tensor_names(object).dtype);
+    item.shape = attribute(object, tensor_names(object).shape);
+    set_dtype(item.view, item.dtype);
+    const auto shape = item.shape.cast<std::vector<std::int64_t>>();
+    item.view.set_shape(static_cast<int>(shape.size()), [&](int d) { return shape[static_cast<std::size_t>(d)]; });
+    const auto device = py::str(object.attr("device")).cast<std::string>();
+    item.view.device = device.compare(0, 6, "Ascend") == 0 ? Device::ascend : Device::cpu;
+    items_.push_back(std::move(item));
+  }
+}
+
+void FixedArrays::require_same(const Item& item) const {
+  const py::object dtype = attribute(item.object, tensor_names(item.object).dtype);
+  const py::object shape = attribute(item.object, tensor_names(item.object).shape);
+  if (same(dtype, item.dtype) && same(shape, item.shape)) return;
+  const auto described = [](const py::object& d, const py::object& s) {
+    return py::str(d).cast<std::string>() + " " + py::str(s).cast<std::string>();
+  };
+  throw std::invalid_argument(text(owner_, ": ", named(item.object), " must keep its dtype and shape, ",
+                                   described(item.dtype, item.shape), ", got ", described(dtype, shape),
+                                   " (change it before the optimizer and the training cell are made)"));
+}
+
+void FixedArrays::require_same() const {
+  for (const Item& item : items_) require_same(item);
 }
 
 void FixedArrays::append_to(Views& views) const {
   static const auto& data_ptr = *new py::str("data_ptr");
-  for (std::size_t i = 0; i < objects_.size(); ++i) {
-    PyObject* address = PyObject_CallMethodNoArgs(objects_[i].ptr(), data_ptr.ptr());
+  static const auto& is_contiguous = *new py::str("is_contiguous");
+  for (const Item& item : items_) {
+    require_same(item);
+    PyObject* contiguous = PyObject_CallMethodNoArgs(item.object.ptr(), is_contiguous.ptr());
+    if (contiguous == nullptr) throw py::error_already_set();
+    Py_DECREF(contiguous);  // True and False live for ever
+    require(contiguous == Py_True || item.view.size == 0, owner_, ": ", named(item.object),
+            " must be C-contiguous, got a strided Tensor");
+    PyObject* address = PyObject_CallMethodNoArgs(item.object.ptr(), data_ptr.ptr());
     if (address == nullptr) throw py::error_already_set();
-    views.push_back(views_[i]);
+    views.push_back(item.view);
     views.back().data = reinterpret_cast<void*>(PyLong_AsSize_t(address));
     Py_DECREF(address);
+    require(item.view.size == 0 || views.back().data != nullptr, owner_, ": ", named(item.object),
+            " must have its memory allocated, got a Tensor without");
   }
 }
 

@@ -82,16 +82,22 @@ class Arrays {
   std::vector<LentTensor> lent_;
 };
 
-// MindSpore tensors that keep dtype and shape, as parameters do, for calls that are made again and again: only where
-// they lie is asked anew each time.
+// MindSpore Parameters and Tensors that must keep dtype and shape, for calls that are made again and again. Each call
+// asks where they lie now, and refuses by name what has changed since.
 class FixedArrays {
  public:
-  FixedArrays(const char* op, const char* arg, pybind11::handle objects);
+  FixedArrays(std::string owner, pybind11::handle objects);  // one, or a list or tuple of them
   void append_to(Views& views) const;
+  void require_same() const;
 
  private:
-  std::vector<pybind11::object> objects_;
-  Views views_;
+  struct Item {
+    pybind11::object object, dtype, shape;
+    View view;  // without data
+  };
+  void require_same(const Item& item) const;
+  std::string owner_;
+  std::vector<Item> items_;
 };
 
 }  // namespace boost_ext

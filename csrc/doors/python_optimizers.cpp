@@ -84,10 +84,13 @@ void py_optimizer_step_rows(const Object& weights, const Object& master, const O
 
 constexpr const char* kFixedArrays = "boost_ext.FixedArrays";
 
-py::capsule py_fixed_arrays(const Object& tensors) {
+py::capsule py_fixed_arrays(const Object& tensors, const std::string& owner) {
   const auto free = [](void* arrays) { delete static_cast<FixedArrays*>(arrays); };
-  auto* arrays = new FixedArrays("optimizer_step", "tensors", tensors);
-  return py::capsule(arrays, kFixedArrays, free);
+  return py::capsule(new FixedArrays(owner, tensors), kFixedArrays, free);
+}
+
+void py_require_same(const py::capsule& fixed) {
+  static_cast<const FixedArrays*>(PyCapsule_GetPointer(fixed.ptr(), kFixedArrays))->require_same();
 }
 
 // What comes from Python and what is always the same, in the order of the native call.
@@ -171,7 +174,8 @@ void define_optimizers(py::module_& m) {
         py::arg("weights"), py::arg("master"), py::arg("indices"), py::arg("values"), py::arg("state"), py::arg("rule"),
         py::arg("hyper"), py::arg("scale"), py::arg("step"), py::arg("lr"), py::arg("weight_decay"), py::arg("ratio"),
         py::arg("centralize"), py::arg("first"), py::arg("seed"), py::arg("skip") = py::none());
-  m.def("fixed_arrays", &py_fixed_arrays, py::arg("tensors"));
+  m.def("fixed_arrays", &py_fixed_arrays, py::arg("tensors"), py::arg("owner"));
+  m.def("require_same", &py_require_same, py::arg("fixed"));
   m.def("packed_step", &py_packed_step);
   m.def("packed_lars", &py_packed_lars, py::arg("arrays"));
   m.def("lars", &py_lars, py::arg("weights"), py::arg("grads"), py::arg("ratios"), py::arg("coefficient"),

@@ -1,6 +1,7 @@
 """The training cells beside MindSpore's, in both modes."""
 
 import warnings
+from typing import Any
 
 import mindspore as ms
 import numpy as np
@@ -8,7 +9,7 @@ import pytest
 from mindspore import Model, Parameter, Tensor, nn, ops
 from tests.ms.networks import Weight
 
-from boost_ext import boost
+from boost_ext import boost, optim
 
 
 class Net(nn.Cell):
@@ -284,3 +285,29 @@ def test_an_optimizer_that_was_made_too_early_is_warned_of() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         boost.BoostTrainOneStepCell(net, nn.SGD(net.trainable_params(), 0.1))
+
+
+SOURCE = """
+class Unread(nn.Cell):
+    def __init__(self):
+        super().__init__()
+        self.dense = nn.Dense(3, 2)
+
+    def construct(self, x):
+        return self.dense(x).mean()
+"""
+
+
+@pytest.mark.parametrize("module", [None, "__main__"])
+@pytest.mark.parametrize("compile", ["step", "network", "off"])
+def test_a_network_without_source(mode: int, compile: str, module: str | None) -> None:
+    names: dict[str, Any] = {"nn": nn, "__name__": module}
+    exec(SOURCE, names)
+    net = names["Unread"]()
+    cell = boost.BoostTrainOneStepCell(net, optim.SGD(net.trainable_params(), 0.1), compile=compile).set_train()
+    x = Tensor(np.ones((2, 3), np.float32))
+    if mode == ms.PYNATIVE_MODE and compile == "off":
+        assert np.isfinite(cell(x)[0].asnumpy())
+        return
+    with pytest.raises(TypeError, match=r'source of Unread.construct must be in a file.*compile="off" trains it'):
+        cell(x)

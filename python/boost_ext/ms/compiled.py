@@ -31,10 +31,10 @@ class _Compiled(nn.Cell):
 
     def __init__(self, compile: bool) -> None:
         super().__init__(auto_prefix=False)
-        self._compile = compile
+        self.compiles = compile
 
     def __call__(self, *args: Any) -> Any:
-        if self._compile and in_pynative_mode():
+        if self.compiles and in_pynative_mode():
             return self.compile_and_run(*args)
         return super().__call__(*args)
 
@@ -78,6 +78,7 @@ class Gradients(_Compiled):
         refusal: str | None = None,
     ) -> None:
         super().__init__(compile)
+        self.__dict__["network"] = network  # not as a child, whose parameters are the training cell's
         scaled = _ScaledLoss(network)
         self.value_and_grad = ms.value_and_grad(scaled, None, ParameterTuple(weights), has_aux=True)
         self.reducer = reducer

@@ -6,6 +6,7 @@ one pipeline for each group, all on the same state.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Sequence
 from typing import Any
 
@@ -294,8 +295,13 @@ class Pipeline(nn.Cell):
             self.timestamp = native.Timestamp()
             self.slots = tuple(Tensor([i], ms.int32) for i in range(len(SLOTS) + 1))
         hold_state(self)
+        self.__dict__["_fixed"] = None
 
     def __call__(self, *inputs: Any) -> Any:
+        # A graph goes on with the memory of what has changed since it was compiled, whatever size that has now.
+        if self._fixed is None:
+            self._fix()
+        native.require_same(self._fixed)
         try:
             if self._compile and native.in_pynative_mode():
                 return self.compile_and_run(*inputs)
@@ -305,6 +311,28 @@ class Pipeline(nn.Cell):
                 # What gives up before types are known: compiled alone, the source says which gradient is refused.
                 self.source.compile(Tensor(1.0, ms.float32), *inputs)
             raise
+        except (TypeError, ValueError, OSError) as error:
+            self._require_source(error)
+            raise
+
+    def _require_source(self, error: Exception) -> None:
+        """Say what to do where the graph compiler could not read a network that exec() or a console has defined."""
+        if native.in_pynative_mode() and not (self._compile or self.source.compiles):
+            return
+        for _, cell in self.source.network.cells_and_names():
+            try:
+                inspect.getsource(type(cell).construct)
+            except (OSError, TypeError):
+                raise TypeError(
+                    f"training step: the source of {type(cell).__name__}.construct must be in a file, which the graph "
+                    'compiler reads, got none; compile="off" trains it in PYNATIVE_MODE'
+                ) from error
+
+    def _fix(self) -> None:
+        for _, cell in self.cells_and_names():
+            if isinstance(cell, FusedOptimizer):
+                cell.require_halves()
+        self.__dict__["_fixed"] = native.fixed_arrays(self.all_state, "training step")
 
     def construct(self, *inputs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         scale = ops.depend(ops.reshape(self.scale_sense * self.unit, ()), self.all_state)

@@ -89,9 +89,10 @@ __all__ = [
     "optimizer_rules",
     "packed_lars",
     "packed_step",
+    "require_same",
     "update_loss_scale",
 ]
 
 packed_lars, packed_step = _core.packed_lars, _core.packed_step
-fixed_arrays = _core.fixed_arrays
+fixed_arrays, require_same = _core.fixed_arrays, _core.require_same
 optimizer_rules = _core.optimizer_rules

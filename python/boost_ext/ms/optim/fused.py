@@ -63,7 +63,7 @@ class FusedOptimizer(CentralizingOptimizer):
     takes_rows = False  # whether a gradient may be a RowTensor
     # For boost_ext.ms.optimizer_copy: what holds one item for each parameter, in any subclass.
     per_parameter_attributes: ClassVar[tuple[str, ...]] = (
-        *("masters", "states0", "states1", "states2", "first", "scales0", "scales1"),
+        *("masters", "states0", "states1", "states2", "first", "stat", "scales0", "scales1"),
         *("moments", "linear", "accum", "moment1", "moment2", "vhat", "moments1", "moments2", "ms", "mg", "moment"),
         *("exp_avg", "exp_avg_sq", "exp_avg_sq_row", "exp_avg_sq_col"),
     )
@@ -237,17 +237,43 @@ class FusedOptimizer(CentralizingOptimizer):
             states = states + tuple(self.first)
         return states
 
+    def require_halves(self) -> None:
+        """A ValueError if a parameter has become half-precision, or is so no longer: only those that were have masters.
+
+        Asked before the first step; after it the steps ask.
+        """
+        for i, p in enumerate(self.parameters):
+            if (p.dtype in _HALVES) != (i in self.half_members):
+                raise ValueError(
+                    f"{type(self).__name__}: {p.name} must keep the dtype that it had when the optimizer was made, "
+                    f"got {p.dtype}"
+                )
+
     def _fix(self) -> None:
-        fixed = native.fixed_arrays
+        self.require_halves()
+
+        def fixed(tensors: Any) -> Any:
+            return native.fixed_arrays(tensors, type(self).__name__)
+
         head = fixed((self.hyper, self.no_skip, self.unit, self.global_step, self.unit))
         numbers = None if self._is_dynamic_lr_or_weight_decay() else fixed(self._rates() + self._decays())
         parts = (fixed((self.layout,)), head, numbers, fixed(self._weights()), fixed(self._states()), Tensor([True]))
         self.__dict__["_fixed"] = parts
 
+    def require_same(self) -> None:
+        """A ValueError if a parameter or a state has another dtype or shape than at the first step."""
+        if self._fixed is None:
+            self._fix()
+        *_, weights, states, _ = self._fixed
+        native.require_same(weights)
+        native.require_same(states)
+
     def __call__(self, gradients: Sequence[Tensor]) -> Tensor:
         try:
             return self._called(gradients)
         except (ValueError, TypeError, RuntimeError):
+            if self._fixed is not None:
+                self.require_same()
             require_gradients(type(self).__name__, gradients, self.parameters)
             raise
 
@@ -255,6 +281,7 @@ class FusedOptimizer(CentralizingOptimizer):
         by_pointer = native.calls_by_pointer(type(self).__name__)
         sparse = self.some_sparse.by_python(gradients)
         if not (sparse or by_pointer):
+            self.require_same()
             return super().__call__(gradients)
         if self._fixed is None:
             self._fix()

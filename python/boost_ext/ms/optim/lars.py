@@ -135,6 +135,7 @@ class LARS(nn.Optimizer):
 
     def __call__(self, gradients: Any) -> Any:
         try:
+            self.opt.require_same()
             return super().__call__(self.whole.by_python(gradients))
         except (ValueError, TypeError, RuntimeError):
             require_gradients("LARS", gradients, self.parameters)

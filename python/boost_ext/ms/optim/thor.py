@@ -230,6 +230,7 @@ class Thor(FusedOptimizer):
         return ops.concat(ratios + ratios)
 
     def __call__(self, gradients: Sequence[Tensor]) -> Tensor:
+        self.require_same()
         result: Tensor = nn.Cell.__call__(self, self.values_of.by_python(gradients))
         return result
 
