@@ -13,7 +13,7 @@ void packed_adafactor(Reader& in, const PackedHead& head) {
   AdaFactorSettings settings{x[0],      x[1],       x[2],       x[3], x[4], x[5] != 0, x[6] != 0,
                              x[7] != 0, head.scale, *head.step, {},   {},   {}};
   ++settings.step;
-  auto* counter = in.data<float>("powers", DType::f32, 1);
+  auto* counter = in.written<float>("powers", DType::f32);
   for (std::size_t i = 0; i < n; ++i) {
     const auto at = static_cast<std::int64_t>(i);
     if (!settings.relative_step) settings.lr.push_back(of_group(op, head.lr, head.header, at));

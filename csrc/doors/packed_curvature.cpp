@@ -15,9 +15,7 @@ class CurvatureReader : public Reader {
   using Reader::Reader;
   // At least so many elements.
   template <class T> const T* some(const char* arg, DType dtype, std::int64_t size) {
-    const View& v = take(arg, dtype, -1);
-    require(v.size >= size, op(), ": ", arg, " must have at least ", size, " elements, got ", v.size);
-    return static_cast<const T*>(v.data);
+    return static_cast<const T*>(at_least(arg, dtype, size).data);
   }
   const std::int32_t* integers(const char* arg, std::int64_t size) { return some<std::int32_t>(arg, DType::i32, size); }
   double number(const char* arg) { return *some<double>(arg, DType::f64, 1); }
@@ -52,8 +50,12 @@ void convolution(const std::int32_t* layer, double batch, const View& x, const V
                  const View& G) {
   const char* op = "covariance";
   const std::int64_t n = dout.rows, o = layer[2], c = layer[3];
-  require(n >= 1 && o >= 1 && c >= 1 && x.rows % (n * c) == 0 && x.rows > 0 && dout.size > 0, op,
-          ": x must be of as many images as dout, got ", x.rows, " rows and ", n, " images");
+  for (int i = 2; i < 15; ++i) {
+    const int least = i < 10 ? 1 : 0;
+    require(layer[i] >= least, op, ": layer[", i, "] must be >= ", least, ", got ", layer[i]);
+  }
+  require(x.size > 0 && dout.size > 0 && x.rows % (n * c) == 0, op, ": x must be of as many images as dout, got ",
+          x.rows, " rows and ", n, " images");
   Patches p{};
   p.n = n, p.c = c, p.h = x.rows / (n * c), p.w = x.size / x.rows;
   p.kh = layer[4], p.kw = layer[5], p.sh = layer[6], p.sw = layer[7], p.dh = layer[8], p.dw = layer[9];
@@ -61,8 +63,10 @@ void convolution(const std::int32_t* layer, double batch, const View& x, const V
   const Axis down(p.h, p.kh, p.sh, p.dh, same, layer[11], layer[12]);
   const Axis across(p.w, p.kw, p.sw, p.dw, same, layer[13], layer[14]);
   p.oh = down.out, p.ow = across.out, p.top = down.before, p.left = across.before;
+  // Compared before they are multiplied: a padding may be anything.
+  require(p.oh > 0 && p.ow > 0 && p.ow <= dout.size / p.oh && n * o * p.oh * p.ow == dout.size, op, ": dout must have ",
+          n, " * ", o, " * ", p.oh, " * ", p.ow, " elements, got ", dout.size);
   const std::int64_t positions = p.oh * p.ow;
-  require_size(op, "dout", dout, n * o * positions);
   Patches outputs{};
   outputs.n = n, outputs.c = o, outputs.h = outputs.oh = p.oh, outputs.w = outputs.ow = p.ow;
   outputs.kh = outputs.kw = outputs.sh = outputs.sw = outputs.dh = outputs.dw = 1;
@@ -96,6 +100,7 @@ bool packed_inverse(const Views& arrays) {
   require_cpu("damped_inverse", {&arrays});
   CurvatureReader in("damped_inverse", arrays);
   const std::int32_t step = *in.integers("step", 1);
+  require(step >= 0, "damped_inverse: step must be >= 0, got ", step);
   const bool skip = *in.some<bool>("skip", DType::b8, 1);
   const std::int32_t* layout = in.integers("layout", 2);
   const double scale = in.number("own_scale") * in.scale();

@@ -1,7 +1,7 @@
 // How a packed call is read: array by array, in the order of packed_step.h.
 #pragma once
 
-#include "ops/tensor.h"
+#include "ops/optimizer_step.h"
 
 namespace boost_ext {
 
@@ -20,10 +20,22 @@ class Reader {
     require(next_ < arrays_.size(), op_, ": ", arg, " is missing, got ", arrays_.size(), " arrays");
     return arrays_[next_++];
   }
+  const View& at_least(const char* arg, DType dtype, std::int64_t size) {
+    const View& v = take(arg, dtype, -1);
+    require(v.size >= size, op_, ": ", arg, " must have at least ", size, " elements, got ", v.size);
+    return v;
+  }
   template <class T> T* data(const char* arg, DType dtype, std::int64_t size) {
     return static_cast<T*>(take(arg, dtype, size).data);
   }
+  template <class T> T* written(const char* arg, DType dtype) {
+    const View& v = take(arg);
+    require_result(op_, arg, v, dtype);
+    return static_cast<T*>(v.data);
+  }
   Views list(const char* arg, std::int64_t count) {
+    const auto left = static_cast<std::int64_t>(arrays_.size() - next_);
+    require(count >= 0 && count <= left, op_, ": ", arg, " must be ", count, " arrays, got ", left);
     Views views;
     views.reserve(static_cast<std::size_t>(count));
     for (std::int64_t i = 0; i < count; ++i) views.push_back(take(arg));
@@ -32,8 +44,15 @@ class Reader {
   const std::int32_t* layout() {
     const View& v = take("layout", DType::i32, -1);
     const auto* header = static_cast<const std::int32_t*>(v.data);
-    require(v.size >= kHeader && v.size == kHeader + kPerTensor * header[5], op_, ": layout must fit its tensors, got ",
+    require(v.size > kHeader && v.size == kHeader + kPerTensor * header[5], op_, ": layout must fit its tensors, got ",
             v.size, " numbers");
+    const auto from_0_to = [&](int at, const char* what, std::int64_t last) {
+      require(header[at] >= 0 && header[at] <= last, op_, ": layout must hold a number of ", what, " from 0 to ", last,
+              ", got ", header[at]);
+    };
+    from_0_to(0, "rule", static_cast<std::int64_t>(rule_names().size()));  // one more than there are: adafactor
+    from_0_to(1, "groups", static_cast<std::int64_t>(arrays_.size()));
+    from_0_to(2, "states", kMaxStates);
     return header;
   }
   // `count` numbers of groups, times a factor.
@@ -59,9 +78,10 @@ class Reader {
 
 // What a number of each group is for tensor i.
 inline float of_group(const char* op, const std::vector<float>& groups, const std::int32_t* header, std::int64_t i) {
-  const auto group = static_cast<std::size_t>(header[kHeader + kPerTensor * i]);
-  require(group < groups.size(), op, ": layout must name one of ", groups.size(), " groups, got ", group);
-  return groups[group];
+  const std::int32_t group = header[kHeader + kPerTensor * i];
+  require(group >= 0 && static_cast<std::size_t>(group) < groups.size(), op, ": layout must name one of ",
+          groups.size(), " groups, got ", group);
+  return groups[static_cast<std::size_t>(group)];
 }
 
 inline std::string shape_text(const View& v) {
@@ -99,12 +119,12 @@ struct PackedHead {
         groups(header[1]),
         states(header[2]),
         n(header[5]),
-        hyper(in.take("hyper", DType::f64, -1)),
+        hyper(in.at_least("hyper", DType::f64, 1)),
         own_scale(numbers()[hyper.size - 1]),
         skip(*in.data<bool>("skip", DType::b8, 1)) {
     if (skip) return;
     scale = 1 / (static_cast<double>(*in.data<float>("scale", DType::f32, 1)) * own_scale);
-    step = in.data<std::int32_t>("step", DType::i32, 1);
+    step = in.written<std::int32_t>("step", DType::i32);
     ratio = &in.take("ratio", DType::f32, -1);
     lr = in.numbers("lr", groups, 1);
     decay = in.numbers("weight_decay", groups, 1 / own_scale);

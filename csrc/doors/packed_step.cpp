@@ -98,10 +98,13 @@ void packed_step(const Views& arrays) {
   settings.ratio.assign(ratios, ratios + (ratio.size == 1 ? 1 : n));
   float* powers[2] = {};
   const bool has_momentum = settings.rule == Rule::sgd || settings.rule == Rule::momentum;
+  require_hyper(facts(settings.rule), settings.hyper);
+  require(!has_powers || settings.hyper.size() >= 2, kOp, ": layout must have no powers for rule ",
+          facts(settings.rule).name, ", got some");
   if (has_powers && has_momentum) {
-    settings.hyper.at(0) = static_cast<double>(*in.data<float>("momentum", DType::f32, 1));
+    settings.hyper[0] = static_cast<double>(*in.data<float>("momentum", DType::f32, 1));
   } else {
-    for (int i = 0; has_powers && i < 2; ++i) powers[i] = in.data<float>("powers", DType::f32, 1);
+    for (int i = 0; has_powers && i < 2; ++i) powers[i] = in.written<float>("powers", DType::f32);
   }
 
   for (std::int64_t i = 0; i < n; ++i) {
@@ -115,7 +118,8 @@ void packed_step(const Views& arrays) {
   const std::vector<Views> scales = scales_of(in, state);
   Views first;
   for (std::int64_t i = 0; has_first && i < n; ++i) {
-    first.push_back(in.take("first", DType::f32, -1));
+    first.push_back(in.at_least("first", DType::f32, 0));
+    require_writable(kOp, {"first", i}, first.back());
     settings.first.push_back(first.back().size > 0 && *static_cast<const float*>(first.back().data) != 0);
   }
   Views indices;  // of all tensors; a scalar for those that come whole
@@ -146,7 +150,7 @@ void packed_lars(const Views& arrays) {
   Reader in(kOp, arrays);
   const std::int32_t* header = in.layout();
   const std::int64_t groups = header[1], n = header[5];
-  const View& hyper = in.take("hyper", DType::f64, -1);
+  const View& hyper = in.at_least("hyper", DType::f64, 1);
   const double own_scale = static_cast<const double*>(hyper.data)[hyper.size - 1];
   const auto* numbers_of_lars = in.data<double>("lars", DType::f64, 3);
   LarsSettings settings;

@@ -1,0 +1,135 @@
+"""The packed calls of MindSpore's cells, some of them damaged. A program: the name of a call, and how many times."""
+
+import faulthandler
+import re
+import sys
+
+import numpy as np
+
+from boost_ext import _core
+
+faulthandler.enable()
+NUMBERS = [-(2**31), -257, -4, -1, 0, 1, 2, 3, 10, 11, 12, 250, 2**16, 2**31 - 1]
+
+
+def f32(*values):
+    return np.array(values, np.float32)
+
+
+def f64(*values):
+    return np.array(values, np.float64)
+
+
+def i32(*values):
+    return np.array(values, np.int32)
+
+
+def tensors(count):
+    return [np.ones((3, 4), np.float32) for _ in range(count)]
+
+
+def step(rule, states, hyper, powers=False, first=False):
+    head = [i32(rule, 1, states, powers, first, 2, 0, *[0, 0, 0, 0] * 2), f64(*hyper, 1), np.zeros(1, bool), f32(1)]
+    numbers = [i32(1), f32(1), f32(0.1), f32(0), *([f32(0.9)] * (1 if rule < 2 else 2) if powers else [])]
+    return [*head, *numbers, *tensors(2), *tensors(2), *tensors(2 * states), *([f32(1), f32(1)] if first else [])]
+
+
+def adafactor():
+    rule = len(_core.optimizer_rules()) - 1
+    head = [i32(rule, 1, 1, 0, 0, 2, 0, *[0, 0, 0, 0] * 2), f64(1e-30, 1e-3, 1, 0.8, 0.9, 0, 0, 0, 1)]
+    numbers = [np.zeros(1, bool), f32(1), i32(1), f32(1), f32(0.1), f32(0), f32(1)]
+    return [*head, *numbers, *tensors(4), *[np.ones(n, np.float32) for n in (3, 4, 3, 4)], *tensors(2)]
+
+
+def lars():
+    head = [i32(0, 1, 1, 0, 0, 2, 0, *[0, 0, 0, 0] * 2), f64(0.9, 0, 1), f64(1e-3, 1e-5, 0)]
+    return [*head, i32(1, 1), f32(1), f32(0.1), f32(0), f32(1, 1, 1, 1), *tensors(4)]
+
+
+def covariance(kind, x, dout, A):
+    layer = i32(kind, 1, 2, 3, 3, 3, 1, 1, 1, 1, 0, 0, 0, 0, 0)
+    return [i32(0), layer, f64(4), x, np.ones(dout, np.float32), np.ones(A), np.ones((1, 2, 2))]
+
+
+def dense():
+    return covariance(0, np.ones((4, 3), np.float32), (4, 2), (1, 3, 3))
+
+
+def convolution():
+    return covariance(1, np.ones((2 * 3 * 5, 5), np.float32), (2, 2, 3, 3), (1, 27, 27))
+
+
+def embedding():
+    return covariance(2, i32(1, 0, 1, 2), (4, 2), 3)
+
+
+def inverse():
+    factors = [np.ones((1, 3, 3)), np.ones((1, 2, 2))]
+    head = [i32(0), np.zeros(1, bool), i32(1, 1), f64(1), f32(1), f32(0.1, 0.2)]
+    return [*head, *factors, *(f.astype(np.float32) for f in factors)]
+
+
+def precondition():
+    return [f32(1), np.ones((1, 4, 4), np.float32), np.ones((1, 3, 3), np.float32), i32(1, 0), *tensors(4)]
+
+
+def step_of(arrays):
+    _core.packed_step(arrays)
+
+
+CALLS = {
+    "sgd": (lambda: step(0, 1, [0.9, 0, 0], True, True), step_of),
+    "momentum": (lambda: step(1, 1, [0.9, 0], True), step_of),
+    "adam": (lambda: step(2, 2, [0.9, 0.99, 1e-8, 0], True), step_of),
+    "adagrad": (lambda: step(5, 1, [1]), step_of),
+    "adafactor": (adafactor, step_of),
+    "lars": (lars, _core.packed_lars),
+    "dense": (dense, _core.packed_covariance),
+    "convolution": (convolution, _core.packed_covariance),
+    "embedding": (embedding, _core.packed_covariance),
+    "inverse": (inverse, _core.packed_inverse),
+    "precondition": (precondition, _core.packed_precondition),
+}
+
+
+def damage(arrays, rng):
+    i = int(rng.integers(len(arrays)))
+    change = int(rng.integers(10))
+    if change == 0:
+        del arrays[i]
+    elif change == 1:
+        arrays.insert(i, arrays[int(rng.integers(len(arrays)))])
+    elif change == 2:
+        arrays[i] = arrays[i][:0]
+    elif change == 3:
+        arrays[i] = np.concatenate([arrays[i]] * 2)
+    elif change == 4:
+        arrays[i].flags.writeable = False
+    elif change == 5:
+        arrays[i] = np.empty((2**40, 0), arrays[i].dtype)
+    else:
+        whole = [k for k, a in enumerate(arrays) if a.dtype == np.int32 and a.size and a.flags.writeable]
+        if whole:
+            array = arrays[whole[int(rng.integers(len(whole)))]].reshape(-1)
+            array[int(rng.integers(array.size))] = NUMBERS[int(rng.integers(len(NUMBERS)))]
+
+
+make, call = CALLS[sys.argv[1]]
+call(make())
+rng = np.random.default_rng(0)
+refused = 0
+for number in range(int(sys.argv[2])):
+    arrays = make()
+    for _ in range(1 + number % 3):
+        if arrays:
+            damage(arrays, rng)
+    frozen = [(a, a.tobytes()) for a in arrays if not a.flags.writeable]
+    try:
+        call(arrays)
+    except (TypeError, ValueError) as refusal:
+        refused += 1
+        message = str(refusal)
+        if not re.fullmatch(r"[a-z_]+: [ -~]+, (got|but) [ -~]+", message):  # an op, and no memory
+            raise AssertionError(message) from refusal
+    assert all(a.tobytes() == was for a, was in frozen)
+print(refused)
