@@ -22,7 +22,8 @@ test-python: $(VENVS)/test/installed
 
 # The core, without MindSpore, on NumPy 2, with the kernels of devices on our emulators: what takes NumPy's arrays, and
 # all ops on CUDA arrays.
-NUMPY2 := $(addprefix tests/ops/test_,arrays.py arguments.py exchange.py overlaps.py optimizer_state.py)
+NUMPY2 := $(addprefix tests/ops/test_,arrays.py arguments.py exchange.py frameworks.py layouts.py overlaps.py shapes.py \
+  optimizer_state.py)
 test-core: $(VENVS)/core/installed
 	$(VENVS)/core/bin/python -m pytest -n 2 $(NUMPY2) tests/ascend tests/cuda tests/test_pca.py tests/test_pca_file.py \
 	  tests/test_pca_span.py -q

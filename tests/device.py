@@ -33,6 +33,10 @@ CPU, CUDA = 1, 2  # DLPack's types of devices
 OF_THE_HOST = {
     "test_arrays": "about objects that hand out arrays, which the proxy would have to know",
     "test_exchange": "the same",
+    "test_frameworks": "the same",
+    "test_shapes": "the same",
+    "test_torch": "the same",
+    "test_packed": "about calls of MindSpore's cells, which are on the host",
     "test_large": "gigabytes that are never written, of which the proxy would make copies",
 }
 ONLY: dict[str, dict[str, str]] = {

@@ -39,7 +39,11 @@ ArrayType array_type_of(py::handle object) {
   const py::handle handle = reinterpret_cast<PyObject*>(type);
   ArrayType result{type, kind_of(handle, object)};
   if (result.kind == ArrayType::dlpack) result.exchange = exchange_of(handle);
-  if (result.exchange != nullptr) result.is_torch = is_from(handle, "torch");
+  if (result.kind == ArrayType::dlpack) {
+    result.is_torch = is_from(handle, "torch");
+    result.is_distributed = result.is_torch && py::hasattr(handle, "to_local");
+    if (is_from(handle, "jax") || is_from(handle, "jaxlib")) result.immutable = "JAX";
+  }
   if (result.kind != ArrayType::unknown && result.kind != ArrayType::cuda && known->size() < 64) {
     Py_INCREF(type);
     known->push_back(result);

@@ -13,7 +13,9 @@ struct ArrayType {
   PyTypeObject* type;
   Kind kind;
   const dlpack::Exchange* exchange = nullptr;  // of a DLPack type that has it
-  bool is_torch = false;                       // of such a type
+  bool is_torch = false;
+  bool is_distributed = false;      // a tensor of PyTorch that is spread over processes
+  const char* immutable = nullptr;  // the framework, if its arrays never change
 };
 
 ArrayType array_type_of(pybind11::handle object);

@@ -10,6 +10,7 @@
 #include "doors/ascend_arrays.h"
 #include "doors/cuda_arrays.h"
 #include "doors/dtypes.h"
+#include "doors/layout.h"
 
 namespace py = pybind11;
 
@@ -18,10 +19,14 @@ namespace boost_ext {
 View Arrays::from_numpy(const Name& arg, py::array array) {
   View v;
   set_dtype(v, op_, arg, array);
-  require_contiguous(op_, arg, (array.flags() & py::array::c_style) != 0);
+  const bool row_major = (array.flags() & py::array::c_style) != 0;
+  require_contiguous(op_, arg, row_major || v.dtype != DType::other);
   require_aligned(op_, arg, (array.flags() & py::detail::npy_api::NPY_ARRAY_ALIGNED_) != 0);
   v.data = const_cast<void*>(array.data());
-  v.set_shape(static_cast<int>(array.ndim()), [&](int d) { return array.shape(d); });
+  if (row_major)
+    v.set_shape(static_cast<int>(array.ndim()), [&](int d) { return array.shape(d); });
+  else
+    set_layout(v, op_, arg, array.ndim(), array.shape(), array.strides(), array.itemsize());
   v.writable = array.writeable();
   return v;
 }
@@ -130,7 +135,7 @@ void Arrays::require_results(const char* arg) const {
 View Arrays::result(const char* arg, py::handle out, DType dtype, std::vector<std::int64_t> shape, py::object& keep) {
   if (!out.is_none()) {
     keep = py::reinterpret_borrow<py::object>(out);
-    return one(arg, out);
+    return one(arg, out, kWritten);
   }
   require_results(arg);
   if (on_device_)
@@ -146,9 +151,10 @@ std::vector<std::int64_t> Arrays::shape_of(std::size_t i, py::handle object, con
 }
 
 // The arrays of `model` are the first of the call.
-Views Arrays::results(const char* arg, py::handle out, py::handle model, const Views& like, py::object& keep) {
+Views Arrays::results(const char* arg, py::handle out, py::handle model, const Views& like, py::object& keep,
+                      unsigned use) {
   keep = py::reinterpret_borrow<py::object>(out);
-  if (!out.is_none()) return list(arg, out);
+  if (!out.is_none()) return list(arg, out, kWritten | use);
   if (!on_device_) return {};
   require_results(arg);
   const bool alone = !PyList_Check(model.ptr()) && !PyTuple_Check(model.ptr());
@@ -211,7 +217,6 @@ void Arrays::require_no_gradient(const Name& arg, py::handle object) {
 
 // As above, without a call of Python, on the stream on which its framework works.
 View Arrays::from_exchange(const Name& arg, py::handle object, const ArrayType& type) {
-  if (type.is_torch) require_no_gradient(arg, object);
   const LentTensor& lent = lent_.emplace_back(tensor_of(op_, arg, object, *type.exchange));
   const dlpack::Tensor& t = lent->tensor;
   require_reachable(op_, arg, t.device);
@@ -231,11 +236,15 @@ View Arrays::from_exchange(const Name& arg, py::handle object, const ArrayType& 
   return v;
 }
 
-View Arrays::view(const Name& arg, py::handle object) {
+View Arrays::view(const Name& arg, py::handle object, unsigned use, const char* wanted) {
   alive_.push_back(py::reinterpret_borrow<py::object>(object));  // a list may lose its items during the call
   shapes_.resize(count_ + 1);
-  const View v = convert(arg, object);
+  const ArrayType type = array_type_of(object);
+  View v = convert(arg, object, type, wanted);
   ++count_;
+  require_contiguous(op_, arg, v.layout == 0 || (use & kAnyOrder) != 0);
+  v.immutable = type.immutable;
+  if (type.is_torch && (use & kWritten) != 0) written_.push_back(py::reinterpret_borrow<py::object>(object));
   // A MindSpore tensor that only has an initializer yet, for one.
   const bool is_used = v.device != Device::ascend || ascend::build() != nullptr;
   require(v.size == 0 || v.data != nullptr || !is_used, op_, ": ", arg,
@@ -243,8 +252,12 @@ View Arrays::view(const Name& arg, py::handle object) {
   return v;
 }
 
-View Arrays::convert(const Name& arg, py::handle object) {
-  const ArrayType type = array_type_of(object);
+View Arrays::convert(const Name& arg, py::handle object, const ArrayType& type, const char* wanted) {
+  if (type.is_distributed) {
+    throw TypeError(text(op_, ": ", arg, " must be a tensor of this process alone, such as x.to_local(), got ",
+                         Py_TYPE(object.ptr())->tp_name));
+  }
+  if (type.is_torch) require_no_gradient(arg, object);
   switch (type.kind) {
     case ArrayType::numpy:
       return from_numpy(arg, py::reinterpret_borrow<py::array>(object));
@@ -266,29 +279,41 @@ View Arrays::convert(const Name& arg, py::handle object) {
     case ArrayType::unknown:
       break;
   }
-  throw TypeError(
-      text(op_, ": ", arg, " must be an array (NumPy, MindSpore or DLPack), got ", Py_TYPE(object.ptr())->tp_name));
+  const bool is_missing = object.is_none() && arg.index >= 0;
+  throw TypeError(text(op_, ": ", arg, " must be ", wanted, " (NumPy, MindSpore or DLPack), got ",
+                       is_missing ? "None (a parameter without a gradient is left out, in every list)"
+                                  : Py_TYPE(object.ptr())->tp_name));
 }
 
-Views Arrays::list(const char* arg, py::handle object) {
-  if (!PyList_Check(object.ptr()) && !PyTuple_Check(object.ptr())) return {view(Name(arg), object)};
+void Arrays::tell_written() {
+  if (written_.empty()) return;
+  py::list tensors(written_.size());
+  for (std::size_t i = 0; i < written_.size(); ++i) tensors[i] = written_[i];
+  py::module_::import("torch").attr("autograd").attr("graph").attr("increment_version")(tensors);
+}
+
+Views Arrays::list(const char* arg, py::handle object, unsigned use) {
+  if (!PyList_Check(object.ptr()) && !PyTuple_Check(object.ptr())) {
+    return {view(Name(arg), object, use, "an array or a list or tuple of arrays")};
+  }
   const auto items = py::reinterpret_borrow<py::sequence>(object);
   Views views;
   views.reserve(items.size());
   for (std::size_t i = 0; i < items.size(); ++i) {
     const py::object item = items[i];
-    views.push_back(view(Name(arg, static_cast<std::int64_t>(i)), item));
+    views.push_back(view(Name(arg, static_cast<std::int64_t>(i)), item, use));
   }
   return views;
 }
 
-std::vector<Views> Arrays::lists(const char* arg, py::handle object) {
+std::vector<Views> Arrays::lists(const char* arg, py::handle object, unsigned use) {
   if (!PyList_Check(object.ptr()) && !PyTuple_Check(object.ptr())) {
-    throw TypeError(text(op_, ": ", arg, " must be a list of lists of arrays, got ", Py_TYPE(object.ptr())->tp_name));
+    throw TypeError(
+        text(op_, ": ", arg, " must be a list or tuple of lists of arrays, got ", Py_TYPE(object.ptr())->tp_name));
   }
   std::vector<Views> result;
   std::size_t j = 0;
-  for (py::handle item : object) result.push_back(list(text(arg, "[", j++, "]").c_str(), item));
+  for (py::handle item : object) result.push_back(list(text(arg, "[", j++, "]").c_str(), item, use));
   return result;
 }
 

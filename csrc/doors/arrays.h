@@ -8,6 +8,7 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include "doors/device_array.h"
@@ -18,6 +19,14 @@ namespace boost_ext {
 
 struct ArrayType;
 
+// What an op does with an argument. Without `kAnyOrder` it takes elements in C order alone.
+enum Use : unsigned { kRead = 0, kWritten = 1, kAnyOrder = 2 };
+
+template <class Fn> auto without_gil(Fn&& fn) {
+  pybind11::gil_scoped_release release;
+  return fn();
+}
+
 // The arguments of one call of `op`. Views are good as long as this object lives.
 class Arrays {
  public:
@@ -25,15 +34,17 @@ class Arrays {
   ~Arrays();
   Arrays(const Arrays&) = delete;
   Arrays& operator=(const Arrays&) = delete;
-  View one(const char* arg, pybind11::handle object) { return view(Name(arg), object); }
-  std::optional<View> one_or_none(const char* arg, pybind11::handle object) {
-    return object.is_none() ? std::nullopt : std::optional(one(arg, object));
+  View one(const char* arg, pybind11::handle object, unsigned use = kRead) { return view(Name(arg), object, use); }
+  std::optional<View> one_or_none(const char* arg, pybind11::handle object, unsigned use = kRead) {
+    return object.is_none() ? std::nullopt : std::optional(one(arg, object, use));
   }
-  Views list(const char* arg, pybind11::handle object);  // one array, or a list or tuple of them
-  Views list_or_none(const char* arg, pybind11::handle object) {
-    return object.is_none() ? Views() : list(arg, object);
+  // One array, or a list or tuple of them.
+  Views list(const char* arg, pybind11::handle object, unsigned use = kRead);
+  Views list_or_none(const char* arg, pybind11::handle object, unsigned use = kRead) {
+    return object.is_none() ? Views() : list(arg, object, use);
   }
-  std::vector<Views> lists(const char* arg, pybind11::handle object);  // a list or tuple of such lists
+  // A list or tuple of such lists.
+  std::vector<Views> lists(const char* arg, pybind11::handle object, unsigned use = kRead);
   // A number of Python's, or an array of one float32, which is read on the CPU, and left where it is on a device.
   Number number(const char* arg, pybind11::handle object);
   // `out`, or if it is None a new array where the others are; `keep` is what Python gets of it.
@@ -42,7 +53,19 @@ class Arrays {
 
   // `out`, or if it is None and the others are on a device, new arrays like those of `model`, which are `like`, there.
   Views results(const char* arg, pybind11::handle out, pybind11::handle model, const Views& like,
-                pybind11::object& keep);
+                pybind11::object& keep, unsigned use = kRead);
+
+  // The op, without the GIL. After it PyTorch is told which of its tensors are no longer what they were.
+  template <class Fn> auto run(Fn&& fn) {
+    if constexpr (std::is_void_v<decltype(fn())>) {
+      without_gil(fn);
+      tell_written();
+    } else {
+      auto result = without_gil(fn);
+      tell_written();
+      return result;
+    }
+  }
 
   // Where the arrays are, by the first of them on a device.
   bool on_device() const { return on_device_; }
@@ -50,8 +73,8 @@ class Arrays {
   Context context() const;
 
  private:
-  View view(const Name& arg, pybind11::handle object);
-  View convert(const Name& arg, pybind11::handle object);
+  View view(const Name& arg, pybind11::handle object, unsigned use, const char* wanted = "an array");
+  View convert(const Name& arg, pybind11::handle object, const ArrayType& type, const char* wanted);
   View from_numpy(const Name& arg, pybind11::array array);
   View from_mindspore(const Name& arg, pybind11::handle object);
   View from_dlpack(const Name& arg, pybind11::handle object);
@@ -61,6 +84,7 @@ class Arrays {
   void see_device(const View& v, const std::function<void*()>& stream);
   void see_work_of(const Context& context);
   void require_no_gradient(const Name& arg, pybind11::handle object);
+  void tell_written();
   void require_results(const char* arg) const;
   std::vector<std::int64_t> shape_of(std::size_t i, pybind11::handle object, const View& v) const;
 
@@ -80,6 +104,7 @@ class Arrays {
   std::optional<bool> gradient_recorded_;  // by PyTorch, where a tensor made that a question
   std::vector<pybind11::object> alive_;    // the arrays, and DLPack capsules, whose destructor gives the tensor back
   std::vector<LentTensor> lent_;
+  std::vector<pybind11::object> written_;  // PyTorch's
 };
 
 // MindSpore Parameters and Tensors that must keep dtype and shape, for calls that are made again and again. Each call

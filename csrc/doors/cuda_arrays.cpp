@@ -7,6 +7,7 @@
 #include <string>
 
 #include "doors/dtypes.h"
+#include "doors/layout.h"
 #include "ops/device.h"
 
 namespace py = pybind11;
@@ -80,20 +81,15 @@ CudaArray from_cuda_array_interface(const char* op, const Name& arg, py::handle 
   v.data = reinterpret_cast<void*>(data.first);
   v.writable = !data.second;
   result.shape = integers("shape");
-  for (std::int64_t extent : result.shape) {
-    if (extent < 0) refuse("a negative extent");
-  }
   const std::vector<std::int64_t>& shape = result.shape;
-  v.set_shape(static_cast<int>(shape.size()), [&](int d) { return shape[static_cast<std::size_t>(d)]; });
+  std::vector<std::int64_t> strides;
   if (interface.contains("strides") && !interface["strides"].is_none()) {
-    const std::vector<std::int64_t> strides = integers("strides");
+    strides = integers("strides");
     if (strides.size() != shape.size()) refuse("strides of another length than its shape");
-    std::int64_t expected = item_size(v.dtype);
-    for (std::size_t d = shape.size(); d-- > 0 && v.size > 0 && v.dtype != DType::other;) {
-      require_contiguous(op, arg, shape[d] == 1 || strides[d] == expected);
-      expected *= shape[d];
-    }
   }
+  const bool follows = strides.empty() || v.dtype == DType::other;  // the op refuses the latter
+  set_layout(v, op, arg, static_cast<std::int64_t>(shape.size()), shape.data(), follows ? nullptr : strides.data(),
+             item_size(v.dtype));
   if (v.dtype != DType::other) {
     require_aligned(op, arg, data.first % static_cast<std::uintptr_t>(item_size(v.dtype)) == 0);
   }

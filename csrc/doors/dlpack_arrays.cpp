@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "doors/dtypes.h"
+#include "doors/layout.h"
 
 namespace py = pybind11;
 
@@ -10,16 +11,6 @@ namespace boost_ext {
 namespace {
 
 constexpr std::uint32_t kMajor = 1;  // the version whose structures we know
-
-bool contiguous(const dlpack::Tensor& t) {
-  if (t.strides == nullptr) return true;
-  std::int64_t expected = 1;
-  for (std::int32_t i = t.ndim - 1; i >= 0; --i) {
-    if (t.shape[i] != 1 && t.strides[i] != expected) return false;
-    expected *= t.shape[i];
-  }
-  return true;
-}
 
 [[noreturn]] void refuse(const char* op, const Name& arg) {
   std::string reason = "its type gives no reason";
@@ -46,9 +37,8 @@ void require_reachable(const char* op, const Name& arg, const dlpack::Device& de
 
 void set_tensor(View& v, const char* op, const Name& arg, const dlpack::Tensor& t) {
   set_dtype(v, t.dtype);
-  v.set_shape(t.ndim, [&t](int d) { return t.shape[d]; });
-  require_contiguous(op, arg, v.size == 0 || contiguous(t));
-  v.data = static_cast<char*>(t.data) + t.byte_offset;
+  set_layout(v, op, arg, t.ndim, t.shape, t.strides, 1);
+  v.data = t.data == nullptr ? nullptr : static_cast<char*>(t.data) + t.byte_offset;
   require_aligned(op, arg,
                   v.dtype == DType::other || reinterpret_cast<std::uintptr_t>(v.data) % item_size(v.dtype) == 0);
 }

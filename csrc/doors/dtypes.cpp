@@ -82,12 +82,4 @@ void set_dtype(View& v, dlpack::DataType got) {
   set_other(v, text(kind, int{got.bits}));
 }
 
-void require_contiguous(const char* op, const Name& arg, bool ok) {
-  require(ok, op, ": ", arg, " must be C-contiguous, got a strided array");
-}
-
-void require_aligned(const char* op, const Name& arg, bool ok) {
-  require(ok, op, ": ", arg, " must be aligned to its element size, got an unaligned array");
-}
-
 }  // namespace boost_ext

@@ -17,7 +17,4 @@ void set_dtype(View& v, const char* op, const Name& arg, const pybind11::array& 
 void set_dtype(View& v, pybind11::object mindspore_dtype);
 void set_dtype(View& v, dlpack::DataType got);
 
-void require_contiguous(const char* op, const Name& arg, bool ok);
-void require_aligned(const char* op, const Name& arg, bool ok);
-
 }  // namespace boost_ext

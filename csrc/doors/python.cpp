@@ -33,7 +33,7 @@ Object py_pca_project(const Object& P, const Object& grads, const Object& out, c
   Object result;
   const std::optional<View> s = a.one_or_none("scale", scale);
   const View o = a.result("out", out, DType::f32, {p.ndim == 2 ? p.rows : 1}, result);
-  without_gil([&] { pca_project(a.context(), p, g, o, s ? &*s : nullptr); });
+  a.run([&] { pca_project(a.context(), p, g, o, s ? &*s : nullptr); });
   return result;
 }
 
@@ -41,55 +41,56 @@ void py_pca_back_project(const Object& P, const Object& vectors, const Object& o
   Arrays a("pca_back_project");
   const View p = a.one("P", P);
   const Views v = a.list("vectors", vectors);
-  const std::vector<Views> o = a.lists("out", out);
+  const std::vector<Views> o = a.lists("out", out, kWritten);
   const std::optional<View> s = a.one_or_none("scale", scale);
-  without_gil([&] { pca_back_project(a.context(), p, v, o, s ? &*s : nullptr); });
+  a.run([&] { pca_back_project(a.context(), p, v, o, s ? &*s : nullptr); });
 }
 
 Object py_bfgs_update(const Object& B, const Object& s, const Object& y, double eps, const Object& out) {
   Arrays a("bfgs_update");
-  const View b = a.one("B", B), step = a.one("s", s), difference = a.one("y", y);
+  const View b = a.one("B", B, kWritten), step = a.one("s", s), difference = a.one("y", y);
   if (!a.on_device() && out.is_none()) {
-    return py::bool_(without_gil([&] { return bfgs_update(a.context(), b, step, difference, eps); }));
+    return py::bool_(a.run([&] { return bfgs_update(a.context(), b, step, difference, eps); }));
   }
   Object result;
   const View o = a.result("out", out, DType::f32, {1}, result);
-  without_gil([&] { bfgs_update(a.context(), b, step, difference, eps, o); });
+  a.run([&] { bfgs_update(a.context(), b, step, difference, eps, o); });
   return result;
 }
 
 Object py_adasum_dots(const Object& x, const Object& y, const Object& out) {
   Arrays args("adasum_dots");
-  const Views a = args.list("a", x), b = args.list("b", y);
+  const Views a = args.list("a", x, kAnyOrder), b = args.list("b", y, kAnyOrder);
   Object result;
   const View d = args.result("out", out, DType::f64, {static_cast<std::int64_t>(a.size()), 3}, result);
-  without_gil([&] { adasum_dots(args.context(), a, b, d); });
+  args.run([&] { adasum_dots(args.context(), a, b, d); });
   return result;
 }
 
 Object py_adasum_combine(const Object& x, const Object& y, const Object& dots, const Object& out) {
   Arrays args("adasum_combine");
-  const Views a = args.list("a", x), b = args.list("b", y);
+  const Views a = args.list("a", x, kAnyOrder), b = args.list("b", y, kAnyOrder);
   Object result;
-  const Views o = args.results("out", out, x, a, result);
+  const Views o = args.results("out", out, x, a, result, kAnyOrder);
   const View d = args.one("dots", dots);
-  without_gil([&] { adasum_combine(args.context(), a, b, d, o); });
+  args.run([&] { adasum_combine(args.context(), a, b, d, o); });
   return result;
 }
 
 Object py_adasum_pair(const Object& x, const Object& y, const Object& out) {
   Arrays args("adasum_pair");
-  const Views a = args.list("a", x), b = args.list("b", y);
+  const Views a = args.list("a", x, kAnyOrder), b = args.list("b", y, kAnyOrder);
   Object result;
-  const Views o = args.results("out", out, x, a, result);
-  without_gil([&] { adasum_pair(args.context(), a, b, o); });
+  const Views o = args.results("out", out, x, a, result, kAnyOrder);
+  args.run([&] { adasum_pair(args.context(), a, b, o); });
   return result;
 }
 
 // On a device, and with `out`: the flag, or with `report` a pair of it and the rows. Else what was found.
 py::object py_unscale_and_check(const Object& grads, const Object& inv_scale, bool report, const Object& out) {
   Arrays a("unscale_and_check");
-  const Views g = a.list("grads", grads);
+  const bool writes = !PyFloat_Check(inv_scale.ptr()) || static_cast<float>(inv_scale.cast<double>()) != 1;
+  const Views g = a.list("grads", grads, writes ? kWritten | kAnyOrder : kAnyOrder);
   const Number factor = a.number("inv_scale", inv_scale);
   if (a.on_device() || !out.is_none()) {
     require(!report || !a.on_ascend(), "unscale_and_check: report must be False for Ascend tensors, got True");
@@ -97,10 +98,10 @@ py::object py_unscale_and_check(const Object& grads, const Object& inv_scale, bo
     const View found = a.result("out", out, DType::f32, {1}, flag);
     const View r =
         report ? a.result("report", py::none(), DType::f64, {static_cast<std::int64_t>(g.size()), 4}, rows) : View{};
-    without_gil([&] { unscale_and_check(a.context(), g, factor, r, found); });
+    a.run([&] { unscale_and_check(a.context(), g, factor, r, found); });
     return report ? py::object(py::make_tuple(flag, rows)) : flag;
   }
-  const auto found = without_gil([&] { return unscale_and_check(a.context(), g, factor.value); });
+  const auto found = a.run([&] { return unscale_and_check(a.context(), g, factor.value); });
   if (!report) {
     bool any = false;
     for (const Finiteness& f : found) any = any || f.found();
@@ -115,26 +116,26 @@ bool py_unscale_and_check_report(const Object& grads, double inv_scale, const Ob
   Arrays a("unscale_and_check");
   const Views g = a.list("grads", grads);
   const View r = a.one("report", report);
-  return without_gil([&] { return unscale_and_check(cpu_context(), g, inv_scale, r); });
+  return a.run([&] { return unscale_and_check(cpu_context(), g, inv_scale, r); });
 }
 
 bool py_check_report(const Object& grads, double inv_scale, const Object& report) {
   Arrays a("unscale_and_check");
   const Views g = a.list("grads", grads);
   const View r = a.one("report", report);
-  return without_gil([&] { return check(cpu_context(), g, inv_scale, r); });
+  return a.run([&] { return check(cpu_context(), g, inv_scale, r); });
 }
 
 Object py_clip_by_global_norm(const Object& grads, double clip_norm, const Object& scale, const Object& out) {
   Arrays a("clip_by_global_norm");
-  const Views g = a.list("grads", grads);
+  const Views g = a.list("grads", grads, kWritten | kAnyOrder);
   const Number by = a.number("scale", scale);
   if (!a.on_device() && out.is_none()) {
-    return py::float_(without_gil([&] { return clip_by_global_norm(a.context(), g, {clip_norm, by.value}); }));
+    return py::float_(a.run([&] { return clip_by_global_norm(a.context(), g, {clip_norm, by.value}); }));
   }
   Object result;
   const View o = a.result("out", out, DType::f64, {1}, result);
-  without_gil([&] { clip_by_global_norm(a.context(), g, clip_norm, by, o); });
+  a.run([&] { clip_by_global_norm(a.context(), g, clip_norm, by, o); });
   return result;
 }
 
@@ -143,31 +144,32 @@ bool py_check_and_clip(const Object& grads, double scale, double clip_norm, doub
   Arrays a("clip_by_global_norm");
   const Views g = a.list("grads", grads);
   const View r = a.one("report", report), n = a.one("norm", norm), d = a.one("divisor", divisor);
-  return without_gil([&] { return check_and_clip(cpu_context(), g, scale, {clip_norm, own_scale}, r, n, d); });
+  return a.run([&] { return check_and_clip(cpu_context(), g, scale, {clip_norm, own_scale}, r, n, d); });
 }
 
 Object py_global_norm(const Object& tensors, const Object& out) {
   Arrays a("global_norm");
-  const Views t = a.list("tensors", tensors);
-  if (!a.on_device() && out.is_none()) return py::float_(without_gil([&] { return global_norm(a.context(), t); }));
+  const Views t = a.list("tensors", tensors, kAnyOrder);
+  if (!a.on_device() && out.is_none()) return py::float_(a.run([&] { return global_norm(a.context(), t); }));
   Object result;
   const View o = a.result("out", out, DType::f64, {1}, result);
-  without_gil([&] { global_norm(a.context(), t, o); });
+  a.run([&] { global_norm(a.context(), t, o); });
   return result;
 }
 
 void py_centralize(const Object& grads, const Object& out) {
   Arrays a("centralize");
-  const Views g = a.list("grads", grads);
-  if (out.is_none()) return without_gil([&] { centralize(a.context(), g); });
-  const Views o = a.list("out", out);
-  without_gil([&] { centralize(a.context(), g, o); });
+  const Views g = a.list("grads", grads, out.is_none() ? kWritten : kRead);
+  if (out.is_none()) return a.run([&] { centralize(a.context(), g); });
+  const Views o = a.list("out", out, kWritten);
+  a.run([&] { centralize(a.context(), g, o); });
 }
 
 void py_accumulate(const Object& accumulators, const Object& grads, double factor, bool first) {
   Arrays args("accumulate");
-  const Views a = args.list("accumulators", accumulators), g = args.list("grads", grads);
-  without_gil([&] { accumulate(args.context(), a, g, factor, first); });
+  const Views a = args.list("accumulators", accumulators, kWritten | kAnyOrder),
+              g = args.list("grads", grads, kAnyOrder);
+  args.run([&] { accumulate(args.context(), a, g, factor, first); });
 }
 
 void py_timestamp(const Object& stamps, std::int64_t slot) {
@@ -179,16 +181,16 @@ Object py_dim_reduce_direction(const Object& B, const Object& s, const Object& g
                                const Object& inv_scale, const Object& B_next, const Object& dk, double eps,
                                const Object& out) {
   Arrays a("dim_reduce_direction");
-  const View b = a.one("B", B), step = a.one("s", s), last = a.one("gk_last", gk_last), g = a.one("gk", gk),
-             next = a.one("B_next", B_next), d = a.one("dk", dk);
+  const View b = a.one("B", B), step = a.one("s", s), last = a.one("gk_last", gk_last), g = a.one("gk", gk, kWritten),
+             next = a.one("B_next", B_next, kWritten), d = a.one("dk", dk, kWritten);
   const Number scale = a.number("inv_scale", inv_scale);
   if (!a.on_device() && out.is_none()) {
-    return py::float_(without_gil(
-        [&] { return dim_reduce_direction(a.context(), b, step, last, started, g, scale.value, next, d, eps); }));
+    return py::float_(
+        a.run([&] { return dim_reduce_direction(a.context(), b, step, last, started, g, scale.value, next, d, eps); }));
   }
   Object result;
   const View o = a.result("out", out, DType::f64, {1}, result);
-  without_gil([&] { dim_reduce_direction(a.context(), b, step, last, started, g, scale, next, d, eps, o); });
+  a.run([&] { dim_reduce_direction(a.context(), b, step, last, started, g, scale, next, d, eps, o); });
   return result;
 }
 
@@ -199,34 +201,35 @@ Factors factors(Arrays& a, const char* arg, const Object& object) {
 
 void py_dim_reduce_trial(const Object& weights, const Object& saved, const Object& dn, const Object& step, bool save) {
   Arrays a("dim_reduce_trial");
-  const Views w = a.list("weights", weights), s = a.list("saved", saved), d = a.list("dn", dn);
+  const Views w = a.list("weights", weights, kWritten), s = a.list("saved", saved, save ? kWritten : kRead),
+              d = a.list("dn", dn);
   const Factors f = factors(a, "step", step);
-  without_gil([&] { dim_reduce_trial(a.context(), w, s, d, f, save); });
+  a.run([&] { dim_reduce_trial(a.context(), w, s, d, f, save); });
 }
 
 void py_dim_reduce_apply(const Object& momentum, const Object& grads, const Object& grad_proj, const Object& dn,
                          const Object& out, double gamma, double alpha, const Object& rho, const Object& inv_scale,
                          const Object& saved, const Object& lr) {
   Arrays a("dim_reduce_apply");
-  const Views m = a.list("momentum", momentum), g = a.list("grads", grads), p = a.list("grad_proj", grad_proj),
-              d = a.list("dn", dn);
+  const Views m = a.list("momentum", momentum, kWritten), g = a.list("grads", grads),
+              p = a.list("grad_proj", grad_proj), d = a.list("dn", dn);
   const DimReduceCoefficients c{gamma, alpha, a.number("rho", rho), a.number("inv_scale", inv_scale)};
   if (saved.is_none()) {
-    const Views o = a.list("out", out);
-    without_gil([&] { dim_reduce_apply(a.context(), m, g, p, d, c, o); });
+    const Views o = a.list("out", out, kWritten);
+    a.run([&] { dim_reduce_apply(a.context(), m, g, p, d, c, o); });
     return;
   }
-  const Views w = a.list("out", out), s = a.list("saved", saved);
+  const Views w = a.list("out", out, kWritten), s = a.list("saved", saved);
   const Factors rate = factors(a, "lr", lr);
-  without_gil([&] { dim_reduce_apply(a.context(), m, g, p, d, c, w, s, rate); });
+  a.run([&] { dim_reduce_apply(a.context(), m, g, p, d, c, w, s, rate); });
 }
 
 void py_loss_scale_update(const Object& scale, const Object& counters, const Object& overflow, double factor,
                           std::int64_t window, double max_scale) {
   Arrays a("loss_scale_update");
-  const View s = a.one("scale", scale), c = a.one("counters", counters);
+  const View s = a.one("scale", scale, kWritten), c = a.one("counters", counters, kWritten);
   const Number found = a.number("overflow", overflow);
-  loss_scale_update(a.context(), s, c, found, {factor, window, max_scale});
+  a.run([&] { loss_scale_update(a.context(), s, c, found, {factor, window, max_scale}); });
 }
 
 bool py_group_unscale_and_check(const Object& grads, const Object& groups, const Object& scales, const Object& found,
@@ -234,7 +237,7 @@ bool py_group_unscale_and_check(const Object& grads, const Object& groups, const
   Arrays a("group_unscale_and_check");
   const Views g = a.list("grads", grads), s = a.list("scales", scales);
   const View k = a.one("groups", groups), f = a.one("found", found), r = a.one("report", report);
-  return without_gil([&] { return group_unscale_and_check(cpu_context(), g, k, s, f, r); });
+  return a.run([&] { return group_unscale_and_check(cpu_context(), g, k, s, f, r); });
 }
 
 void py_group_loss_scale_update(const Object& scales, const Object& found, const Object& overflows, double max_scale) {

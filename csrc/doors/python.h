@@ -10,11 +10,6 @@ namespace boost_ext {
 
 using Object = pybind11::object;
 
-template <class Fn> auto without_gil(Fn&& fn) {
-  pybind11::gil_scoped_release release;
-  return fn();
-}
-
 void define_adasum_part(pybind11::module_& m);
 void define_curvature(pybind11::module_& m);
 void define_dropout(pybind11::module_& m);

@@ -13,14 +13,14 @@ Object py_dropout(const Object& x, double p, std::uint64_t seed, const Object& d
   Arrays a("dropout");
   const View from = a.one("x", x);
   Object result = out;
-  const View to = out.is_none() ? a.results("out", out, x, {from}, result)[0] : a.one("out", out);
+  const View to = out.is_none() ? a.results("out", out, x, {from}, result)[0] : a.one("out", out, kWritten);
   DropoutKey key{seed, 0, stream};
   std::optional<View> at;
   if (PyLong_Check(draw.ptr()))
     key.draw = draw.cast<std::uint32_t>();
   else
     at = a.one("draw", draw);
-  without_gil([&] { dropout(a.context(), from, p, key, shared, to, at ? &*at : nullptr); });
+  a.run([&] { dropout(a.context(), from, p, key, shared, to, at ? &*at : nullptr); });
   return result;
 }
 

@@ -59,13 +59,14 @@ void py_optimizer_step(const Object& weights, const Object& masters, const Objec
   const Rule which = find_rule(rule);
   const RuleFacts& known = facts(which);
   Arrays a(known.op);
-  const Views w = a.list("params", weights), g = a.list("grads", grads);
-  const Views m = a.list_or_none("masters", masters);
+  constexpr unsigned kUpdated = kWritten | kAnyOrder;
+  const Views w = a.list("params", weights, kUpdated), g = a.list("grads", grads, kAnyOrder);
+  const Views m = a.list_or_none("masters", masters, kUpdated);
   std::vector<Views> s;
-  for (py::handle item : state) s.push_back(a.list(state_name(known, s.size()), item));
-  const std::vector<Views> c = scales.is_none() ? std::vector<Views>() : a.lists("scales", scales);
+  for (py::handle item : state) s.push_back(a.list(state_name(known, s.size()), item, kUpdated));
+  const std::vector<Views> c = scales.is_none() ? std::vector<Views>() : a.lists("scales", scales, kWritten);
   const StepSettings all = step_settings(a, which, settings...);
-  without_gil([&] { optimizer_step(a.context(), all, w, m, g, s, c); });
+  a.run([&] { optimizer_step(a.context(), all, w, m, g, s, c); });
 }
 
 template <class... Settings>
@@ -74,12 +75,12 @@ void py_optimizer_step_rows(const Object& weights, const Object& master, const O
   const Rule which = find_rule(rule);
   const RuleFacts& known = facts(which);
   Arrays a(known.op);
-  const View w = a.one("params", weights), i = a.one("indices", indices), v = a.one("grads", values);
-  const View m = master.is_none() ? View() : a.one("masters", master);
+  const View w = a.one("params", weights, kWritten), i = a.one("indices", indices), v = a.one("grads", values);
+  const View m = master.is_none() ? View() : a.one("masters", master, kWritten);
   Views s;
-  for (py::handle item : state) s.push_back(a.one(state_name(known, s.size()), item));
+  for (py::handle item : state) s.push_back(a.one(state_name(known, s.size()), item, kWritten));
   const StepSettings all = step_settings(a, which, settings...);
-  without_gil([&] { optimizer_step_rows(a.context(), all, w, m, i, v, s); });
+  a.run([&] { optimizer_step_rows(a.context(), all, w, m, i, v, s); });
 }
 
 constexpr const char* kFixedArrays = "boost_ext.FixedArrays";
@@ -114,18 +115,18 @@ Object py_lars(const Object& weights, const Object& grads, const Object& ratios,
                bool clip, const Object& scale, const std::vector<float>& lr, const std::vector<float>& weight_decay,
                const std::vector<unsigned char>& apply) {
   Arrays a("lars");
-  const Views w = a.list("weights", weights), g = a.list("grads", grads);
+  const Views w = a.list("weights", weights, kAnyOrder), g = a.list("grads", grads, kAnyOrder);
   const LarsSettings settings{coefficient, epsilon, clip, a.number("scale", scale), lr, weight_decay, apply};
   if (!ratios.is_none()) {
-    const View r = a.one("ratios", ratios);
-    without_gil([&] { lars(a.context(), settings, w, g, r); });
+    const View r = a.one("ratios", ratios, kWritten);
+    a.run([&] { lars(a.context(), settings, w, g, r); });
     return py::none();
   }
   const auto n = static_cast<std::int64_t>(w.size());
   Object ratio, decay_ratio;
   const View r = a.result("ratio", py::none(), DType::f32, {n}, ratio);
   const View d = a.result("decay_ratio", py::none(), DType::f32, {n}, decay_ratio);
-  without_gil([&] { lars(a.context(), settings, w, g, r, d); });
+  a.run([&] { lars(a.context(), settings, w, g, r, d); });
   return py::make_tuple(ratio, decay_ratio);
 }
 
@@ -146,16 +147,15 @@ void py_adafactor_step(const Object& params, const Object& masters, const Object
   const AdaFactorSettings settings{hyper[0],      hyper[1], hyper[2], hyper[3], hyper[4], hyper[5] != 0, hyper[6] != 0,
                                    hyper[7] != 0, scale,    step,     lr,       decay,    centralize};
   AdaFactorTensors tensors;
-  tensors.weights = a.list("params", params);
-  if (!masters.is_none()) tensors.masters = a.list("masters", masters);
+  tensors.weights = a.list("params", params, kWritten);
+  if (!masters.is_none()) tensors.masters = a.list("masters", masters, kWritten);
   tensors.grads = a.list("grads", grads);
-  tensors.rows = a.list("rows", rows);
-  tensors.columns = a.list("columns", columns);
-  tensors.squares = a.list("squares", squares);
-  if (!moments.is_none()) tensors.moments = a.list("moments", moments);
+  tensors.rows = a.list("rows", rows, kWritten);
+  tensors.columns = a.list("columns", columns, kWritten);
+  tensors.squares = a.list("squares", squares, kWritten);
+  if (!moments.is_none()) tensors.moments = a.list("moments", moments, kWritten);
   const View flag = skip.is_none() ? View() : a.one("skip", skip);
-  py::gil_scoped_release release;
-  adafactor_step(a.context(), settings, tensors, flag);
+  a.run([&] { adafactor_step(a.context(), settings, tensors, flag); });
 }
 
 }  // namespace

@@ -89,6 +89,8 @@ struct Spread {
       require(std::isfinite(scale[i]), op, ": inv_scale * ratio must be finite in float32, got ", s.scale * ratio[i]);
       l2[i] = facts(s.rule).decoupled ? 0.0F : decay[i];
       centralize[i] = centralize[i] && weights[i].ndim >= 2;
+      require(!centralize[i] || weights[i].layout == 0, op, ": params[", i,
+              "] must be C-contiguous to be centralized, got another order of elements");
     }
   }
 };
@@ -134,8 +136,10 @@ void require_written(const StepSettings& settings, bool alone, const Views& weig
   const auto named = [alone](const char* arg, std::size_t i) {
     return Name(arg, alone ? -1 : static_cast<std::int64_t>(i));
   };
-  const auto require_state = [&](const Name& name, const View& v, const View& weight) {
+  const auto require_state = [&](const Name& name, const View& v, std::size_t i) {
+    const View& weight = weights[i];
     require_size(rule.op, name, v, weight.size);
+    require_layout(rule.op, name, v, named("params", i), weight);
     require_writable(rule.op, name, v);
     overlap.writes(name, v);
   };
@@ -158,7 +162,7 @@ void require_written(const StepSettings& settings, bool alone, const Views& weig
       require_dtype_of_state(rule, rule.narrow_state && count < kMaxStates, named(rule.state[k], i), v);
       require(v.dtype == DType::f32 || settings.step > 0, rule.op, ": step must be given with ", dtype_name(v),
               " state, for its random bits, got none");
-      require_state(named(rule.state[k], i), v, weights[i]);
+      require_state(named(rule.state[k], i), v, i);
     }
   }
   require_scales(rule, state, scales, overlap);
@@ -167,7 +171,7 @@ void require_written(const StepSettings& settings, bool alone, const Views& weig
     const Name name = named("masters", i);
     if (weights[i].dtype != DType::f32) {
       require_dtype(rule.op, name, masters[i], DType::f32);
-      require_state(name, masters[i], weights[i]);
+      require_state(name, masters[i], i);
       continue;
     }
     require(masters[i].size == 0, rule.op, ": ", name, " must be empty beside a float32 parameter, got ",

@@ -51,7 +51,14 @@ void require_size(const char* op, Name arg, const View& v, std::int64_t expected
   require(v.size == expected, op, ": ", arg, " must have ", expected, " elements, got ", v.size);
 }
 
+void require_layout(const char* op, Name arg, const View& v, Name other, const View& like) {
+  require(v.layout == like.layout, op, ": ", arg, " must have its elements in the order of ", other,
+          ", the same shape and strides, got ", v.layout == 0 ? "C order" : "another order");
+}
+
 void require_writable(const char* op, Name arg, const View& v) {
+  require(v.immutable == nullptr, op, ": ", arg, " must be writable, got a ", v.immutable,
+          " array, which is immutable: write to a copy, numpy.array(x), and make a new array of it");
   require(v.writable, op, ": ", arg, " must be writable, got a read-only array");
 }
 
@@ -90,7 +97,9 @@ void require_same_count(const char* op, const List& list, const List& other) {
 void require_same_sizes(const char* op, const List& list, const List& other) {
   require_same_count(op, list, other);
   for (std::size_t i = 0; i < list.views.size(); ++i) {
-    require_size(op, {list.arg, static_cast<std::int64_t>(i)}, list.views[i], other.views[i].size);
+    const auto at = static_cast<std::int64_t>(i);
+    require_size(op, {list.arg, at}, list.views[i], other.views[i].size);
+    require_layout(op, {list.arg, at}, list.views[i], {other.arg, at}, other.views[i]);
   }
 }
 

@@ -23,8 +23,9 @@ constexpr std::int64_t item_size(DType t) {
 }
 const char* name(DType t);
 
-// A C-contiguous array in row-major order. `rows` is the extent of the first axis (1 for a scalar), height and width
-// those of the last two (1 where there is none), ndim the number of axes; no op needs more of the shape than that.
+// A dense array, in row-major order unless `layout` says so. `rows` is the extent of the first axis (1 for a scalar),
+// height and width those of the last two (1 where there is none), ndim the number of axes; no op needs more of the
+// shape than that.
 struct View {
   void* data = nullptr;
   std::int64_t size = 0;
@@ -36,6 +37,10 @@ struct View {
   Device device = Device::cpu;
   int device_id = 0;
   bool writable = true;
+  const char* immutable = nullptr;  // the framework that never has its arrays written, for the message
+  // Another dense order, of a number of its own for each shape and strides: where an op takes elements one by one, it
+  // takes any order that all tensors of a place share.
+  std::uint64_t layout = 0;
   const char* other_dtype = nullptr;  // how DType::other is called, for the message of the op that refuses it
 
   std::int64_t bytes() const { return size * item_size(dtype); }
@@ -104,6 +109,7 @@ std::ostream& operator<<(std::ostream& s, const Name& n);
 void require_float(const char* op, Name arg, const View& v);  // float32, float16 or bfloat16
 void require_dtype(const char* op, Name arg, const View& v, DType expected);
 void require_size(const char* op, Name arg, const View& v, std::int64_t expected);
+void require_layout(const char* op, Name arg, const View& v, Name other, const View& like);  // elements in one order
 void require_writable(const char* op, Name arg, const View& v);
 void require_result(const char* op, Name arg, const View& v, DType expected);  // one element, written
 void require_finite(const char* op, const char* arg, double value);
@@ -127,7 +133,7 @@ struct List {
 void require_floats(const char* op, const List& list);  // at least one, each of a floating dtype
 void require_writables(const char* op, const List& list);
 void require_same_count(const char* op, const List& list, const List& other);
-void require_same_sizes(const char* op, const List& list, const List& other);
+void require_same_sizes(const char* op, const List& list, const List& other);  // and layouts
 void require_same_dtypes(const char* op, const List& list, const List& other);
 
 // Collects every argument of a call and refuses overlaps in which something is written. Arguments with the same

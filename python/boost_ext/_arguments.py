@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 import operator
+import sys
 from collections.abc import Sequence
 from numbers import Real
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 __all__ = [
     "Array",
@@ -20,6 +20,7 @@ __all__ = [
     "flags",
     "integer",
     "is_array",
+    "like_theirs",
     "number",
     "number_of_step",
     "numbers",
@@ -42,16 +43,32 @@ Numbers = float | Sequence[float]
 _CUDA = (2, 13)  # the types of devices of DLPack: kDLCUDA, kDLCUDAManaged
 
 
-def empty_like(op: str, tensors: Any, arg: str = "a") -> list[npt.NDArray[Any]] | npt.NDArray[Any] | None:
-    """New arrays for an ``out`` that was left out, where it is clear of which kind. None on a device: the native op
-    makes them."""
-    if isinstance(tensors, np.ndarray):
-        return np.empty_like(tensors, order="C")
-    if isinstance(tensors, (list, tuple)) and all(isinstance(t, np.ndarray) for t in tensors):
-        return [np.empty_like(t, order="C") for t in tensors]
+def empty_like(op: str, tensors: Any, arg: str = "a") -> Any:
+    """New arrays for an ``out`` that was left out, of NumPy or PyTorch as `tensors` are, and with their order of
+    elements. None for others on a device: the native op makes them."""
+    torch = _torch_of(tensors)
+    items = tensors if isinstance(tensors, (list, tuple)) else [tensors]
+    if all(isinstance(t, np.ndarray) or (torch and isinstance(t, torch.Tensor)) for t in items):
+        new = [np.empty_like(t) if isinstance(t, np.ndarray) else torch.empty_like(t) for t in items]
+        return new if items is tensors else new[0]
     if on_device(tensors):
         return None
-    raise ValueError(f"{op}: out must be given unless {arg} holds NumPy arrays, got {type(tensors).__name__}")
+    raise ValueError(
+        f"{op}: out must be given unless {arg} holds NumPy or PyTorch arrays, got {type(tensors).__name__}"
+    )
+
+
+def like_theirs(result: Any, tensors: Any) -> Any:
+    """A new array, as a tensor of PyTorch where `tensors` are some, over the same memory."""
+    torch = _torch_of(tensors)
+    return result if torch is None else torch.from_dlpack(result)
+
+
+def _torch_of(tensors: Any) -> Any:
+    """PyTorch, where one of these arrays is its tensor; else None."""
+    torch = sys.modules.get("torch")
+    items = tensors if isinstance(tensors, (list, tuple)) else [tensors]
+    return torch if any(isinstance(t, getattr(torch, "Tensor", ())) for t in items) else None
 
 
 def number(op: str, arg: str, value: Any) -> float:

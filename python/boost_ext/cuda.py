@@ -1,6 +1,6 @@
 """CUDA arrays: the stream that ops work on, and what they return.
 
-The ops of :mod:`boost_ext.ops` take CUDA arrays of PyTorch, CuPy, JAX and whatever else speaks DLPack or
+The ops of :mod:`boost_ext.ops` take CUDA arrays of PyTorch, CuPy, JAX (to read) and others with DLPack or
 ``__cuda_array_interface__``, in a build with CUDA kernels (``boost_ext.build_info()["cuda"]``). They only enqueue: on
 the current stream of PyTorch or CuPy, on the stream that the array names, or else on the legacy default stream.
 """

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from boost_ext import _core
-from boost_ext._arguments import Array, Arrays, factors, number, scalar
+from boost_ext._arguments import Array, Arrays, factors, like_theirs, number, scalar
 
 __all__ = [
     "bfgs_update",
@@ -28,7 +28,8 @@ def pca_project(P: Array, grads: Arrays, out: Array | None = None, *, scale: Arr
     Args:
         P: ``(k, n)`` matrix; or int8 codes, of which ``scale[r, i // 256] * P[r, i]`` is the element.
         grads: tensors with n elements together, in the order of P's columns.
-        out: ``(k,)`` float32; a new NumPy array if None, or of arrays on a device one like that there.
+        out: ``(k,)`` float32; if None a new array where ``grads`` are: a PyTorch tensor if one of these is, else
+            NumPy's or a device's.
         scale: with an int8 ``P`` only: ``(k, ceil(n / 256))`` float32, see :func:`quantize_projection`.
 
     Returns:
@@ -38,7 +39,8 @@ def pca_project(P: Array, grads: Arrays, out: Array | None = None, *, scale: Arr
     Raises:
         RuntimeError: also for an int8 ``P`` on Ascend.
     """
-    return _core.pca_project(P, grads, out, scale)
+    result = _core.pca_project(P, grads, out, scale)
+    return result if out is not None else like_theirs(result, grads)
 
 
 def pca_back_project(

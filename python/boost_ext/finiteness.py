@@ -22,7 +22,7 @@ class TensorReport:
     nan: int
     """Number of elements that are not a number."""
     first: int | None
-    """Row-major index of the first of either, or None."""
+    """Index of the first of either in the order of the memory, which is row-major in C-contiguous tensors; or None."""
     max_abs: float
     """Largest finite magnitude."""
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from boost_ext import _core
-from boost_ext._arguments import Array, Arrays, Numbers, flags, number, numbers, scalar, switch
+from boost_ext._arguments import Array, Arrays, Numbers, flags, like_theirs, number, numbers, scalar, switch
 
 __all__ = ["lars_ratios"]
 
@@ -37,8 +37,8 @@ def lars_ratios(
         apply: whether LARS is for a tensor; the others get ratio 1 and decay ratio 0.
 
     Returns:
-        ratio and decay_ratio, float32 (tensors,) each, where the tensors are: NumPy arrays, or arrays of a device,
-        which nobody waits for, and the steps take as they are.
+        ratio and decay_ratio, float32 (tensors,) each, where the tensors are: PyTorch tensors if `params` are, NumPy
+        arrays, or arrays of a device, which nobody waits for. The steps take them as they are.
     """
     op = "lars"
     count = len(params) if isinstance(params, (list, tuple)) else 1
@@ -54,4 +54,4 @@ def lars_ratios(
         spread(flags(op, "apply", apply)),
     )
     ratio, decay_ratio = _core.lars(params, grads, None, *rule, clip, scalar(op, "inv_scale", inv_scale), *per_tensor)
-    return ratio, decay_ratio
+    return like_theirs(ratio, params), like_theirs(decay_ratio, params)

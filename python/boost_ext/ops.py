@@ -4,12 +4,23 @@ Every op works in place on memory that you own, without a copy, on
 
 * NumPy arrays (bfloat16 through ``ml_dtypes``),
 * MindSpore tensors and parameters on the CPU, by pointer,
-* anything with ``__dlpack__`` (PyTorch, JAX, CuPy, ...),
+* PyTorch tensors, CuPy arrays, and others with ``__dlpack__`` or ``__cuda_array_interface__`` on a CPU or CUDA device,
+* JAX arrays, to read: they are immutable, and a call that would write one is refused; work on ``numpy.array(x)``,
 
 of dtype float32, float16 or bfloat16 unless said otherwise. Where an op takes *tensors*, it takes one array or a list
-or tuple of arrays and handles all of them in one native call. Arrays must be C-contiguous; those that are written must
-be writable and must not overlap other arguments, except where a docstring says so. The GIL is released. Results have
-the same bits for any number of threads (:func:`boost_ext.set_num_threads`) and on any CPU.
+or tuple of arrays and handles all of them in one native call. Those that are written must be writable and must not
+overlap other arguments, except where a docstring says so. The GIL is released. Results have the same bits for any
+number of threads (:func:`boost_ext.set_num_threads`) and on any CPU.
+
+Arrays must be C-contiguous. :func:`accumulate`, :func:`unscale_and_check`, :func:`clip_by_global_norm`,
+:func:`global_norm`, :func:`lars_ratios`, the adaptive sum and the steps of the optimizers (but for `indices`,
+`centralize` and :func:`adafactor_step`) also take other dense arrays, such as PyTorch's ``channels_last`` and NumPy's
+Fortran order: the first tensor of every list then has one shape and the same strides, and so on. They go through the
+elements in the order of the memory, which decides the last bits of sums, and what rounding at random draws.
+
+PyTorch's autograd is told of tensors that were written (their version counters), so that it can refuse a backward pass
+that needs the old values. A tensor that requires a gradient is taken only where PyTorch records none
+(``torch.no_grad()``). New results are PyTorch's where the tensors are.
 
 Errors: ``TypeError`` for objects that are no arrays and for dtypes, ``ValueError`` for everything else that is wrong
 with an argument, ``RuntimeError`` for arrays on a device that this build has no kernels for. The message names the op,
@@ -19,7 +30,7 @@ the argument, what was expected and what it got. A refused call has written noth
 from __future__ import annotations
 
 from boost_ext import _core
-from boost_ext._arguments import Array, Arrays, empty_like, integer, number, on_device
+from boost_ext._arguments import Array, Arrays, empty_like, integer, like_theirs, number, on_device
 from boost_ext.adafactor import adafactor_step
 from boost_ext.clipping import clip_by_global_norm
 from boost_ext.curvature import *  # noqa: F403
@@ -67,9 +78,13 @@ def adasum_dots(a: Arrays, b: Arrays, out: Array | None = None) -> Array:
     Args:
         a: tensors.
         b: tensors of the same sizes and dtypes.
-        out: ``(T, 3)`` float64; if None a new NumPy array, or one on the device where ``a`` is.
+        out: ``(T, 3)`` float64; if None a new array where ``a`` is: a PyTorch tensor if ``a`` are some, else NumPy's or
+            a device's.
+
+    On another order of elements than C order, sums run along the memory: their last bits may differ.
     """
-    return _core.adasum_dots(a, b, out)
+    result = _core.adasum_dots(a, b, out)
+    return result if out is not None else like_theirs(result, a)
 
 
 def adasum_combine(a: Arrays, b: Arrays, dots: Array, out: Arrays | None = None) -> Arrays:
@@ -91,8 +106,8 @@ def adasum_pair(a: Arrays, b: Arrays, out: Arrays | None = None) -> Arrays:
     Args:
         a: tensors.
         b: tensors of the same sizes and dtypes.
-        out: tensors like ``a``; may be ``a`` or ``b`` themselves. New arrays if None and ``a`` are NumPy arrays or on a
-            device.
+        out: tensors like ``a``; may be ``a`` or ``b`` themselves. If None and ``a`` are NumPy arrays, PyTorch tensors
+            or on a device: new ones like these.
 
     Returns:
         ``out``.

@@ -37,7 +37,7 @@ def dropout(
         stream: 0 <= stream < 2^32, for instance the rank.
         shared: how many elements in a row are dropped or kept together; it divides the size. For `x` of shape
             (N, C, H, W), H * W drops whole channels.
-        out: like `x`; may be `x` itself. A new array if None and `x` is a NumPy array or on a device.
+        out: like `x`; may be `x` itself. A new array if None and `x` is a NumPy array, a PyTorch tensor or on a device.
 
     Returns:
         ``out``.

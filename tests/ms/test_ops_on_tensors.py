@@ -138,7 +138,9 @@ def test_every_op_takes_tensors_and_arrays_together(rng):
 
 def test_results_are_not_allocated_for_tensors():
     x = Tensor([1.0, 2.0])
-    with pytest.raises(ValueError, match=r"^adasum_pair: out must be given unless a holds NumPy arrays, got "):
+    with pytest.raises(
+        ValueError, match=r"^adasum_pair: out must be given unless a holds NumPy or PyTorch arrays, got "
+    ):
         ops.adasum_pair(x, x)
 
 

@@ -188,3 +188,30 @@ class OnDevice:
 
 class OnlyCudaInterface:
     __cuda_array_interface__: ClassVar = {"shape": (3,), "typestr": "<f4", "data": (1 << 40, False), "version": 3}
+
+
+class TorchTensor(exchanged_type(exchange())):  # type: ignore[misc]
+    """As PyTorch's are seen from outside."""
+
+    __module__ = "torch"
+    requires_grad = False
+
+
+class OldTorchTensor(Producer):
+    """From before PyTorch had functions of its type."""
+
+    __module__ = "torch"
+    requires_grad = False
+
+
+class DTensor(TorchTensor):
+    """A tensor that is spread over processes."""
+
+    __module__ = "torch.distributed.tensor"
+
+    def to_local(self) -> Any:
+        raise AssertionError("nobody but the caller knows whether a part will do")
+
+
+class JaxArray(Producer):
+    __module__ = "jaxlib._jax"

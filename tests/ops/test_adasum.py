@@ -186,7 +186,9 @@ def test_new_results_take_the_form_of_a(rng):
 
 @pytest.mark.parametrize("op", [ops.adasum_pair, lambda a, b: ops.adasum_combine(a, b, np.ones((1, 3)))])
 def test_results_are_only_allocated_for_numpy(op):
-    with pytest.raises(ValueError, match=r"^adasum_.*: out must be given unless a holds NumPy arrays, got tuple$"):
+    with pytest.raises(
+        ValueError, match=r"^adasum_.*: out must be given unless a holds NumPy or PyTorch arrays, got tuple$"
+    ):
         op((object(),), (object(),))
 
 

@@ -159,7 +159,7 @@ def test_sizes_that_do_not_fit(case, name, rng):
 
 NO_ARRAYS = ["abc", b"abc", 1j, object(), {}, {1.0}, range(3), len, np, (x for x in [1.0]), np.float32(1)]
 NOT_FOR_LISTS = [None, 3, 2.5, True]  # None and numbers mean something as `out`, `saved` and `step`
-AN_ARRAY = r"must be an array \(NumPy, MindSpore or DLPack\), got"
+AN_ARRAY = r"must be an array( or a list or tuple of arrays)? \(NumPy, MindSpore or DLPack\), got"
 
 
 @each_argument()
@@ -169,7 +169,7 @@ def test_objects_that_are_no_arrays(case, name, rng):
             continue
         text = f"{name} {AN_ARRAY} {type(thing).__name__.rpartition('.')[2]}$"
         if case.op == "pca_back_project" and name == "out":
-            text = f"out must be a list of lists of arrays, got {type(thing).__name__}$"
+            text = f"out must be a list or tuple of lists of arrays, got {type(thing).__name__}$"
         refused(case, {**case.make(rng), name: thing}, TypeError, text.replace(" float32$", r" numpy\.float32$"))
 
 
@@ -179,6 +179,8 @@ def test_bad_elements_of_lists(case, name, rng):
         if name in ("masters", "rows", "columns", "squares") and thing is None:  # not every parameter has one
             continue
         kind = type(thing).__name__ if not isinstance(thing, np.generic) else r"numpy\.float32"
+        if thing is None:
+            kind = r"None \(a parameter without a gradient is left out, in every list\)"
         refused_last(case, rng, name, lambda a, t=thing: t, TypeError, f"{AN_ARRAY} {kind}$")
 
 

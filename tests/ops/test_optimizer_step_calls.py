@@ -184,7 +184,7 @@ def test_a_state_is_called_by_its_name(rule):
             ([state[k][0], state[k][1][1:]], ValueError, "must have 30 elements, got 29"),
             ([state[k][0], state[k][1].astype(np.float16)], TypeError, "must be float32(, bfl.* uint8)?, got float16"),
             ([state[k][0], state[k][1].astype(np.float64)], TypeError, "must be float32(, bfl.* uint8)?, got float64"),
-            ([state[k][0], None], TypeError, "must be an array .*, got NoneType"),
+            ([state[k][0], None], TypeError, "must be an array .*, got None .*"),
         ):
             names = ("accum", "moments1?2?", "max_moments2", "mean_squares", "mean_grads", "linear")
             spelled = rf"({'|'.join(names)})(\[1\])? {text}"
