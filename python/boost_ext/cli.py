@@ -292,9 +292,9 @@ def doctor(
 ) -> None:
     """Say which boost algorithms a configuration or a script really uses, and why the others not.
 
-    A configuration is checked, and its plan printed. A script runs up to its first training step, and the plan of each
-    training cell that it has built is printed; nothing is trained. Both say when MindSpore's convolutions are slow on
-    this CPU. Exit code 1: something is wrong with the configuration, or the script does not train with boost_ext.
+    A configuration is checked, and its plan printed. A script is stopped before its first training step, and the plan
+    of each training cell printed; without boost_ext in it, what O1 would do and the lines to change. Both say when
+    convolutions are slow on this CPU. Exit code 1: an error, or a script that does not train with boost_ext.
     """
     with _errors():
         from boost_ext.doctor import plan_of_file, print_advice, print_report

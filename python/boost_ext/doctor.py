@@ -11,10 +11,25 @@ from rich.console import Console
 from rich.markup import escape
 
 from boost_ext import convolutions
+from boost_ext import ops as ARRAY_OPS
 from boost_ext.config import BoostConfig
 from boost_ext.plan import Plan, plan
 
-__all__ = ["CellReport", "ScriptReport", "mindspore_boost_uses", "plan_of_file", "print_advice", "print_report"]
+__all__ = [
+    "ARRAY_OPS",
+    "ARRAY_STEPS",
+    "CellReport",
+    "ScriptReport",
+    "mindspore_boost_uses",
+    "plan_of_file",
+    "print_advice",
+    "print_report",
+]
+
+ARRAY_STEPS = frozenset(name for name in ARRAY_OPS.__all__ if name.endswith("_step")) | {
+    *("accumulate", "centralize", "clip_by_global_norm", "dim_reduce_apply", "loss_scale_update", "unscale_and_check")
+}
+"""The functions of boost_ext.ops that a training loop on arrays calls: those that write what they are given."""
 
 
 def plan_of_file(path: Path, level: str = "O0", mode: str | None = None, *, rank_size: int = 1) -> Plan:
@@ -63,6 +78,10 @@ class ScriptReport:
         cells (list[CellReport]): the training cells of boost_ext that it has built.
         others (list[str]): what shows that it trains with mindspore.boost, a line each.
         failed (bool): whether it ended with an error.
+        optimizers (list[str]): the optimizers of boost_ext that it has built, a line each.
+        ours (bool): whether it stopped at something of boost_ext.
+        would (Plan, optional): what level O1 would do, for a script that trains without boost_ext.
+        changes (list[tuple[str, str]]): a line of such a script, and what to write there.
     """
 
     script: str
@@ -70,11 +89,20 @@ class ScriptReport:
     cells: list[CellReport] = field(default_factory=list)
     others: list[str] = field(default_factory=list)
     failed: bool = False
+    optimizers: list[str] = field(default_factory=list)
+    ours: bool = False
+    would: Plan | None = None
+    changes: list[tuple[str, str]] = field(default_factory=list)
+
+    @property
+    def takes_part(self) -> bool:
+        """Whether something of boost_ext takes part in the training."""
+        return bool(self.cells or self.optimizers or self.ours)
 
     @property
     def healthy(self) -> bool:
-        """Whether it trains with a cell of boost_ext, and with nothing of mindspore.boost."""
-        return bool(self.cells) and not self.others and not self.failed
+        """Whether it trains with boost_ext, and with nothing of mindspore.boost."""
+        return self.takes_part and not self.others and not self.failed
 
 
 def mindspore_boost_uses(path: Path) -> Iterator[str]:
@@ -116,13 +144,20 @@ def print_report(report: ScriptReport, console: Console) -> None:
             console.print("  no plan: built without AutoBoost, boost_level or boost_config_dict", highlight=False)
         else:
             console.print(cell.plan)
-    if not report.cells:
+    for line in report.optimizers:
+        console.print(f"[bold]Optimizer of boost_ext:[/] {escape(line)}", soft_wrap=True, highlight=False)
+    if not report.takes_part:
         console.print(
             "[bold red]No training cell of boost_ext was built:[/] nothing of boost_ext takes part in the training. "
             "Use boost_ext.Model, boost_ext.amp.build_train_network, or the cells of boost_ext.boost.",
             soft_wrap=True,
             highlight=False,
         )
+    if report.would is not None:
+        console.print("What boost_level O1 would do:", report.would, sep="\n", highlight=False)
+        console.print("Lines to change:", highlight=False)
+        for where, line in report.changes:
+            console.print(f"  {escape(where)}: {escape(line)}", soft_wrap=True, highlight=False)
     if report.others:
         console.print(
             "[bold red]It uses mindspore.boost:[/] write `from boost_ext import boost` instead of "

@@ -7,58 +7,20 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from textwrap import dedent
 from typing import Any
 
 import mindspore as ms
 import pytest
 from mindspore import nn
-from typer.testing import CliRunner, Result
+from tests.ms import doctored
+from typer.testing import Result
 
-from boost_ext.cli import app
+from boost_ext import ops
 from boost_ext.doctor import mindspore_boost_uses
+from boost_ext.ms import first_step
 from boost_ext.ms.doctor import run_script
-from boost_ext.ms.step import BoostTrainOneStepCell
 
-NETWORK = """
-import sys
-import mindspore as ms
-import numpy as np
-from mindspore import Tensor, nn, ops
-
-class Net(nn.Cell):
-    def __init__(self):
-        super().__init__()
-        self.conv1, self.bn1 = nn.Conv2d(1, 1, 3), nn.BatchNorm2d(1)
-        self.conv2, self.bn2 = nn.Conv2d(1, 1, 3), nn.BatchNorm2d(1)
-        self.flatten, self.fc = nn.Flatten(), nn.Dense(16, 3)
-
-    def construct(self, x):
-        y = self.bn2(self.conv2(ops.relu(self.bn1(self.conv1(x)))))
-        return self.fc(self.flatten(ops.relu(y + x)))
-
-net = Net()
-loss_fn = nn.SoftmaxCrossEntropyWithLogits(sparse=True, reduction="mean")
-optimizer = nn.Momentum(net.trainable_params(), 0.1, 0.9)
-x, y = Tensor(np.ones((2, 1, 4, 4), np.float32)), Tensor([0, 1], ms.int32)
-data = ms.dataset.NumpySlicesDataset({"x": x.asnumpy(), "y": y.asnumpy()}).batch(2)
-"""
-
-
-@pytest.fixture
-def run() -> Callable[..., Result]:
-    runner = CliRunner()
-    return lambda *arguments: runner.invoke(app, ["doctor", *map(str, arguments)], env={"COLUMNS": "200"})
-
-
-@pytest.fixture
-def script(tmp_path: Path) -> Callable[[str], Path]:
-    def write(text: str) -> Path:
-        path = tmp_path / "train_it.py"
-        path.write_text(NETWORK + dedent(text) + "\nopen('after.txt', 'w')\n")
-        return path
-
-    return write
+run, script = doctored.run, doctored.script
 
 
 class TestConfiguration:
@@ -214,14 +176,16 @@ class TestScript:
         assert sys.argv[0] != report.script
 
     def test_nothing_was_trained_and_nothing_stays_behind(self, script: Callable[[str], Path]) -> None:
-        functions = [BoostTrainOneStepCell.__init__, BoostTrainOneStepCell.__call__, ms.Model.train, ms.Model.fit]
-        functions += [nn.Optimizer.__call__, nn.TrainOneStepCell.__call__]
-        path = list(sys.path)
+        def attributes() -> list[Any]:
+            api = ms.graph.api
+            owners = [ms.Model, api._JitExecutor, api._PyNativeExecutor, api.PIJitCaptureContext, ms.graph._parse, ops]
+            return [{k: v for k, v in vars(o).items() if callable(v)} for o in (*owners, *classes)]
+
+        classes, path = list(first_step.family(nn.Cell)), list(sys.path)
+        before = attributes()
         run_script(script("nn.TrainOneStepCell(nn.WithLossCell(net, loss_fn), optimizer)(x, y)"))
-        after = [BoostTrainOneStepCell.__init__, BoostTrainOneStepCell.__call__, ms.Model.train, ms.Model.fit]
-        after += [nn.Optimizer.__call__, nn.TrainOneStepCell.__call__]
-        assert functions == after
-        assert "__call__" not in vars(nn.TrainOneStepCell)
+        assert attributes() == before
+        assert "__init_subclass__" not in vars(nn.Cell)
         assert sys.path == path
 
     @pytest.mark.parametrize(

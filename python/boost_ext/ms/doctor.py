@@ -3,96 +3,34 @@
 from __future__ import annotations
 
 import contextlib
-import functools
+import dataclasses
 import runpy
 import sys
 import traceback
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import mindspore as ms
 from mindspore import nn
 
-import boost_ext
+from boost_ext import optim
 from boost_ext.doctor import CellReport, ScriptReport, mindspore_boost_uses
+from boost_ext.ms.auto import AutoBoost
+from boost_ext.ms.first_step import Built, FirstStep, is_ours, watching
 from boost_ext.ms.freeze_optimizer import FreezeOpt
 from boost_ext.ms.step import BoostTrainOneStepCell, BoostTrainOneStepWithLossScaleCell
+from boost_ext.plan import Plan
 
 __all__ = ["run_script"]
 
-_LIBRARIES = tuple(str(Path(str(module.__file__)).parent) for module in (ms, boost_ext))
-
-
-class _FirstStep(BaseException):
-    """Stops the script. No Exception, so that the script does not catch it."""
-
-    def __init__(self, trainer: Any, method: str) -> None:
-        super().__init__()
-        self.trainer = trainer
-        self.method = method
-        self.where = _caller()
-
-
-def _caller() -> str:
-    """The innermost line that is not the libraries' own."""
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None and (
-        frame.f_code.co_filename.startswith(_LIBRARIES) or frame.f_code.co_filename.startswith("<")
-    ):
-        frame = frame.f_back
-    return "unknown" if frame is None else f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}"
-
-
-@contextlib.contextmanager
-def _replaced(owner: type, name: str, value: Any) -> Iterator[None]:
-    own = name in vars(owner)
-    before = getattr(owner, name)
-    setattr(owner, name, value)
-    try:
-        yield
-    finally:
-        if own:
-            setattr(owner, name, before)
-        else:
-            delattr(owner, name)
-
-
-def _stopper(method: str) -> Any:
-    def stop(self: Any, *args: Any, **kwargs: Any) -> None:
-        raise _FirstStep(self, method)
-
-    return stop
-
-
-@contextlib.contextmanager
-def _watching(built: list[tuple[nn.Cell, str]]) -> Iterator[None]:
-    """Record the training cells that are built; raise _FirstStep where a step would be made."""
-    with contextlib.ExitStack() as stack:
-        for cls in (BoostTrainOneStepCell, BoostTrainOneStepWithLossScaleCell):
-            stack.enter_context(_replaced(cls, "__init__", _recording(cls.__init__, built)))
-        for cls in (BoostTrainOneStepCell, nn.TrainOneStepCell, nn.Optimizer):
-            stack.enter_context(_replaced(cls, "__call__", _stopper("call")))
-        for method in ("train", "fit"):
-            stack.enter_context(_replaced(ms.Model, method, _stopper(method)))
-        yield
-
-
-def _recording(init: Any, built: list[tuple[nn.Cell, str]]) -> Any:
-    @functools.wraps(init)
-    def record(self: nn.Cell, *args: Any, **kwargs: Any) -> None:
-        init(self, *args, **kwargs)
-        built.append((self, _caller()))
-
-    return record
-
 
 def run_script(script: Path, arguments: Sequence[str] = ()) -> ScriptReport:
-    """Run a script as ``python script arguments`` does, and stop it at its first training step.
+    """Run a script as ``python script arguments`` does, and stop it before its first training step.
 
-    Stops at the first call of a training cell or an optimizer, and at ``Model.train`` and ``Model.fit``. In GRAPH_MODE
-    a training step that the script has compiled itself, from none of these, is not recognized and runs.
+    It stops at ``Model.train`` and ``Model.fit``; at the first call of an optimizer, a training cell or any other cell
+    of boost_ext that is no layer, by Python or in a graph; at the first function of ``boost_ext.ops`` that writes its
+    arguments; and, where the script has made no optimizer, at its first gradient in PYNATIVE_MODE.
 
     Args:
         script (Path): a Python file.
@@ -101,30 +39,100 @@ def run_script(script: Path, arguments: Sequence[str] = ()) -> ScriptReport:
     Returns:
         ScriptReport.
     """
-    built: list[tuple[nn.Cell, str]] = []
+    built: Built = []
+    stops: list[FirstStep] = []
     uses = list(mindspore_boost_uses(script))
     known, argv, path = set(sys.modules), sys.argv, list(sys.path)
     sys.argv = [str(script), *arguments]
     sys.path.insert(0, str(script.resolve().parent))
     failed = False
+    outcome = "ran to its end without a training step"
     try:
-        with _watching(built):
+        with watching(built, stops):
             runpy.run_path(str(script), run_name="__main__")
-        outcome = "ran to its end without a training step"
-    except _FirstStep as stop:
-        name = type(stop.trainer).__name__
-        what = f"the first call of {name}" if stop.method == "call" else f"{name}.{stop.method}"
-        outcome = f"stopped before {what}, at {stop.where}"
-        uses += _reference_boost(stop)
-    except SystemExit as stop:
-        outcome, failed = f"exited with {stop.code!r} before a training step", stop.code not in (None, 0)
+    except FirstStep:
+        pass
+    except SystemExit as end:
+        outcome, failed = f"exited with {end.code!r} before a training step", end.code not in (None, 0)
     except Exception as error:
         outcome, failed = f"failed before a training step\n{_traceback(error, script)}", True
     finally:
         sys.argv, sys.path[:] = argv, path
         for file in _modules_beside(script, set(sys.modules) - known):
             uses += mindspore_boost_uses(file)
-    return ScriptReport(str(script), outcome, [_cell_report(cell, where) for cell, where in built], uses, failed)
+    if not stops:
+        return _report(script, outcome, built, uses, failed=failed)
+    stop = stops[0]  # the script may have caught it, and gone on to the next one
+    uses += _reference_boost(stop)
+    report = _report(script, f"stopped before {stop.what}, at {stop.where}", built, uses, ours=stop.ours)
+    if report.takes_part:
+        return report
+    return dataclasses.replace(report, would=_would(stop), changes=list(_changes(stop, built)))
+
+
+def _report(
+    script: Path, outcome: str, built: Built, uses: list[str], *, failed: bool = False, ours: bool = False
+) -> ScriptReport:
+    cells = [(thing, where) for thing, where in built if isinstance(thing, BoostTrainOneStepCell)]
+    optimizers = [f"{type(o).__name__}, built at {at}" for o, at in built if isinstance(o, nn.Optimizer) and is_ours(o)]
+    reports = [_cell_report(*cell) for cell in cells]
+    return ScriptReport(str(script), outcome, reports, uses, failed, list(dict.fromkeys(optimizers)), ours)
+
+
+def _would(stop: FirstStep) -> Plan:
+    """What level O1 would do with what was going to be trained."""
+    boost = AutoBoost("O1")
+    network, optimizer = _network(stop), _optimizer(stop.trainer)
+    if network is not None and optimizer is not None:
+        with contextlib.suppress(Exception):  # the plan without a network is less, and always there
+            boost.network_auto_process_train(network, optimizer)
+    return boost.plan
+
+
+def _optimizer(trainer: Any) -> Any:
+    if isinstance(trainer, nn.Optimizer):
+        return trainer
+    return getattr(trainer, "optimizer" if isinstance(trainer, nn.Cell) else "_optimizer", None)
+
+
+def _network(stop: FirstStep) -> Any:
+    """That of the model or the training cell; of an optimizer a cell with all of its parameters, in the script."""
+    trainer = stop.trainer
+    if not isinstance(trainer, nn.Optimizer):
+        return getattr(trainer, "network" if isinstance(trainer, nn.Cell) else "_network", None)
+    trained = {id(p) for p in trainer.parameters}
+    frame = stop.frame
+    while frame is not None:
+        for thing in (*frame.f_locals.values(), *frame.f_globals.values()):
+            trains = isinstance(thing, (nn.Optimizer, nn.TrainOneStepCell))
+            if isinstance(thing, nn.Cell) and not trains and trained <= {id(p) for p in thing.trainable_params()}:
+                return thing
+        frame = frame.f_back
+    return None
+
+
+def _changes(stop: FirstStep, built: Built) -> Iterator[tuple[str, str]]:
+    """Lines of the script, and what to write there."""
+    trainer = stop.trainer
+    if isinstance(trainer, ms.Model):
+        yield _where(trainer, built), 'boost_ext.Model(..., boost_level="O1") instead of mindspore.Model(...)'
+    elif isinstance(trainer, nn.TrainOneStepWithLossScaleCell):
+        yield _where(trainer, built), f"boost_ext.boost.{BoostTrainOneStepWithLossScaleCell.__name__}(...), or {_BUILD}"
+    elif isinstance(trainer, nn.TrainOneStepCell):
+        yield _where(trainer, built), f"boost_ext.boost.{BoostTrainOneStepCell.__name__}(...), or {_BUILD}"
+    else:
+        yield stop.where, f"the step that begins with the gradient: step = {_BUILD}, and step(*inputs) in the loop"
+    optimizer = _optimizer(trainer)
+    name = type(optimizer).__name__
+    if name in optim.__all__:
+        yield _where(optimizer, built), f"boost_ext.optim.{name}(...) instead of mindspore.nn.{name}(...): optional"
+
+
+_BUILD = 'boost_ext.amp.build_train_network(network, optimizer, loss_fn, boost_level="O1")'
+
+
+def _where(thing: Any, built: Built) -> str:
+    return next((where for other, where in built if other is thing), "unknown")
 
 
 def _traceback(error: Exception, script: Path) -> str:
@@ -143,7 +151,7 @@ def _modules_beside(script: Path, names: set[str]) -> Iterator[Path]:
             yield Path(file)
 
 
-def _reference_boost(stop: _FirstStep) -> Iterator[str]:
+def _reference_boost(stop: FirstStep) -> Iterator[str]:
     trainer = stop.trainer
     if type(trainer).__module__.startswith("mindspore.boost"):
         yield f"{stop.where}: {type(trainer).__name__} of mindspore.boost"

@@ -94,7 +94,7 @@ class Dropout(AnyPrecision):
         self.dropout_state = state("dropout_state", np.asarray([*words, 0, 0], np.uint32).view(np.int32))
         self.drop = _Drop(self.p, shared_axes > 0, get_rank() if rank_count() > 1 else 0)
 
-    # A local name: see _Observed in boost_ext.ms.optim.thor_layers.
+    # A local name: see Observed in boost_ext.ms.optim.thor_layers.
     def construct(self, x: Tensor) -> Tensor:
         if not self.training or self.p == 0:
             return x

@@ -19,7 +19,7 @@ from mindspore import Parameter, Tensor, nn, ops
 from boost_ext.ms import native
 from boost_ext.ms.group_loss_scale import AnyPrecision
 
-__all__ = ["CONVOLUTION", "DENSE", "EMBEDDING", "ThorLayer", "convert_to_thor_net", "thor_layers"]
+__all__ = ["CONVOLUTION", "DENSE", "EMBEDDING", "Observed", "ThorLayer", "convert_to_thor_net", "thor_layers"]
 
 DENSE, CONVOLUTION, EMBEDDING = 0, 1, 2
 _FLOATS = (ms.float32, ms.float16, ms.bfloat16)
@@ -85,7 +85,7 @@ class _Watch(AnyPrecision):
         return self.backward(y, ops.stop_gradient(x), self.step, self.layer, self.batch, self.A, self.G)
 
 
-class _Observed(nn.Cell):
+class Observed(nn.Cell):
     """A primitive that multiplies with a weight, and what comes back through it. Until an optimizer is there, it is
     the primitive alone. In mixed precision it is cast as the layer is, and what it holds is not."""
 
@@ -165,7 +165,7 @@ def _weight_of(cell: nn.Cell, kind: int) -> Parameter:
 
 
 def _watch_in(cell: nn.Cell, name: str) -> _Watch | None:
-    """Of a converted layer. What is around it may have been written anew, and is no _Observed then."""
+    """Of a converted layer. What is around it may have been written anew, and is no Observed then."""
     watch = getattr(getattr(cell, name), "watch", None)
     return watch if isinstance(watch, _Watch) else None
 
@@ -218,7 +218,7 @@ def convert_to_thor_net(net: nn.Cell) -> nn.Cell:
         cell.__dict__.pop(name, None)
         cell._primitives.pop(name, None)
         precision = {k: v for k, v in cell.get_flags().items() if k in ("fp16", "bf16", "fp32")}
-        cell.insert_child_to_cell(name, _Observed(primitive, kind, precision))
+        cell.insert_child_to_cell(name, Observed(primitive, kind, precision))
     if not thor_layers(net):
         raise ValueError(
             "convert_to_thor_net: net must have a Dense, a Conv2d of one group or an Embedding with a weight that "
