@@ -19,31 +19,34 @@ MEASURED = {MEAN: "all-reduce mean", SUM: "ours"}  # MindSpore's CPU backend can
 def projections(rows: Sequence[dict[str, Any]], tensors: int) -> list[dict[str, Any]]:
     """Milliseconds by number of ranks, once for the constants of each run.
 
-    A collective costs its latency, taken as constant, and its bytes at the rate of that run's all-reduce, so that the
-    line of the all-reduce goes through its point. AdaSum also costs its arithmetic: what its time at the fewest ranks,
-    where two send the bytes of the all-reduce, has more than that. A run in which ranks share cores has a lower rate
-    than one in which they do not: the two are a range.
+    A collective costs its latency, taken as constant, and its bytes at the rate of that run's all-reduce. AdaSum also
+    costs what its time in that run has more than that: arithmetic, copies, ranks that wait for one another. It grows as
+    the elements of a rank's passes do, with 1 - 1 / ranks. So both lines of a run go through what it measured. A run in
+    which ranks share cores has the higher constants; the two are a range.
     """
     from boost_ext.adasum import bytes_sent, least_bytes, schedule
 
-    first = rows[0]["milliseconds"]
-    arithmetic = max(first["ours"] - first["all-reduce mean"], 0.0)
     found = []
     for row in rows:
         n, took = row["elements"], row["milliseconds"]
         latency = took["latency of a gather"]
         rate = row["bytes"]["least"] / max(took["all-reduce mean"] - latency, 1e-3)  # bytes a millisecond
-        each = {}
-        for ranks in PROJECTED:
+
+        def exchange(ranks: int, n: int = n, latency: float = latency, rate: float = rate) -> dict[str, float]:
             plan = schedule(0, 1, ranks)
-            collectives = (2 * len(plan.levels) + 1) * latency + arithmetic
-            each[str(ranks)] = {
+            collectives = (2 * len(plan.levels) + 1) * latency
+            return {
                 MEAN: latency + least_bytes(n, 4, ranks) / rate,
                 GATHER: collectives + bytes_sent(plan, n, 4, tensors) / rate,
                 SUM: collectives + bytes_sent(plan, n, 4, tensors, gathers_in_groups=False) / rate,
             }
-        constants = {"of": row["ranks"], "latency": latency, "bytes per ms": rate, "arithmetic": arithmetic}
-        found.append({**constants, "ranks": each})
+
+        rest = max(took["ours"] - exchange(row["ranks"])[SUM], 0.0) / (1 - 1 / row["ranks"])
+        each = {}
+        for ranks in PROJECTED:
+            costs = exchange(ranks)
+            each[str(ranks)] = {name: t + (name != MEAN) * rest * (1 - 1 / ranks) for name, t in costs.items()}
+        found.append({"of": row["ranks"], "latency": latency, "bytes per ms": rate, "rest": rest, "ranks": each})
     return found
 
 
@@ -82,7 +85,8 @@ def _page(document: dict[str, Any]) -> Iterator[str]:
         shared = ", which shared cores" if line["of"] > document["cores"] else ""
         yield (
             f"- **By {line['of']} ranks**{shared}: {line['latency']:.2g} ms a collective, "
-            f"{line['bytes per ms'] / 1e6:.3f} GB/s, {line['arithmetic']:.0f} ms of arithmetic. Beside the measured:"
+            f"{line['bytes per ms'] / 1e6:.3f} GB/s, {line['rest']:.0f} ms times 1 - 1 / ranks for the rest. "
+            "Beside the measured:"
         )
         yield f"  {', '.join(_misses(line, rows))}."
 

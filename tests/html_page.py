@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from html.parser import HTMLParser
 
-_VOID = {"meta", "br", "img", "link", "input"}
+_VOID = {"meta", "br", "img", "link", "input", "wbr"}
 
 
 class Page(HTMLParser):

@@ -6,6 +6,7 @@ that was cut off is left out. All lines are standard JSON: inf, -inf and nan are
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import os
@@ -21,16 +22,21 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSeriali
 __all__ = [
     "SCHEMA_VERSION",
     "End",
+    "Evaluation",
     "Header",
     "LineSearch",
     "Parameters",
+    "Record",
     "RunLogWriter",
     "Step",
     "TensorOverflow",
     "iterate",
+    "keep",
 ]
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
+"""2 has learning rates and evaluations; 1 is read too."""
+_READABLE = (1, 2)
 _SCALARS = {
     *("loss", "loss_scale", "overflow", "largest_gradient", "gradient_norm", "frozen_share", "micro_batch", "seconds")
 }
@@ -146,6 +152,8 @@ class Step(_Record):
     loss: Number | None = None
     loss_scale: Number | None = None
     """Of the next step."""
+    learning_rates: tuple[Number, ...] | None = None
+    """Of the last update: one, or one for each group that has its own."""
     overflow: bool | None = None
     overflowed: tuple[TensorOverflow, ...] | None = None
     largest_gradient: Number | None = None
@@ -170,6 +178,8 @@ class Step(_Record):
             values["line_search/rho"] = self.line_search.rho
             if self.line_search.failed_in_a_row is not None:
                 values["line_search/failed_in_a_row"] = self.line_search.failed_in_a_row
+        rates = self.learning_rates or ()
+        values |= {"learning_rate" if len(rates) == 1 else f"learning_rate/{i}": rate for i, rate in enumerate(rates)}
         values |= {f"slots/{name}": seconds for name, seconds in (self.slots or {}).items()}
         return {name: float(value) for name, value in values.items()}
 
@@ -178,6 +188,8 @@ class Step(_Record):
         parts = [f"step {self.step}" if self.epoch is None else f"epoch {self.epoch} step {self.step}"]
         if self.loss is not None:
             parts.append(f"loss {self.loss:.4g}")
+        if self.learning_rates:
+            parts.append(f"lr {', '.join(f'{rate:.4g}' for rate in self.learning_rates)}")
         if self.loss_scale is not None:
             parts.append(f"scale {self.loss_scale:g}")
         if self.frozen_share:
@@ -195,6 +207,23 @@ class Step(_Record):
         return "  ".join(parts)
 
 
+class Evaluation(_Record):
+    """The metrics of an evaluation."""
+
+    kind: Literal["evaluation"] = "evaluation"
+    step: Whole
+    """The training steps that had been made."""
+    epoch: Whole | None = None
+    metrics: dict[str, Number]
+    elapsed: float | None = None
+    """Seconds since the header was written."""
+
+    def line(self) -> str:
+        """The evaluation in a line for a console."""
+        place = f"step {self.step}" if self.epoch is None else f"epoch {self.epoch} step {self.step}"
+        return "  ".join([place, "evaluation", *(f"{name} {value:.4g}" for name, value in self.metrics.items())])
+
+
 class End(_Record):
     """How a run ended; a run without it was killed."""
 
@@ -203,7 +232,8 @@ class End(_Record):
     """The exception that ended it."""
 
 
-_RECORD: TypeAdapter[Header | Step | End] = TypeAdapter(Annotated[Header | Step | End, Field(discriminator="kind")])
+Record = Header | Step | Evaluation | End
+_RECORD: TypeAdapter[Record] = TypeAdapter(Annotated[Record, Field(discriminator="kind")])
 
 
 class RunLogWriter:
@@ -244,7 +274,7 @@ class RunLogWriter:
                 self.path.unlink(missing_ok=True)
             raise
 
-    def write(self, record: Header | Step | End) -> None:
+    def write(self, record: Record) -> None:
         """Append a line and hand it to the operating system; a log that was closed is opened again.
 
         Raises:
@@ -254,7 +284,7 @@ class RunLogWriter:
             self._file = self.path.open("ab", buffering=0)
         self._append(record)
 
-    def _append(self, record: Header | Step | End, after: bytes = b"") -> None:
+    def _append(self, record: Record, after: bytes = b"") -> None:
         """All of the line or nothing; what could not be taken back at once is before the next line."""
         if self._cut is not None:
             self._file.truncate(self._cut)
@@ -282,13 +312,29 @@ class RunLogWriter:
         self.close()
 
 
+def keep(path: str | Path) -> Path:
+    """Rename a log, so that another one can have its name: ``run.jsonl`` to ``run.1.jsonl``, or the next free number.
+
+    Returns:
+        Path: the new one.
+
+    Raises:
+        ValueError: if the file is no run log of this schema. It keeps its name then.
+    """
+    path = Path(path)
+    next(iterate(path))
+    names = (path.with_name(f"{path.stem}.{number}{path.suffix}") for number in itertools.count(1))
+    kept = next(name for name in names if not name.exists())
+    return path.rename(kept)
+
+
 def _ends_with_newline(path: Path) -> bool:
     with path.open("rb") as file:
         file.seek(-1, os.SEEK_END)
         return file.read() == b"\n"
 
 
-def iterate(path: str | Path, on_progress: Callable[[int, int], None] | None = None) -> Iterator[Header | Step | End]:
+def iterate(path: str | Path, on_progress: Callable[[int, int], None] | None = None) -> Iterator[Record]:
     """The records of a log, one by one, the header first.
 
     A line that a crash cut off is left out: the last one, or the one before the header of a resumed run.
@@ -328,7 +374,7 @@ def iterate(path: str | Path, on_progress: Callable[[int, int], None] | None = N
         on_progress(total, total)
 
 
-def _record(path: Path, number: int, line: bytes) -> Header | Step | End:
+def _record(path: Path, number: int, line: bytes) -> Record:
     if b'"schema_version"' in line:
         return _header(path, number, line)
     try:
@@ -348,8 +394,9 @@ def _header(path: Path, number: int, line: bytes) -> Header:
         start = line[:40].decode(errors="replace").strip()
         raise ValueError(f"run log {path}: line {number} must be a header, got {start!r}; this is no run log")
     version = content.get("schema_version")
-    if version != SCHEMA_VERSION:
-        raise ValueError(f"run log {path}: schema_version in line {number} must be {SCHEMA_VERSION}, got {version!r}")
+    if version not in _READABLE:
+        known = " or ".join(map(str, _READABLE))
+        raise ValueError(f"run log {path}: schema_version in line {number} must be {known}, got {version!r}")
     try:
         return Header.model_validate_json(line)
     except ValidationError as error:

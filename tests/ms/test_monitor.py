@@ -8,6 +8,7 @@ import json
 import math
 import warnings
 from contextlib import suppress
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -231,7 +232,8 @@ def test_training_in_several_calls_and_with_evaluations() -> None:
     model.train(1, batches(3), callbacks=[monitor])
     assert [step.step for step in steps()] == list(range(1, 10))
     kinds = [record.kind for record in records()]
-    assert kinds == ["header", *["step"] * 6, "end", *["step"] * 3, "end"], "an evaluation does not end a run"
+    fitted = [*["step"] * 3, "evaluation"] * 2
+    assert kinds == ["header", *fitted, "end", *["step"] * 3, "end"], "an evaluation does not end a run"
 
 
 def test_a_killed_run_is_readable_and_resumes() -> None:
@@ -299,11 +301,23 @@ def test_a_disk_that_is_full_at_the_start(monkeypatch: pytest.MonkeyPatch) -> No
         quiet(Path("file") / "run.jsonl").record(cell, Tensor(1.0))
 
 
-def test_a_log_that_exists_stops_before_anything_is_trained() -> None:
+def test_a_run_that_is_made_again_keeps_the_logs_of_those_before() -> None:
+    cell, seen = cell_of(), Console(file=StringIO(), width=200)
+    for number in range(1, 4):
+        with BoostMonitor(LOG, per_print_steps=0, console=seen) as monitor:
+            for _ in range(number):
+                monitor.record(cell, cell(Tensor([1.0, 1.0])))
+    lengths = {path.name: len(run_report.read(path)) for path in Path().glob("*.jsonl")}
+    assert lengths == {"run.1.jsonl": 1, "run.2.jsonl": 2, "run.jsonl": 3}
+    assert "BoostMonitor: run.jsonl was there already, and is now run.2.jsonl" in seen.file.getvalue()
+
+
+def test_a_file_that_is_no_log_stops_before_anything_is_trained() -> None:
     LOG.write_text("mine")
     model = model_of()
     before = model.train_network.observe()["step"]
-    with pytest.raises(FileExistsError, match="path must be a new file"):
+    message = r"BoostMonitor: path must be a new file or a run log, got run\.jsonl, which is neither; give another path"
+    with pytest.raises(FileExistsError, match=message):
         model.train(1, batches(2), callbacks=[quiet()])
     assert model.train_network.observe()["step"] == before
     assert LOG.read_text() == "mine"

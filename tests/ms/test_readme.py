@@ -7,6 +7,8 @@ import mindspore as ms
 import numpy as np
 import pytest
 
+from boost_ext import run_report
+
 README = Path(__file__).parents[2] / "README.md"
 BLOCKS = re.findall(r"```python\n(.*?)```", README.read_text(), re.DOTALL)
 
@@ -47,6 +49,15 @@ def test_the_levels() -> None:
     assert plan.applies("grad_centralization")
     assert plan.applies("grad_freeze")
     assert Path("run.jsonl").stat().st_size > 0
+
+
+def test_the_levels_twice() -> None:
+    """As a script that is run again, in the same directory."""
+    for _ in range(2):
+        names: dict = {}
+        exec(BLOCKS[1], names)
+        exec(BLOCKS[3], names)
+    assert [len(run_report.read(path)) for path in ("run.1.jsonl", "run.jsonl")] == [4, 4]
 
 
 def test_there_are_four_blocks() -> None:

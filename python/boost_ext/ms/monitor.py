@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-import datetime
-import numbers
-import platform
 import time
 import warnings
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import mindspore as ms
-import numpy as np
-from mindspore import ParameterTuple, Tensor, nn
+from mindspore import Tensor, nn
 from mindspore.communication import GlobalComm, get_rank
 from rich.console import Console
 
-import boost_ext
-from boost_ext.ms import native
+from boost_ext.ms.learning_rates import learning_rates
 from boost_ext.ms.monitor_outputs import MonitorLog, Surviving
 from boost_ext.ms.ranks import rank_count
-from boost_ext.run_log import End, Header, Parameters, Step
+from boost_ext.ms.run_header import header_of
+from boost_ext.ms.step_outputs import boost_cell, loss_of, number_of, overflow_of, scale_of
+from boost_ext.run_log import End, Evaluation, Record, Step, keep
 
 __all__ = ["BoostMonitor"]
 
@@ -30,19 +28,21 @@ _ERROR_CHARS = 500
 class BoostMonitor(ms.Callback):
     r"""Records training: a line a step into a file, to ``mindspore.SummaryRecord``, and onto the console.
 
-    Of the training cells of boost_ext it records loss, loss scale, overflow with the names of the gradients that held
-    inf or nan, the largest gradient, the share of the parameters that was frozen, the micro-batch, the line search,
-    and the time of the step; once, at the start, the plan, the parameters, versions and mode. Of any other training
-    cell it records the loss and the time, and overflow and loss scale if they are its second and third output; it says
-    so once. ``boost-ext report`` draws the file; docs/monitoring.md describes it.
+    Of the training cells of boost_ext it records loss, learning rates, loss scale, overflow with the names of the
+    gradients that held inf or nan, the largest gradient, the share of the parameters that was frozen, the micro-batch,
+    the line search, and the time of the step; once, at the start, the plan, the parameters, versions and mode. Of any
+    other training cell it records loss, learning rates and time, and overflow and loss scale if they are its second and
+    third output; it says so once. The metrics of ``Model.fit``, and of ``Model.eval`` with the monitor among its
+    callbacks, are recorded too. ``boost-ext report`` draws the file; docs/monitoring.md describes it.
 
     A callback of ``mindspore.Model`` and of :class:`boost_ext.Model`; put it first, since its time of a step includes
     the callbacks before it. In a loop of your own call :meth:`record` after each step. With several ranks only rank 0
     records, unless `path` holds ``{rank}``. An output that cannot be written, on a full disk, is warned of once.
 
     Args:
-        path (Union[str, Path], optional): the log, a new JSON Lines file; :mod:`boost_ext.run_log` describes it.
-            Default: None, no file.
+        path (Union[str, Path], optional): the log, a JSON Lines file; :mod:`boost_ext.run_log` describes it. A log
+            that is there already is kept: ``run.jsonl`` becomes ``run.1.jsonl``, the next one ``run.2.jsonl``, and so
+            on. Default: None, no file.
         every (int, optional): record the first step and then every that many. A step that overflowed is recorded
             always. Default: 1.
         per_print_steps (int, optional): print a line every that many steps, at the next recorded one; 0 for never.
@@ -60,7 +60,7 @@ class BoostMonitor(ms.Callback):
         TypeError: for an argument of another type.
         ValueError: for `every` < 1, `per_print_steps` < 0, `resume` < 0 or without `path`, or if there is nowhere to
             record to.
-        FileExistsError: at the first step, if the log exists and `resume` is None.
+        FileExistsError: at the first step, if `path` is a file that is no run log, and `resume` is None.
 
     Examples:
         >>> from boost_ext.callbacks import BoostMonitor
@@ -107,6 +107,7 @@ class BoostMonitor(ms.Callback):
         self._target: nn.Cell | None = None
         self._cell: Any = None
         """The training cell of boost_ext in the target, if there is one."""
+        self._optimizer: Any = None
         self._step = self._printed = resume or 0
         self._started = 0.0
         self._unfinished = self._in_model = False
@@ -116,7 +117,11 @@ class BoostMonitor(ms.Callback):
         self._seconds, self._timed = 0.0, 0
         """Of the steps since the last record."""
         self._recorded = False
-        self._overflows, self._last_overflow = 0, Step(step=0)  # since the last printed line
+        self._epoch: int | None = None
+        self._early: list[Evaluation] = []
+        """Evaluations before the log was begun."""
+        self._overflows, self._last_overflow = 0, Step(step=0)
+        """Since the last printed line."""
 
     def on_train_begin(self, run_context: Any) -> None:
         """Find the training cell, and begin the log."""
@@ -140,6 +145,13 @@ class BoostMonitor(ms.Callback):
             steps = max(1, params.cur_step_num - self._model_steps)
             self._model_steps = params.cur_step_num
             self._take(params.net_outputs, steps, params.cur_epoch_num, None)
+
+    def on_eval_end(self, run_context: Any) -> None:
+        """Record the metrics of ``Model.eval`` and ``Model.fit``."""
+        params = run_context.original_args()
+        metrics = params.get("eval_results") or params.get("metrics")
+        if isinstance(metrics, Mapping):
+            self.record_metrics(metrics, epoch=self._epoch)
 
     def on_train_end(self, run_context: Any) -> None:
         """The end of the run, unless another training follows."""
@@ -168,6 +180,34 @@ class BoostMonitor(ms.Callback):
                 self._cell.instrument(True)
             self._began = time.perf_counter()
 
+    def record_metrics(self, metrics: Mapping[str, Any], *, epoch: int | None = None) -> None:
+        """Record an evaluation of a loop of your own, after the steps recorded so far.
+
+        Args:
+            metrics (dict): name to number; other values, such as arrays of several elements, are left out.
+            epoch (int, optional): from 1. Default: None.
+
+        Raises:
+            TypeError: if `metrics` is no dict.
+        """
+        if not isinstance(metrics, Mapping):
+            raise TypeError(f"BoostMonitor: metrics must be a dict, got {type(metrics).__name__}")
+        values = {str(name): number for name, value in metrics.items() if (number := number_of(value)) is not None}
+        if not (self._active and values):
+            return
+        now = time.perf_counter()
+        elapsed = now - self._started if self._target is not None else None
+        if self._began is not None:
+            self._began = now  # the evaluation is no part of the next step
+        evaluation = Evaluation(step=self._step, epoch=epoch, metrics=values, elapsed=elapsed)
+        if self._target is None:
+            self._early.append(evaluation)
+        else:
+            self._write(evaluation)
+        self._summarize(self._step, {f"metrics/{name}": value for name, value in values.items()})
+        if self._per_print_steps:
+            self._say(evaluation.line())
+
     def close(self) -> None:
         """The run is over: note it in the log and close it. ``mindspore.Model`` and ``with`` do that themselves."""
         self._end(None)
@@ -189,7 +229,7 @@ class BoostMonitor(ms.Callback):
         """Once: find the cell, write the header. Later: nothing, if it is the same cell."""
         if not isinstance(network, nn.Cell):
             raise TypeError(f"BoostMonitor: the training cell must be a Cell, got {type(network).__name__}")
-        cell = _boost_cell(network)
+        cell = boost_cell(network)
         target = network if cell is None else cell
         if self._target is not None:
             if target is not self._target:
@@ -209,46 +249,37 @@ class BoostMonitor(ms.Callback):
                 stacklevel=3,
             )
         if self._path is not None:
-            header = self._header(target, cell is not None, params)
+            header = header_of(target, params, observed=cell is not None)
+            header = header.model_copy(
+                update={"name": self._name, "rank": self._rank, "ranks": self._ranks, "every": self._every}
+            )
+            if self._resume is None and self._path.exists():
+                self._keep_old_log(self._path)
             self._log = MonitorLog(self._path, header, resume=self._resume is not None, surviving=self._surviving)
+            for evaluation in self._early:
+                self._write(evaluation)
+            self._early.clear()
             self._unfinished = True
         self._target, self._cell = target, cell
+        self._optimizer = params.get("optimizer", getattr(target, "optimizer", None))
         self._started = time.perf_counter()
         if self._resume is None:
             self._step = self._printed = params.get("cur_step_num", 0)
 
-    def _header(self, target: nn.Cell, observed: bool, params: Any) -> Header:
-        weights = _weights(target)
-        network, optimizer = params.get("network"), params.get("optimizer")
-        plan = getattr(target, "plan", None) if observed else None
-        return Header(
-            started=datetime.datetime.now().astimezone().isoformat(timespec="seconds"),
-            name=self._name,
-            versions={
-                "boost_ext": boost_ext.__version__,
-                "mindspore": ms.__version__,
-                "numpy": np.__version__,
-                "python": platform.python_version(),
-            },
-            mode="PYNATIVE_MODE" if native.in_pynative_mode() else "GRAPH_MODE",
-            device=ms.get_context("device_target"),
-            rank=self._rank,
-            ranks=self._ranks,
-            cell=type(target).__name__,
-            observed=observed,
-            network=_class_name(network if network is not None else getattr(target, "network", None)),
-            optimizer=_class_name(optimizer if optimizer is not None else getattr(target, "optimizer", None)),
-            parameters=Parameters(tensors=len(weights), elements=sum(weight.size for weight in weights)),
-            steps_per_epoch=params.get("batch_num"),
-            every=self._every,
-            plan=None if plan is None else plan.as_dict(),
-        )
+    def _keep_old_log(self, path: Path) -> None:
+        try:
+            kept = keep(path)
+        except ValueError as error:
+            raise FileExistsError(
+                f"BoostMonitor: path must be a new file or a run log, got {path}, which is neither; give another path"
+            ) from error
+        self._say(f"BoostMonitor: {path} was there already, and is now {kept}")
 
     def _take(self, outputs: Any, steps: int, epoch: int | None, seconds: float | None) -> None:
-        before, self._step = self._step, self._step + steps
-        overflow = _overflow(outputs)
+        before, self._step, self._epoch = self._step, self._step + steps, epoch
+        overflow = overflow_of(outputs)
         due = not self._recorded or self._step // self._every > before // self._every
-        loss = _loss(outputs) if due or overflow else None  # reading it waits for the step
+        loss = loss_of(outputs) if due or overflow else None  # reading it waits for the step
         now = time.perf_counter()
         if seconds is None and self._began is not None:
             seconds = now - self._began
@@ -259,27 +290,23 @@ class BoostMonitor(ms.Callback):
         if loss is None and not self._recorded:
             what = type(outputs).__name__
             warnings.warn(f"BoostMonitor: no loss is recorded, since the training cell returns {what}", stacklevel=3)
-        known = {"loss_scale": _scale(outputs)} if self._cell is None else self._observe()
+        known = {"loss_scale": scale_of(outputs)} if self._cell is None else self._observe()
         if overflow is not None or self._cell is None:  # of all ranks, where the cell tells of its own
             known["overflow"] = overflow
         step = Step(
             step=self._step,
             epoch=epoch,
             loss=loss,
+            learning_rates=learning_rates(self._optimizer) or None,
             seconds=self._seconds / self._timed if self._timed else None,
             elapsed=now - self._started,
             **known,
         )
         self._seconds, self._timed, self._recorded = 0.0, 0, True
-        if self._log is not None:
-            self._log.write(step)
-            self._unfinished = True
-        if self._summary is not None:
-            with self._surviving("the summary"):
-                self._summarize(step)
+        self._write(step)
+        self._summarize(step.step, step.scalars())
         if self._per_print_steps:
-            with self._surviving("the console"):
-                self._print(step)
+            self._print(step)
 
     def _observe(self) -> dict[str, Any]:
         seen = dict(self._cell.observe())
@@ -288,17 +315,28 @@ class BoostMonitor(ms.Callback):
         seen["overflowed"] = seen["overflowed"] or None
         return seen
 
-    def _summarize(self, step: Step) -> None:
-        for name, value in step.scalars().items():
-            self._summary.add_value("scalar", f"boost/{name}", Tensor(value, ms.float32))
-        self._summary.record(step.step)
+    def _write(self, record: Record) -> None:
+        if self._log is not None:
+            self._log.write(record)
+            self._unfinished = True
+
+    def _summarize(self, step: int, scalars: Mapping[str, float]) -> None:
+        if self._summary is None:
+            return
+        with self._surviving("the summary"):
+            for name, value in scalars.items():
+                self._summary.add_value("scalar", f"boost/{name}", Tensor(value, ms.float32))
+            self._summary.record(step)
+
+    def _say(self, line: str) -> None:
+        with self._surviving("the console"):
+            self._console.print(line, markup=False, highlight=False, soft_wrap=True)
 
     def _print(self, step: Step) -> None:
         if step.overflow:
             self._overflows, self._last_overflow = self._overflows + 1, step
         if step.step // self._per_print_steps > self._printed // self._per_print_steps:
-            line = step.line(self._overflows, self._last_overflow)
-            self._console.print(line, markup=False, highlight=False, soft_wrap=True)
+            self._say(step.line(self._overflows, self._last_overflow))
             self._printed, self._overflows = step.step, 0
 
 
@@ -307,44 +345,3 @@ def _check_int(name: str, value: Any, low: int) -> None:
         raise TypeError(f"BoostMonitor: {name} must be an int, got {type(value).__name__}")
     if value < low:
         raise ValueError(f"BoostMonitor: {name} must be at least {low}, got {value}")
-
-
-def _class_name(value: Any) -> str | None:
-    return None if value is None else type(value).__name__
-
-
-def _boost_cell(network: nn.Cell) -> nn.Cell | None:
-    """The training cell of boost_ext in a network, around which a data sink may have put other cells."""
-    cell: Any = network
-    while isinstance(cell, nn.Cell):
-        if callable(getattr(cell, "observe", None)) and callable(getattr(cell, "instrument", None)):
-            return cell
-        cell = getattr(cell, "network", None)
-    return None
-
-
-def _weights(target: nn.Cell) -> Any:
-    """What is trained; the trainable parameters of a training cell include the state of many an optimizer."""
-    weights = getattr(target, "weights", None)
-    return weights if isinstance(weights, ParameterTuple) else getattr(target, "network", target).trainable_params()
-
-
-def _loss(outputs: Any) -> float | None:
-    value = outputs[0] if isinstance(outputs, (tuple, list)) and outputs else outputs
-    if isinstance(value, Tensor):
-        return float(value.asnumpy().mean(dtype=np.float64)) if value.size else None
-    return float(value) if isinstance(value, numbers.Real) else None
-
-
-def _overflow(outputs: Any) -> bool | None:
-    """The second output of a cell with loss scaling."""
-    if isinstance(outputs, (tuple, list)) and len(outputs) == 3:
-        flag = outputs[1]
-        if isinstance(flag, Tensor) and flag.size == 1 and flag.dtype == ms.bool_:
-            return bool(flag.asnumpy())
-    return None
-
-
-def _scale(outputs: Any) -> float | None:
-    """The third output of a cell with loss scaling."""
-    return float(outputs[2].asnumpy().reshape(())) if _overflow(outputs) is not None else None

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from boost_ext.run_log import End, Header, RunLogWriter, Step
+from boost_ext.run_log import Header, Record, RunLogWriter
 
 __all__ = ["MonitorLog", "Surviving"]
 
@@ -60,7 +60,7 @@ class MonitorLog:
     def _begun(self) -> RunLogWriter:
         return RunLogWriter(self._path, self._header, resume=self._resume)
 
-    def write(self, record: Step | End) -> None:
+    def write(self, record: Record) -> None:
         """Append a line, if that is possible."""
         with self._surviving(str(self._path)):
             self._log = self._log or self._begun()

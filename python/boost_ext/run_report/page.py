@@ -22,18 +22,29 @@ _HEAD = """<!DOCTYPE html>
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <title>{title}</title>
 <style>
-body {{ font: 15px/1.5 system-ui, sans-serif; color: #222; background: #fff; max-width: 62rem; margin: 2rem auto;
-  padding: 0 1rem }}
+:root {{ color-scheme: light dark; --text: #222; --faint: #555; --line: #ddd; --page: #fff }}
+@media (prefers-color-scheme: dark) {{
+  :root {{ --text: #e6e6e6; --faint: #aaa; --line: #444; --page: #181818 }}
+}}
+body {{ font: 15px/1.5 system-ui, sans-serif; color: var(--text); background: var(--page); max-width: 62rem;
+  margin: 2rem auto; padding: 0 1rem; overflow-wrap: break-word }}
 h1, h2, h3 {{ line-height: 1.2 }}
 table {{ border-collapse: collapse; margin: 1rem 0; display: block; overflow-x: auto }}
-th, td {{ text-align: left; vertical-align: top; padding: .25rem .8rem .25rem 0; border-bottom: 1px solid #ddd;
-  font-variant-numeric: tabular-nums; overflow-wrap: anywhere }}
-tbody th {{ font-weight: normal; color: #555 }}
-svg {{ max-width: 100%; height: auto; font-family: system-ui, sans-serif }}
+th, td {{ text-align: left; vertical-align: top; padding: .25rem .8rem .25rem 0; border-bottom: 1px solid var(--line);
+  font-variant-numeric: tabular-nums }}
+tbody th {{ font-weight: normal; color: var(--faint) }}
+.plan td:nth-child(2) {{ white-space: nowrap }}
+@media (max-width: 40rem) {{
+  .plan thead {{ display: none }}
+  .plan tbody, .plan tr, .plan th, .plan td {{ display: block; border: 0; padding-bottom: 0 }}
+  .plan tr {{ border-bottom: 1px solid var(--line); padding-bottom: .4rem }}
+}}
+svg {{ max-width: 100%; height: auto; background: #fff; font-family: system-ui, sans-serif }}
 figure {{ margin: 1rem 0 }}
-figcaption {{ color: #555 }}
+figcaption {{ color: var(--faint) }}
 .run {{ display: inline-block; margin-right: 1.5rem }}
-.swatch {{ display: inline-block; width: .9em; height: .9em; margin-right: .4em; vertical-align: -.1em }}
+.swatch {{ display: inline-block; width: .9em; height: .9em; margin-right: .4em; vertical-align: -.1em;
+  outline: 1px solid var(--line) }}
 </style>
 </head>
 <body>

@@ -1,4 +1,4 @@
-"""The plots of a report, as SVG to put into a page. All words in them are ours: runs are told apart by colour."""
+"""The plots of a report, as SVG to put into a page. Runs are told apart by colour."""
 
 from __future__ import annotations
 
@@ -22,6 +22,9 @@ COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#000000", "#E69F00", "#5
 _SLOT_COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#999999")
 _OVERFLOW = "#CC3311"
 _BUCKETS = 600
+_DASHES = ("solid", "dashed", "dotted", "dashdot")
+_METRICS = 20
+"""More metrics than this are in the table only."""
 
 
 @dataclass(frozen=True)
@@ -83,7 +86,9 @@ def _freezes(run: Run) -> bool:
     return share is not None and (_has("freeze_index")(run) or bool((share > 0).any()))
 
 
-def _line(axes: Axes, x: Column, y: Column, colour: str, *, faint: bool = False, step: bool = False) -> None:
+def _line(
+    axes: Axes, x: Column, y: Column, colour: str, *, faint: bool = False, step: bool = False, dashes: str = "solid"
+) -> None:
     at = extremes(np.where(np.isfinite(x), y, np.nan), _BUCKETS)
     axes.plot(
         x[at],
@@ -92,6 +97,7 @@ def _line(axes: Axes, x: Column, y: Column, colour: str, *, faint: bool = False,
         alpha=0.3 if faint else 1.0,
         linewidth=0.8 if faint else 1.4,
         drawstyle="steps-mid" if step else "default",
+        linestyle=dashes,
         marker="." if len(at) == 1 else None,
     )
 
@@ -135,6 +141,31 @@ def _draw_loss(axes: Sequence[Axes], runs: Sequence[tuple[Run, str]]) -> None:
 
 def _loss_panels(runs: Sequence[tuple[Run, str]]) -> int:
     return 2 if len(runs) > 1 and all(_has("elapsed")(run) for run, _ in runs) else 1
+
+
+def _draw_rates(axes: Sequence[Axes], runs: Sequence[tuple[Run, str]]) -> None:
+    for run, colour in runs:
+        for number, rates in enumerate(run.learning_rates.values()):
+            _line(axes[0], run.columns["step"], rates, colour, dashes=_DASHES[number % len(_DASHES)])
+    values = np.concatenate([rates for run, _ in runs for rates in run.learning_rates.values()])
+    if (values[np.isfinite(values)] > 0).all():
+        axes[0].set_yscale("log")
+    axes[0].set(xlabel="step", ylabel="learning rate")
+
+
+def _metric_names(runs: Sequence[tuple[Run, str]]) -> list[str]:
+    return list(dict.fromkeys(name for run, _ in runs for name in run.metrics))[:_METRICS]
+
+
+def _draw_metrics(axes: Sequence[Axes], runs: Sequence[tuple[Run, str]]) -> None:
+    for panel, name in zip(axes, _metric_names(runs), strict=True):
+        for run, colour in runs:
+            if name in run.metrics:
+                steps, values = run.metrics[name]
+                at = extremes(values, _BUCKETS)
+                panel.plot(steps[at], values[at], color=colour, marker=".", linewidth=1.4)
+        panel.set_xlabel("step")
+        panel.set_ylabel(name if len(name) <= 40 else f"{name[:39]}…").set_parse_math(False)
 
 
 def _draw_loss_scale(axes: Sequence[Axes], runs: Sequence[tuple[Run, str]]) -> None:
@@ -220,6 +251,19 @@ _MEAN = (
 
 _DRAWINGS = {
     "loss": _Drawing("Loss", f"{_MEAN} Crosses at the bottom: inf or nan.", _has("loss"), _draw_loss, _loss_panels),
+    "metrics": _Drawing(
+        "Metrics",
+        "Of each evaluation, after the training steps that had been made.",
+        lambda run: bool(run.metrics),
+        _draw_metrics,
+        lambda runs: len(_metric_names(runs)),
+    ),
+    "learning_rate": _Drawing(
+        "Learning rate",
+        "Of the last update. Groups of parameters, in the optimizer's order: solid, dashed, dotted, dash-dotted.",
+        lambda run: any(bool(np.isfinite(rates).any()) for rates in run.learning_rates.values()),
+        _draw_rates,
+    ),
     "loss_scale": _Drawing(
         "Loss scale",
         "After each step. Crosses: steps that overflowed and changed no weight.",

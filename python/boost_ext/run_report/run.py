@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from boost_ext.run_log import End, Header, Step, TensorOverflow, iterate
+from boost_ext.run_log import End, Evaluation, Header, Step, TensorOverflow, iterate
 
 __all__ = ["Overflows", "Run", "read"]
 
@@ -60,6 +60,10 @@ class Run:
     """The numbers of :class:`boost_ext.run_log.Step` and of its line search; only those that the log has."""
     slots: dict[str, Column]
     """Seconds of a step, by slot of the training cell."""
+    learning_rates: dict[str, Column]
+    """By number of the group, from "0"."""
+    metrics: dict[str, tuple[Column, Column]]
+    """By name: the steps after which it was measured, and its values."""
     overflowed: tuple[tuple[int, TensorOverflow], ...]
     """Steps, and the tensors that overflowed in them."""
     resumed_at: tuple[int, ...]
@@ -108,6 +112,8 @@ class _Rows:
         self.columns = {name: array("d") for name in (*_NUMBERS, *_LINE_SEARCH)}
         self.present = {"step"}
         self.slots: dict[str, array[float]] = {}
+        self.rates: dict[str, array[float]] = {}
+        self.evaluations: list[Evaluation] = []
         self.overflowed: list[tuple[int, TensorOverflow]] = []
         self.elapsed_before = 0.0
 
@@ -119,9 +125,8 @@ class _Rows:
         search = step.line_search
         for name in _LINE_SEARCH:
             self._put(name, None if search is None else getattr(search, name))
-        for name in dict.fromkeys((*self.slots, *(step.slots or ()))):
-            column = self.slots.setdefault(name, array("d", [np.nan]) * before)
-            column.append((step.slots or {}).get(name, np.nan))
+        _put_named(self.slots, step.slots or {}, before)
+        _put_named(self.rates, {str(i): rate for i, rate in enumerate(step.learning_rates or ())}, before)
         self.overflowed += ((step.step, tensor) for tensor in step.overflowed or ())
 
     def _put(self, name: str, value: float | None) -> None:
@@ -134,11 +139,28 @@ class _Rows:
         keep = len(self.columns["step"])
         while keep and self.columns["step"][keep - 1] >= step:
             keep -= 1
-        for column in (*self.columns.values(), *self.slots.values()):
+        for column in (*self.columns.values(), *self.slots.values(), *self.rates.values()):
             del column[keep:]
+        self.evaluations = [evaluation for evaluation in self.evaluations if evaluation.step < step]
         self.overflowed = [entry for entry in self.overflowed if entry[0] < step]
         elapsed = self.columns["elapsed"][-1] if keep else np.nan
         self.elapsed_before = 0.0 if np.isnan(elapsed) else elapsed  # each part of the run counts from its own start
+
+
+def _put_named(columns: dict[str, array[float]], values: Mapping[str, float], before: int) -> None:
+    """A step's values of columns that come and go; `before` steps were there."""
+    for name in dict.fromkeys((*columns, *values)):
+        columns.setdefault(name, array("d", [np.nan]) * before).append(values.get(name, np.nan))
+
+
+def _metrics(evaluations: Sequence[Evaluation]) -> dict[str, tuple[Column, Column]]:
+    names = dict.fromkeys(name for evaluation in evaluations for name in evaluation.metrics)
+    found = {}
+    for name in names:
+        pairs = [(e.step, e.metrics[name]) for e in evaluations if name in e.metrics]
+        steps, values = np.array(pairs, np.float64).T
+        found[name] = (steps, values)
+    return found
 
 
 def read(path: str | Path, on_progress: Callable[[int, int], None] | None = None) -> Run:
@@ -163,12 +185,16 @@ def read(path: str | Path, on_progress: Callable[[int, int], None] | None = None
                 resumed_at.append(record.step)
                 resumed = False
             rows.append(record)
+        if isinstance(record, Evaluation):
+            rows.evaluations.append(record)
         end = record if isinstance(record, End) else None
     return Run(
         path=Path(path),
         header=headers[0],
         columns={name: np.asarray(rows.columns[name]) for name in rows.columns if name in rows.present},
         slots={name: np.asarray(column) for name, column in rows.slots.items()},
+        learning_rates={name: np.asarray(column) for name, column in rows.rates.items()},
+        metrics=_metrics(rows.evaluations),
         overflowed=tuple(rows.overflowed),
         resumed_at=tuple(resumed_at),
         end=end,

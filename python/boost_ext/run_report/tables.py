@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -15,6 +16,9 @@ from boost_ext.run_report.run import Column, Run
 
 __all__ = ["freeze_table", "header_table", "overflow_table", "plan_tables", "rows_table", "summary_table"]
 
+_LONG = 24
+"""Characters that fit into the narrowest column."""
+_DOTS = re.compile(r"([._/])(?=\w)")
 _TENSORS = 200
 """More overflowing tensors than this are counted, not listed."""
 
@@ -24,10 +28,16 @@ def rows_table(head: Sequence[str], rows: Sequence[Sequence[Any]], *, name: str)
     titles = "".join(f'<th scope="col">{escape(str(cell))}</th>' for cell in head)
     lines = [f'<table class="{escape(name)}">', f"<thead><tr>{titles}</tr></thead>", "<tbody>"]
     for first, *rest in rows:
-        cells = "".join(f"<td>{escape(_text(cell))}</td>" for cell in rest)
-        lines.append(f'<tr><th scope="row">{escape(_text(first))}</th>{cells}</tr>')
+        cells = "".join(f"<td>{_html(cell)}</td>" for cell in rest)
+        lines.append(f'<tr><th scope="row">{_html(first)}</th>{cells}</tr>')
     lines.append("</tbody></table>")
     return "\n".join(lines)
+
+
+def _html(cell: Any) -> str:
+    """A long name may be broken after a dot, and nowhere else: `block.0.conv.weight`."""
+    words = [_DOTS.sub("\\1\0", word) if len(word) > _LONG else word for word in _text(cell).split(" ")]
+    return escape(" ".join(words)).replace("\0", "<wbr>")
 
 
 def _text(value: Any) -> str:
@@ -98,6 +108,7 @@ def summary_table(runs: Sequence[Run], names: Sequence[str]) -> str:
         "last loss": lambda run: _of(run, "loss", lambda values: values[-1]),
         "mean loss of the last 2 %": lambda run: _of(run, "loss", _tail),
         "steps that overflowed": lambda run: None if run.column("overflow") is None else len(run.overflow_steps()),
+        "last learning rate": _last_rates,
         "last loss scale": lambda run: _of(run, "loss_scale", lambda values: values[-1]),
         "mean frozen share": lambda run: _percent(_of(run, "frozen_share", np.mean)),
         "micro-batches a step, at most": lambda run: _whole(_of(run, "micro_batch", np.max)),
@@ -107,9 +118,30 @@ def summary_table(runs: Sequence[Run], names: Sequence[str]) -> str:
         "ms, first step": lambda run: _milliseconds(_of(run, "seconds", lambda values: values[0])),
         "seconds in all": lambda run: _of(run, "elapsed", lambda values: values[-1]),
     }
+    for metric in dict.fromkeys(metric for run in runs for metric in run.metrics):
+        rows[f"last {metric}"] = partial(_last_metric, metric)
+        rows[f"{metric}, smallest to largest"] = partial(_range, metric)
     for slot in dict.fromkeys(slot for run in runs for slot in run.slots):
         rows[f"ms in slot {slot} (median)"] = partial(_slot, slot)
     return _by_run(runs, names, rows, name="summary")
+
+
+def _last_rates(run: Run) -> str | None:
+    """Of each group, at the last step that knows of it."""
+    known = [column[np.isfinite(column)] for column in run.learning_rates.values()]
+    return ", ".join(f"{column[-1]:.6g}" for column in known if len(column)) or None
+
+
+def _last_metric(metric: str, run: Run) -> float | None:
+    return float(run.metrics[metric][1][-1]) if metric in run.metrics else None
+
+
+def _range(metric: str, run: Run) -> str | None:
+    if metric not in run.metrics:
+        return None
+    values = run.metrics[metric][1]
+    values = values[np.isfinite(values)]
+    return f"{values.min():.6g} to {values.max():.6g}" if len(values) else None
 
 
 def _slot(slot: str, run: Run) -> str | None:

@@ -159,7 +159,11 @@ class AdaFactor(FusedOptimizer):
         """The learning rate of the step to come, before `scale_parameter`."""
         if not self.relative_step:
             return super().get_lr()
-        step = ops.cast(self.global_step, ms.float32).reshape(()) + 1.0
+        return self.relative_rate(self.global_step)
+
+    def relative_rate(self, updates: Tensor) -> Tensor:
+        """The learning rate of `relative_step` after so many `updates`, (1,)."""
+        step = ops.cast(updates, ms.float32).reshape(()) + 1.0
         return ops.minimum(1e-6 * step if self.warmup_init else 1e-2 + 0.0 * step, 1.0 / ops.sqrt(step))
 
     def _rates(self) -> Any:

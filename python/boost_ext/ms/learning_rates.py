@@ -1,0 +1,44 @@
+"""The learning rates of an optimizer, as Python reads them between two steps."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import mindspore as ms
+import numpy as np
+from mindspore import Tensor, nn
+
+from boost_ext.ms.freeze_optimizer import FreezeOpt
+from boost_ext.ms.optim.adafactor import AdaFactor
+
+__all__ = ["learning_rates"]
+
+
+def learning_rates(optimizer: Any) -> tuple[float, ...]:
+    """Those of the last update: one, or one for each group that has its own.
+
+    Args:
+        optimizer: of mindspore.nn, of boost_ext, or with ``param_groups``.
+
+    Returns:
+        tuple[float]: before the first update that of the first one; empty for an optimizer that does not tell.
+    """
+    if isinstance(optimizer, FreezeOpt):
+        optimizer = optimizer.optimizer
+    while isinstance(inner := getattr(optimizer, "opt", None), nn.Optimizer):  # LARS, weight averaging
+        optimizer = inner
+    groups = getattr(optimizer, "param_groups", None)  # of mindspore.experimental.optim
+    if isinstance(groups, list):
+        return tuple(_value(group["lr"]) for group in groups)
+    if not isinstance(optimizer, nn.Optimizer):
+        return ()
+    last = np.maximum(optimizer.global_step.asnumpy() - 1, 0)
+    if getattr(optimizer, "relative_step", False):
+        return (_value(optimizer.relative_rate(Tensor(last))),) if isinstance(optimizer, AdaFactor) else ()
+    each = optimizer.learning_rate if optimizer.is_group_lr else (optimizer.learning_rate,)
+    rates = {id(rate): rate for rate in each}.values()  # of each parameter: those of a group are the same object
+    return tuple(_value(rate(Tensor(last, ms.int32)) if optimizer.dynamic_lr else rate) for rate in rates)
+
+
+def _value(rate: Any) -> float:
+    return float(rate.asnumpy().reshape(())) if isinstance(rate, Tensor) else float(rate)

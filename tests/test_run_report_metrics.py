@@ -1,0 +1,60 @@
+"""Learning rates and metrics in the report."""
+
+from __future__ import annotations
+
+import math
+import re
+from pathlib import Path
+
+import numpy as np
+from tests.test_run_report import HOSTILE, full_steps, page_of, write
+
+from boost_ext import run_report
+from boost_ext.run_log import Evaluation, Header, RunLogWriter, Step
+
+
+def test_learning_rates_and_metrics(tmp_path: Path) -> None:
+    """Names of metrics are the user's; rates that come later, and a run that was resumed in the middle."""
+    path = tmp_path / "run.jsonl"
+    with RunLogWriter(path, Header(started="now")) as log:
+        for i in range(1, 5):
+            log.write(Step(step=i, learning_rates=(0.1 / i, 0.5) if i > 1 else None))
+            log.write(Evaluation(step=i, metrics={HOSTILE: float(i), "roc": math.nan}))
+    with RunLogWriter(path, Header(started="then"), resume=True) as log:
+        log.write(Step(step=3, learning_rates=(0.7, 0.6)))
+        log.write(Evaluation(step=3, metrics={HOSTILE: 9.0}))
+    run = run_report.read(path)
+    assert {name: list(steps) for name, (steps, _) in run.metrics.items()} == {HOSTILE: [1, 2, 3], "roc": [1, 2]}
+    assert list(run.metrics[HOSTILE][1]) == [1, 2, 9]
+    np.testing.assert_array_equal(run.learning_rates["0"], [np.nan, 0.05, 0.7])
+    page = page_of(path)
+    assert page.row("summary", "last learning rate") == ["0.7, 0.6"]
+    assert page.row("summary", f"last {HOSTILE}") == ["9"]
+    assert page.row("summary", f"{HOSTILE}, smallest to largest") == ["1 to 9"]
+    assert HOSTILE in page.figures["metrics"]
+    assert "script" not in page.elements
+
+
+def test_logs_of_version_1_are_read(tmp_path: Path) -> None:
+    path = write(tmp_path / "old.jsonl", full_steps(3))
+    path.write_text(path.read_text().replace('"schema_version":2', '"schema_version":1'))
+    run = run_report.read(path)
+    assert (len(run), run.learning_rates, run.metrics) == (3, {}, {})
+    assert {"metrics", "learning_rate"}.isdisjoint(page_of(path).figures)
+
+
+def test_words_are_not_broken(tmp_path: Path) -> None:
+    """Columns may be as narrow as their longest word, and only long names have places to break at."""
+    long = ".".join(["backbone"] * 12)
+    reason = "a_word_that_stays_whole"
+    features = {"grad_centralization": {"status": "applied", "reason": reason, "details": {"removed": [long]}}}
+    path = write(tmp_path / "run.jsonl", full_steps(2), plan={"features": features})
+    text = run_report.html([run_report.read(path)])
+    style = text[text.index("<style>") : text.index("</style>")]
+    assert "anywhere" not in style
+    assert "break-all" not in style
+    table = text[text.index('<table class="plan">') :]
+    words = re.split(r"\s|<[^>]*>", table[: table.index("</table>")])
+    assert {"grad_centralization", "applied", reason} <= set(words)
+    assert max(map(len, words)) <= len(reason)
+    assert page_of(path).row("plan", "grad_centralization")[2] == f"removed: {long}"
