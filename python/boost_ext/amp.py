@@ -1,5 +1,6 @@
 """``from boost_ext import amp`` where ``from mindspore import amp`` stood."""
 
+import boost_ext.ms  # noqa: F401, I001  (first, since it says what to install where MindSpore is missing)
 from mindspore.amp import (
     auto_mixed_precision,
     custom_mixed_precision,

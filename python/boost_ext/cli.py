@@ -34,6 +34,7 @@ from rich.table import Table
 
 import boost_ext
 from boost_ext import convolutions
+from boost_ext.requirements import missing
 
 __all__ = ["app", "main"]
 
@@ -104,10 +105,7 @@ def _need(extra: str, *modules: str) -> None:
         try:
             importlib.import_module(name)
         except ImportError as error:
-            raise ImportError(
-                f"this needs {name}, which could not be imported ({error}); "
-                f"install it with: pip install 'boost_ext[{extra}]'"
-            ) from error
+            raise missing(extra, name, error) from error
 
 
 @app.command()
@@ -337,7 +335,7 @@ def report(
     from boost_ext import run_report
 
     with _errors(), Progress(console=Console(stderr=True), transient=True) as bars:
-        _need("train", "matplotlib")
+        _need("report", "matplotlib")
         runs = []
         for path in logs:
             bar = bars.add_task(f"reading {escape(path.name)}")

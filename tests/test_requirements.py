@@ -1,0 +1,62 @@
+"""Extras and imports on a Python that MindSpore has no wheels for."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+
+PYPROJECT = (Path(__file__).parents[1] / "pyproject.toml").read_text()
+IMPORTS = ("boost", "amp", "optim", "model", "callbacks", "checkpoint", "distributed", "ms")
+
+
+def extra(name: str) -> list[Requirement]:
+    (line,) = re.findall(rf"^{name} = \[(.*)\]$", PYPROJECT, re.MULTILINE)
+    return [Requirement(text) for text in re.findall(r'"([^"]*)"', line)]
+
+
+@pytest.mark.parametrize("python", ["3.10", "3.12", "3.13", "3.14"])
+def test_the_extra_asks_for_mindspore_on_every_python(python: str) -> None:
+    """pip then says that there is none, and installs nothing."""
+    asked = {r.name: str(r.specifier) for r in extra("mindspore") if not r.marker or r.marker.evaluate(_on(python))}
+    assert asked["mindspore"] == "<2.11,>=2.10"
+    assert asked.get("numpy") == ("<2" if python in ("3.10", "3.12") else None), "what pip would try to build"
+
+
+def _on(python: str) -> dict[str, str]:
+    return {"python_version": python, "extra": "mindspore"}
+
+
+def test_the_report_needs_no_mindspore() -> None:
+    assert [requirement.name for requirement in extra("report")] == ["matplotlib"]
+
+
+@pytest.mark.parametrize(
+    ("version", "advice"),
+    [
+        ((3, 12), "install it with: pip install 'boost_ext[mindspore]'"),
+        ((3, 13), "MindSpore 2.10 needs Python 3.10 to 3.12, and this is Python 3.13"),
+    ],
+)
+def test_imports_say_what_is_missing(version: tuple[int, int], advice: str) -> None:
+    code = f"""
+import importlib, sys
+import boost_ext.requirements
+sys.modules["mindspore"] = None
+sys.version_info = {(*version, 0, "final", 0)}
+for name in {IMPORTS}:
+    try:
+        importlib.import_module("boost_ext." + name)
+    except ImportError as error:
+        print(name, error)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True)
+    lines = done.stdout.splitlines()
+    assert [line.split()[0] for line in lines] == list(IMPORTS)
+    for line in lines:
+        assert "this needs mindspore, which could not be imported" in line
+        assert line.endswith(advice)
