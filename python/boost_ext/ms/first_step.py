@@ -173,7 +173,11 @@ def watching(built: Built, stops: list[FirstStep]) -> Iterator[None]:
         replace(api._PyNativeExecutor, "grad", gradient(api._PyNativeExecutor.grad))
         for name in ARRAY_STEPS:
             replace(ARRAY_OPS, name, on_arrays(name))
-        yield
+        try:
+            yield
+        finally:
+            if stops:  # MindSpore cleans up after an Exception in a graph or a gradient, and FirstStep is none
+                api._pynative_executor.clear_res()
 
 
 def family(cls: type) -> set[type]:
