@@ -244,7 +244,7 @@ def test_overflow_moves_no_state(mode: int, matrix: Path) -> None:
     x, y = tensors(1)
     assert cell(x * float("inf"), y)[1].asnumpy()
     for p in cell.get_parameters():
-        if p.name != "guard.finiteness":
+        if p.name not in ("guard.finiteness", "boost.steps"):
             np.testing.assert_array_equal(p.asnumpy(), before[p.name], err_msg=p.name)
     assert any("dim_reduce.bk" in name for name in before)
 

@@ -330,3 +330,33 @@ def test_an_interrupted_write_leaves_the_old_file(matrix: Path, tmp_path: Path, 
         save_training_state(cell, path)
     assert path.read_bytes() == old
     assert [p.name for p in tmp_path.iterdir() if "state" in p.name] == ["state.ckpt"]
+
+
+@pytest.mark.parametrize("make", [loss_scale, freezing], ids=lambda f: f.__name__)
+def test_the_number_of_steps_is_in_a_checkpoint_of_mindspore(mode: int, make, matrix: Path, tmp_path: Path) -> None:
+    cell = make(matrix)
+    train(cell, range(7))  # the sixth overflows, and is a step
+    ms.save_checkpoint(cell, str(tmp_path / "all.ckpt"))
+    entries = ms.load_checkpoint(str(tmp_path / "all.ckpt"))
+    again = make(matrix)
+    train(again, range(2))
+    ms.load_param_into_net(again, dict(entries), strict_load=True)
+    assert again.steps_made == again.observe()["step"] == 7
+    train(again, range(7, 10))
+    assert again.steps_made == int(again.state_dict()["boost.steps"].asnumpy()[0]) == 10
+    # One from before steps were counted in a Parameter.
+    old = {name: value for name, value in entries.items() if name != "boost.steps"}
+    missing, _ = ms.load_param_into_net(again, old)
+    assert missing == ["boost.steps"]
+    assert again.steps_made == 10
+
+
+def test_a_state_from_before_the_steps_were_a_parameter(matrix: Path) -> None:
+    cell = plain(matrix)
+    train(cell, range(3))
+    old = cell.state_dict()
+    old["boost_ext.step"] = Tensor(int(old.pop("boost.steps").asnumpy()[0]), ms.int64)
+    again = plain(matrix)
+    again.load_state_dict(old)
+    assert again.steps_made == 3
+    assert "boost.steps" not in old

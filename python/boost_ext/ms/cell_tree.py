@@ -6,7 +6,7 @@ from typing import Any
 
 from mindspore import nn
 
-__all__ = ["cell_names", "replace_cells"]
+__all__ = ["cell_names", "replace_cells", "training_cell"]
 
 
 def cell_names(network: nn.Cell) -> dict[int, str]:
@@ -53,3 +53,13 @@ def _swap(value: Any, replacements: dict[int, nn.Cell]) -> Any:
         items = tuple(_swap(item, replacements) for item in value)
         return value if all(a is b for a, b in zip(items, value, strict=True)) else items
     return value
+
+
+def training_cell(network: Any) -> nn.Cell | None:
+    """The training cell of boost_ext in a network, around which a data sink may have put other cells."""
+    cell = network
+    while isinstance(cell, nn.Cell):
+        if callable(getattr(cell, "observe", None)) and callable(getattr(cell, "instrument", None)):
+            return cell
+        cell = getattr(cell, "network", None)
+    return None

@@ -18,7 +18,7 @@ from boost_ext.ms.compiled import Compile, Gradients, require_compile
 from boost_ext.ms.freeze_optimizer import FreezeOpt
 from boost_ext.ms.grad_accumulation import GradientAccumulation
 from boost_ext.ms.grad_reducer import reducer_of
-from boost_ext.ms.pipeline import ApplyAccumulated, Guard, Pipeline, apply_optimizer
+from boost_ext.ms.pipeline import ApplyAccumulated, Guard, Pipeline, apply_optimizer, step_counters
 from boost_ext.ms.ranks import rank_count
 from boost_ext.ms.scale_sense import scale_barriers, scale_parameter
 
@@ -260,7 +260,7 @@ def freeze_cell(
     frozen = optimizer if isinstance(optimizer, FreezeOpt) else FreezeOpt(optimizer)
     least, most = float(np.finfo(np.float32).tiny), float(np.finfo(np.float32).max)
     scale = scale_parameter(_number(owner, "sens", sens, least, most))
-    barriers = scale_barriers()
+    barriers, counters = scale_barriers(), step_counters()
     whole = GradientAccumulation(max_accumulation_step, frozen.optimizer) if use_grad_accumulation else None
     cells = []
     for i, opt in enumerate(frozen.opts):
@@ -278,6 +278,8 @@ def freeze_cell(
             opt.parameters,
             name=f"guard.{i}",
             compile=compile == "step",
+            counters=counters,
+            number=i,
             ranks=rank_count() if reducer_flag else 1,
         )
         cells.append(_TrainFreezeCell(pipeline))

@@ -13,11 +13,12 @@ from mindspore import Tensor, nn
 from mindspore.communication import GlobalComm, get_rank
 from rich.console import Console
 
+from boost_ext.ms.cell_tree import training_cell
 from boost_ext.ms.learning_rates import learning_rates
 from boost_ext.ms.monitor_outputs import MonitorLog, Surviving
 from boost_ext.ms.ranks import rank_count
 from boost_ext.ms.run_header import header_of
-from boost_ext.ms.step_outputs import boost_cell, loss_of, number_of, overflow_of, scale_of
+from boost_ext.ms.step_outputs import loss_of, number_of, overflow_of, scale_of
 from boost_ext.run_log import End, Evaluation, Record, Step, keep
 
 __all__ = ["BoostMonitor"]
@@ -35,9 +36,10 @@ class BoostMonitor(ms.Callback):
     third output; it says so once. The metrics of ``Model.fit``, and of ``Model.eval`` with the monitor among its
     callbacks, are recorded too. ``boost-ext report`` draws the file; docs/monitoring.md describes it.
 
-    A callback of ``mindspore.Model`` and of :class:`boost_ext.Model`; put it first, since its time of a step includes
-    the callbacks before it. In a loop of your own call :meth:`record` after each step. With several ranks only rank 0
-    records, unless `path` holds ``{rank}``. An output that cannot be written, on a full disk, is warned of once.
+    A callback of ``mindspore.Model`` and of :class:`boost_ext.Model`; put it first, after a :class:`TrainingState` if
+    there is one, since its time of a step includes the callbacks before it. In a loop of your own call :meth:`record`
+    after each step. With several ranks only rank 0 records, unless `path` holds ``{rank}``. An output that cannot be
+    written, on a full disk, is warned of once.
 
     Args:
         path (Union[str, Path], optional): the log, a JSON Lines file; :mod:`boost_ext.run_log` describes it. A log
@@ -229,7 +231,7 @@ class BoostMonitor(ms.Callback):
         """Once: find the cell, write the header. Later: nothing, if it is the same cell."""
         if not isinstance(network, nn.Cell):
             raise TypeError(f"BoostMonitor: the training cell must be a Cell, got {type(network).__name__}")
-        cell = boost_cell(network)
+        cell = training_cell(network)
         target = network if cell is None else cell
         if self._target is not None:
             if target is not self._target:

@@ -43,6 +43,7 @@ __all__ = [
     "apply_optimizer",
     "refused_rows",
     "require_no_groups",
+    "step_counters",
 ]
 
 NOT_RUN = -1.0
@@ -251,8 +252,19 @@ def refused_rows(
     return f"{owner}: gradients must be Tensors {what}"
 
 
+def step_counters() -> tuple[Parameter, Parameter]:
+    """What pipelines of one cell share: the number of steps that they made, and the number of the last pipeline.
+
+    Written by the step itself: graphs around a cell call no Python, and checkpoints hold Parameters."""
+    return state("boost.steps", [0], ms.int32), state("boost.last", [0], ms.int32)
+
+
 class Pipeline(nn.Cell):
     """``cell(*inputs)``: one step; returns loss, overflow and the loss scale that it used.
+
+    Args:
+        counters: of :func:`step_counters`.
+        number: its own, among the pipelines of the cell.
 
     Attributes:
         report (Parameter): float64 (weights, 4), see :class:`boost_ext.ms.native.UnscaleAndCheckReport`.
@@ -271,10 +283,14 @@ class Pipeline(nn.Cell):
         *,
         name: str,
         compile: bool,
+        counters: tuple[Parameter, Parameter],
+        number: int = 0,
         ranks: int = 1,
         instrumented: bool = False,
     ) -> None:
         super().__init__(auto_prefix=False)
+        self.steps, self.last = counters
+        self.one_step, self.number = Tensor([1], ms.int32), Tensor([number], ms.int32)
         self.source = source
         self.guard = guard
         self.agreement = Agreement(guard.groups) if ranks > 1 else None
@@ -355,6 +371,9 @@ class Pipeline(nn.Cell):
         loss = self._stamp(3, loss)
         if self.update_scale is not None:
             overflow = self.update_scale(self.scale_sense, ops.depend(overflow, loss))
+        # Last: a step that a rank did not finish does not count.
+        counted = ops.assign_add(self.steps, ops.depend(self.one_step, (loss, overflow)))
+        overflow = ops.depend(overflow, (counted, ops.assign(self.last, self.number)))
         return loss, self._stamp(4, overflow), scale
 
     def _stamp(self, slot: int, value: Tensor) -> Tensor:

@@ -15,7 +15,6 @@ from boost_ext.ms.resume import load_training_state, save_training_state
 
 __all__ = ["load_rank_state", "save_rank_state"]
 
-_KEPT = 2  # no rank is more than one save ahead of another: the next step needs all of them
 _SHOWN = 8  # of the steps that a rank has, the newest
 
 
@@ -31,7 +30,7 @@ def _files(folder: Path, rank: int) -> dict[int, Path]:
     return dict(sorted(((int(match[1]), path) for match, path in named if match), reverse=True))
 
 
-def save_rank_state(cell: Any, folder: str | os.PathLike[str]) -> None:
+def save_rank_state(cell: Any, folder: str | os.PathLike[str], *, keep: int = 2) -> None:
     """Save this rank's state as ``folder/rank<rank>-<steps made>.ckpt``, and remove its files but for the last two.
 
     All ranks must call it after the same steps. A rank that ends after a step and before its save leaves the others one
@@ -40,14 +39,18 @@ def save_rank_state(cell: Any, folder: str | os.PathLike[str]) -> None:
     Args:
         cell (BoostTrainOneStepCell): the training cell.
         folder (str): made if it is missing; one that all ranks share, or one of each machine.
+        keep (int, optional): how many files are kept, >= 2. Default: 2.
 
     Raises:
+        ValueError: for `keep` < 2.
         OSError: if the file cannot be written. The ones before are still there.
     """
+    if keep < 2:  # no rank is more than one save ahead of another: the next step needs all of them
+        raise ValueError(f"save_rank_state: keep must be >= 2, got {keep}")
     folder, rank, step = Path(folder), _world().rank, int(cell.steps_made)
     folder.mkdir(parents=True, exist_ok=True)
     save_training_state(cell, folder / f"rank{rank}-{step}.ckpt")
-    for older in [path for made, path in _files(folder, rank).items() if made <= step][_KEPT:]:
+    for older in [path for made, path in _files(folder, rank).items() if made <= step][keep:]:
         older.unlink()
 
 

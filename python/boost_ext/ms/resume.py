@@ -23,6 +23,7 @@ __all__ = [
     "is_scratch",
     "load_state",
     "load_training_state",
+    "moving_of",
     "save_training_state",
     "state_of",
     "write",
@@ -33,10 +34,10 @@ _MATRIX = ("dim_reduce.pca_mat", "dim_reduce.pca_mat_scale")
 _SCRATCH = {*_MATRIX, "dim_reduce.gk", "dim_reduce.gk_own", "dim_reduce.dk", "dim_reduce.slope", "dim_reduce.bk_next"}
 _SCRATCH_LISTS = tuple(f"dim_reduce.{name}." for name in ("weights_clone", "statistics_clone", "dn", "grad_proj"))
 _SCRATCH_LISTS += ("adasum.old.", "adasum.vector.")
-_SCRATCH |= {"boost.steps_inside", "boost.last_inside"}  # the number of steps is in the state
-_SCRATCH |= {"dim_reduce.failed_searches"}  # for observe() alone; states from before it was counted still load
+_SCRATCH |= {"boost.last", "dim_reduce.failed_searches"}  # for observe() alone; older states still load
 _SCRATCH_OF_GUARDS = (".finiteness", ".stamps")
-_STEP, _RANDOM = "boost_ext.step", "boost_ext.random_state"
+_STEPS, _RANDOM = "boost.steps", "boost_ext.random_state"
+_OLD_STEPS = "boost_ext.step"  # of files from before it was a Parameter
 _CONSTANT = "boost_ext.constant."
 
 
@@ -45,7 +46,8 @@ def is_scratch(name: str) -> bool:
     return name in _SCRATCH or name.startswith(_SCRATCH_LISTS) or name.endswith(_SCRATCH_OF_GUARDS)
 
 
-def _moving(cell: Any) -> dict[str, Parameter]:
+def moving_of(cell: Any) -> dict[str, Parameter]:
+    """The Parameters of a training cell that a step reads before it writes them, by name."""
     found: dict[str, Parameter] = {}
     for parameter in cell.get_parameters():
         if is_scratch(parameter.name):
@@ -90,20 +92,22 @@ def _warn_of_randomness(cell: Any) -> None:
 def state_of(cell: Any) -> dict[str, Tensor]:
     """See ``BoostTrainOneStepCell.state_dict``."""
     _warn_of_randomness(cell)
-    state = {name: _read(p) for name, p in _moving(cell).items()}
+    state = {name: _read(p) for name, p in moving_of(cell).items()}
     state |= {name: Tensor(value, ms.int64) for name, value in constants_of(cell).items()}
-    state[_STEP] = Tensor(cell.steps_made, ms.int64)
     state[_RANDOM] = ms.get_rng_state()
     return state
 
 
-def load_state(cell: Any, state: Mapping[str, Any]) -> int:
-    """Write a state into the cell; returns the number of steps made. Checks everything before it writes anything."""
+def load_state(cell: Any, state: Mapping[str, Any]) -> None:
+    """Write a state into the cell. Checks everything before it writes anything."""
     owner = "load_state_dict"
     if not isinstance(state, Mapping):
         raise TypeError(f"{owner}: state must be a dict, got {type(state).__name__}")
-    parameters, constants = _moving(cell), constants_of(cell)
-    expected = {*parameters, *constants, _STEP, _RANDOM}
+    if _OLD_STEPS in state and _STEPS not in state:
+        state = dict(state)
+        state[_STEPS] = Tensor(state.pop(_OLD_STEPS).asnumpy().reshape(1), ms.int32)
+    parameters, constants = moving_of(cell), constants_of(cell)
+    expected = {*parameters, *constants, _RANDOM}
     missing, unknown = sorted(expected - set(state)), sorted(set(state) - expected)
     if missing or unknown:
         raise ValueError(
@@ -124,7 +128,6 @@ def load_state(cell: Any, state: Mapping[str, Any]) -> int:
     for name, parameter in parameters.items():
         write(parameter, Tensor(state[name]))
     ms.set_rng_state(Tensor(state[_RANDOM]))
-    return int(state[_STEP].asnumpy())
 
 
 def _some(names: list[str]) -> str:

@@ -37,11 +37,11 @@ from boost_ext.ms.pipeline import (
     apply_optimizer,
     refused_rows,
     require_no_groups,
+    step_counters,
 )
 from boost_ext.ms.ranks import Ranks
 from boost_ext.ms.resume import load_state, state_of
 from boost_ext.ms.scale_sense import ScaleSense, scale_barriers, scale_parameter, scale_sense_of
-from boost_ext.ms.state import state
 from boost_ext.ms.together import Together
 
 if TYPE_CHECKING:
@@ -150,20 +150,18 @@ class BoostTrainOneStepCell(AlgorithmMethods, nn.TrainOneStepCell):
         if options.accumulation_steps > 1:
             whole = native_step(whole, options.fused_optimizer) or whole
             self.accumulation = GradientAccumulation(options.accumulation_steps, whole, clipping=self.clipping)
-        self._compile = compile
-        self._update_scale = scale.manager
-        self._slots = []
+        self.compile_option, self.options = compile, options
+        self.loss_scale_update = scale.manager
+        self.slots: list[tuple[Any, nn.Cell, ApplySlot, Any]] = []
         for update in updates:
             slot = self._apply_slot(network, update, options, compile != "off", unscale, groups is None)
             divide = unscale and not slot.unscales
             guard = Guard(unscale, divide, slot.clipping) if groups is None else GroupGuard(groups, update.parameters)
             refusal = refused_rows(type(self).__name__, slot, update, guard, self.ranks.size, self.freeze)
             source = Gradients(network, update.parameters, reducer, compile != "off", refusal)
-            self._slots.append((source, guard, slot, update.parameters))
-        # What only graphs around this cell write, where Python calls nothing.
-        self.steps_inside, self.last_inside = (state(f"boost.{n}_inside", [0], ms.int32) for n in ("steps", "last"))
-        self.one_step = Tensor([1], ms.int32)
-        self._called, self._last, self._inside_then, self._together = 0, 0, 0, Together()
+            self.slots.append((source, guard, slot, update.parameters))
+        self.steps, self.last = step_counters()
+        self._together = Together()
         self._build(instrumented=False)
 
     def _apply_slot(
@@ -187,17 +185,19 @@ class BoostTrainOneStepCell(AlgorithmMethods, nn.TrainOneStepCell):
 
     def _build(self, instrumented: bool) -> None:
         pipelines = []
-        for i, (source, guard, slot, weights) in enumerate(self._slots):
+        for i, (source, guard, slot, weights) in enumerate(self.slots):
             pipeline = Pipeline(
                 source,
                 guard,
                 slot,
-                self._update_scale,
+                self.loss_scale_update,
                 self.scale_sense,
                 self.barriers,
                 weights,
-                name="guard" if len(self._slots) == 1 else f"guard.{i}",
-                compile=self._compile == "step",
+                name="guard" if len(self.slots) == 1 else f"guard.{i}",
+                compile=self.compile_option == "step",
+                counters=(self.steps, self.last),
+                number=i,
                 ranks=self.ranks.size,
                 instrumented=instrumented,
             )
@@ -210,16 +210,8 @@ class BoostTrainOneStepCell(AlgorithmMethods, nn.TrainOneStepCell):
 
     @property
     def steps_made(self) -> int:
-        """Steps so far: calls, and steps inside graphs around this cell."""
-        return self._called + self._inside()
-
-    def _inside(self) -> int:
-        return int(self.steps_inside.asnumpy()[0])
-
-    def _last_pipeline(self) -> int:
-        if self.freeze and self._inside() != self._inside_then:
-            return int(self.last_inside.asnumpy()[0])
-        return self._last
+        """Steps so far: calls, and steps inside graphs around this cell. In every checkpoint, as ``boost.steps``."""
+        return int(self.steps.asnumpy()[0])
 
     @property
     def grad_norm(self) -> Parameter | None:
@@ -229,24 +221,18 @@ class BoostTrainOneStepCell(AlgorithmMethods, nn.TrainOneStepCell):
     @property
     def apply_slot(self) -> ApplySlot:
         """The cell that turns gradients into weights: that of the first pipeline."""
-        return self._slots[0][2]
+        return self.slots[0][2]
 
     def __call__(self, *inputs: Any) -> Any:
         # The host chooses the pipeline, so that each is a graph of its own and none is compiled before its turn.
-        if self.freeze:
-            self._last, self._inside_then = self.optimizer.current(), self._inside()
+        pipeline = self.pipelines[self.optimizer.current() if self.freeze else 0]
         with self._together.step(self):
-            result = self.pipelines[self._last](*inputs)
-        self._called += 1
-        return result
+            return pipeline(*inputs)
 
     def construct(self, *inputs: Tensor) -> Any:
         """Inside another graph, a data sink's for example."""
-        ops.assign_add(self.steps_inside, self.one_step)
         if self.freeze:
-            group = self.schedule[self.position[0]]
-            ops.assign(self.last_inside, ops.reshape(group, (1,)))
-            return self.choice(group, *inputs)
+            return self.choice(self.schedule[self.position[0]], *inputs)
         return self.choice.pipeline(*inputs)
 
     def set_train(self, mode: bool = True) -> BoostTrainOneStepCell:
@@ -269,7 +255,7 @@ class BoostTrainOneStepCell(AlgorithmMethods, nn.TrainOneStepCell):
 
     def observe(self) -> Observation:
         """What the last step did; see :class:`boost_ext.ms.observation.Observation`. Reads state, changes nothing."""
-        return observation(self, self._last_pipeline(), self.steps_made)
+        return observation(self, int(self.last.asnumpy()[0]), self.steps_made)
 
     def state_dict(self) -> dict[str, Tensor]:
         """Copies of everything that moves, by name: weights, statistics, the state of the optimizer and of each
@@ -286,7 +272,8 @@ class BoostTrainOneStepCell(AlgorithmMethods, nn.TrainOneStepCell):
             TypeError: if `state` is no dict.
             ValueError: if it is that of a cell made with other arguments. Nothing has changed then.
         """
-        self._called, self._together = load_state(self, state) - self._inside(), Together()
+        load_state(self, state)
+        self._together = Together()
 
 
 class BoostTrainOneStepWithLossScaleCell(BoostTrainOneStepCell):

@@ -9,17 +9,7 @@ import mindspore as ms
 import numpy as np
 from mindspore import ParameterTuple, Tensor, nn
 
-__all__ = ["boost_cell", "loss_of", "number_of", "overflow_of", "scale_of", "weights_of"]
-
-
-def boost_cell(network: nn.Cell) -> nn.Cell | None:
-    """The training cell of boost_ext in a network, around which a data sink may have put other cells."""
-    cell: Any = network
-    while isinstance(cell, nn.Cell):
-        if callable(getattr(cell, "observe", None)) and callable(getattr(cell, "instrument", None)):
-            return cell
-        cell = getattr(cell, "network", None)
-    return None
+__all__ = ["loss_of", "number_of", "overflow_of", "scale_of", "weights_of"]
 
 
 def weights_of(target: nn.Cell) -> Any:

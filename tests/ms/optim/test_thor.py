@@ -177,7 +177,7 @@ def test_a_step_that_overflows_changes_nothing(mode: int, made_before: int) -> N
     assert bool(cell(*tensors((ids, image, label)))[1])
     after = state(cell)
     for name in before:
-        if name != "boost_ext.step":
+        if name != "boost.steps":
             np.testing.assert_array_equal(after[name], before[name], err_msg=name)
     trained(cell, oracle, range(made_before, 4))
     close(net, oracle.w)
