@@ -29,7 +29,7 @@ from boost_ext.callbacks import TrainingState
 from boost_ext.ms.resume import is_scratch
 
 EPOCHS, BATCHES, EVERY = 5, 7, 3
-KILLS = 4
+KILLS = 3
 
 
 class Notes(ms.Callback):

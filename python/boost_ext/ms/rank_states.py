@@ -31,7 +31,7 @@ def _files(folder: Path, rank: int) -> dict[int, Path]:
 
 
 def save_rank_state(cell: Any, folder: str | os.PathLike[str], *, keep: int = 2) -> None:
-    """Save this rank's state as ``folder/rank<rank>-<steps made>.ckpt``, and remove its files but for the last two.
+    """Save this rank's state as ``folder/rank<rank>-<steps made>.ckpt``, and remove its files but for the last `keep`.
 
     All ranks must call it after the same steps. A rank that ends after a step and before its save leaves the others one
     file ahead: two are kept so that there is a step that all of them have.
