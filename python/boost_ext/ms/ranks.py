@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 import zlib
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,6 +15,7 @@ from mindspore.communication import GlobalComm, get_group_size, get_rank, init
 
 __all__ = ["ALONE", "COLLECTIVE_TIMEOUT", "Ranks", "exchange", "init_ranks", "rank_count", "require_alike"]
 
+_SHOWN = 200  # characters of a value in an error
 COLLECTIVE_TIMEOUT, _ARRIVAL = "MS_CPU_COMM_OP_TIMEOUT", "MS_TOPO_TIMEOUT"
 
 
@@ -90,18 +93,49 @@ def exchange(values: npt.ArrayLike, ranks: Ranks) -> npt.NDArray[np.int32]:
     return np.asarray(_AllGather()(Tensor(mine)).asnumpy()).reshape(ranks.size, -1)
 
 
-def require_alike(owner: str, ranks: Ranks, facts: dict[str, Any]) -> None:
-    """All ranks must have the same facts: arrays or numbers by name, of which checksums go around.
+def require_alike(owner: str, ranks: Ranks, facts: Mapping[str, Mapping[str, Any]]) -> None:
+    """All ranks must have the same facts, strings or arrays by kind and name. One exchange of a checksum a kind; where
+    one differs, another of the names.
 
     Raises:
-        ValueError: on every rank, if one differs; names it.
+        ValueError: on every rank, if one differs; names it, and the values if they are strings.
     """
-    mine = [zlib.crc32(np.ascontiguousarray(value).tobytes()) for value in facts.values()]
-    table = exchange(np.asarray(mine, np.uint32).view(np.int32), ranks)
-    for i, name in enumerate(facts):
+    mine = [_checksums(named) for named in facts.values()]
+    sums = [zlib.crc32(json.dumps(known).encode()) for known in mine]
+    table = exchange(np.asarray(sums, np.uint32).view(np.int32), ranks)
+    for i, kind in enumerate(facts):
         others = np.flatnonzero(table[:, i] != table[0, i])
         if len(others):
-            raise ValueError(
-                f"{owner}: {name} must be the same on all ranks, got others on rank {others[0]} than on rank 0; give "
-                "all ranks the same arguments and, by mindspore.set_seed or a checkpoint, the same initial values"
-            )
+            raise ValueError(f"{owner}: {_difference(kind, facts[kind], mine[i], int(others[0]), ranks)}")
+
+
+def _checksums(named: Mapping[str, Any]) -> dict[str, str]:
+    return {
+        name: value if isinstance(value, str) else f"{zlib.crc32(np.ascontiguousarray(value).tobytes()):08x}"
+        for name, value in named.items()
+    }
+
+
+def _difference(kind: str, named: Mapping[str, Any], mine: dict[str, str], other: int, ranks: Ranks) -> str:
+    first, theirs = _of_two(mine, other, ranks)
+    names = [name for name in {**first, **theirs} if first.get(name) != theirs.get(name)]
+    if not names:  # the same names in another order
+        names = [name for name, mate in zip(first, theirs, strict=True) if name != mate]
+    name, more = names[0], f", and {len(names) - 1} more" if len(names) > 1 else ""
+    if all(isinstance(value, str) for value in named.values()):
+        pair = [f"{known.get(name, 'nothing')[:_SHOWN]} on rank {r}" for known, r in ((theirs, other), (first, 0))]
+        return (
+            f"{name} must be the same on all ranks, got {' and '.join(pair)}{more}; give all ranks the same arguments"
+        )
+    return (
+        f"{kind} must be the same on all ranks, got others on rank {other} than on rank 0: {name}{more}; give all "
+        "ranks the same arguments and, by mindspore.set_seed or a checkpoint, the same initial values"
+    )
+
+
+def _of_two(mine: dict[str, str], other: int, ranks: Ranks) -> list[dict[str, str]]:
+    """What rank 0 and another one have."""
+    data = json.dumps(mine).encode()
+    longest = int(exchange(len(data), ranks).max())
+    table = exchange(np.frombuffer(data.ljust(-(-longest // 4) * 4), np.int32), ranks)
+    return [json.loads(table[rank].tobytes()) for rank in (0, other)]

@@ -12,9 +12,13 @@ import numpy as np
 from mindspore import Parameter, Tensor
 
 from boost_ext.ms.ranks import COLLECTIVE_TIMEOUT, Ranks, exchange, require_alike
-from boost_ext.ms.resume import checksum, constants_of, is_scratch, write
+from boost_ext.ms.resume import constants_of, moving_of, write
+from boost_ext.ms.settings import settings_of
 
 __all__ = ["Together"]
+
+_COUNTS = ("boost.steps", "accumulation_step", "scale_sense")
+_OF_THE_GUARD = ("loss_scale.found", "loss_scale.reported")
 
 
 class Together:
@@ -59,30 +63,34 @@ class Together:
 
 
 def _start_alike(cell: Any, broadcast: bool) -> None:
-    """Not the statistics of batch norms, which are each rank's own: they differ after a resume. With AdaSum not
-    the state of the optimizer, which steps on the gradients of one node, but for its masters."""
+    """Settings, weights and what moves outside of the network: its statistics, and the states of its dropout layers,
+    are each rank's own. With AdaSum not the state of the optimizer, which steps on the gradients of one node, but for
+    its masters."""
     owner = type(cell).__name__
     network = list(cell.network.get_parameters())
-    layout = "".join(f"{p.name} {p.dtype} {p.shape};" for p in network)
-    require_alike(owner, cell.ranks, {"the network": np.frombuffer(layout.encode(), np.uint8)})
+    layout = {"the network": {f"the parameter {p.name}": f"{p.dtype} {tuple(p.shape)}" for p in network}}
     if broadcast and cell.steps_made == 0:
+        require_alike(owner, cell.ranks, layout)
         _take_from_rank_0(network, cell.ranks)
-    weights = {p.name: p for p in cell.optimizer.parameters}
-    rest = {p.name: p for p in cell.optimizer.get_parameters() if p.name not in weights and not is_scratch(p.name)}
+    settings = settings_of(cell)
+    for name, value in constants_of(cell).items():
+        if not name.endswith("pca_matrix"):  # of which each rank has its rows
+            settings[name.rpartition(".")[2].replace("_", " ")] = str(value)
+    trained = {p.name: p for p in cell.optimizer.parameters}
+    inside = {p.name for p in network}
+    moving = {name: p for name, p in moving_of(cell).items() if name not in inside and name not in trained}
     if cell.check_adasum_enable():
-        rest = {name: p for name, p in rest.items() if name.startswith("master.")}
-    constants = {name: value for name, value in constants_of(cell).items() if not name.endswith("pca_matrix")}
-    averaged = [constants.pop(name) for name in list(constants) if "weight_averaging" in name]
+        moving = {name: p for name, p in moving.items() if name in _COUNTS or name.startswith("master.")}
+    groups = () if cell.loss_scale_update is None else cell.loss_scale_update.get_parameters()
+    moving |= {p.name: p for p in groups if p.name not in _OF_THE_GUARD}
     require_alike(
         owner,
         cell.ranks,
         {
-            "the weights": checksum(p.asnumpy() for p in weights.values()),
-            "the state of the optimizer": checksum(p.asnumpy() for p in rest.values()),
-            "the loss scale": cell.scale_sense.asnumpy(),
-            "accumulation or freezing": np.asarray(list(constants.values()), np.int64),
-            "the basis of weight averaging": np.asarray(averaged, np.int64),
-            "the number of steps made": cell.steps_made,
+            **layout,
+            "the settings": settings,
+            "the weights": {name: p.asnumpy() for name, p in trained.items()},
+            "the state": {name: p.asnumpy() for name, p in moving.items()},
         },
     )
 
