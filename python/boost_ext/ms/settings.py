@@ -36,7 +36,8 @@ def settings_of(cell: Any) -> dict[str, str]:
     found.update(_walk("", {key: value for key, value in asdict(cell.options).items() if key != "dim_reduce"}, set()))
     if cell.options.dim_reduce is not None:
         found.update(_walk("dim_reduce", cell.options.dim_reduce.model_dump(), set()))
-    found.update(_walk("optimizer", cell.optimizer, set()))
+    network = {id(inner) for _, inner in cell.network.cells_and_names()}  # an optimizer may hold it, as thor does
+    found.update(_walk("optimizer", cell.optimizer, network))
     found.update(_walk("loss scale", cell.loss_scale_update, set()))
     for i, (_, guard, _, _) in enumerate(cell.slots):
         found.update(_walk(f"guard[{i}]", guard, set()))
