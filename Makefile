@@ -96,7 +96,7 @@ $(VENVS)/train/installed $(VENVS)/test/installed $(VENVS)/bench/installed: $(VEN
 # In a build folder of its own, since its kernels of devices are made for the emulators.
 $(VENVS)/core/installed: $(SOURCES) | $(VENVS)/core/bin/python
 	$(VENVS)/core/bin/python -m pip install -q . 'numpy>=2' pytest pytest-xdist hypothesis ml_dtypes safetensors scikit-learn \
-	  -C build-dir=build/emulated -C cmake.define.BOOST_EXT_CUDA_EMULATOR=ON \
+	  -C build-dir=build/emulated -C install.strip=false -C cmake.define.BOOST_EXT_CUDA_EMULATOR=ON \
 	  -C cmake.define.BOOST_EXT_ASCEND_EMULATOR=ON -C cmake.define.BOOST_EXT_BASELINE_ONLY=ON
 	touch $@
 

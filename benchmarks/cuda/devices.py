@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
-from itertools import pairwise
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import numpy as np
 
-from ..data import cuts, uniform
+from ..data import uniform
 from ..harness import Means
 from ..peers import torch_or_none
 from .clock import Clock
@@ -63,8 +62,8 @@ class Card:
     def array(self, values: Any) -> Tensor:
         return self.torch.from_numpy(np.ascontiguousarray(values)).cuda()
 
-    def split(self, flat: Tensor, parts: int) -> list[Tensor]:
-        return [flat[begin:end] for begin, end in pairwise([0, *cuts(len(flat), parts), len(flat)])]
+    def split(self, flat: Tensor, places: Sequence[tuple[int, int]]) -> list[Tensor]:
+        return [flat[begin:end] for begin, end in places]
 
     def reshape(self, tensor: Tensor, *shape: int) -> Tensor:
         return tensor.view(*shape)
@@ -149,8 +148,8 @@ class Emulator:
     def array(self, values: Any) -> Tensor:
         return self._on_device(np.array(values, order="C"))
 
-    def split(self, flat: Tensor, parts: int) -> list[Tensor]:
-        return [self._on_device(part) for part in np.split(flat.array, cuts(len(flat.array), parts))]
+    def split(self, flat: Tensor, places: Sequence[tuple[int, int]]) -> list[Tensor]:
+        return [self._on_device(flat.array[begin:end]) for begin, end in places]
 
     def reshape(self, tensor: Tensor, *shape: int) -> Tensor:
         return self._on_device(tensor.array.reshape(shape))

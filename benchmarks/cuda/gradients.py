@@ -22,6 +22,8 @@ def unscale_and_check(device: Device, sizes: Layouts) -> Iterator[CudaCase]:
     yield _unscale(device, sizes.middle)
     yield _unscale(device, sizes.middle, dtype="bfloat16")
     yield _unscale(device, sizes.many)
+    yield _unscale(device, sizes.cut)
+    yield _unscale(device, sizes.cut, dtype="bfloat16")
     yield _unscale(device, sizes.many, whole_call=True)
     yield _unscale(device, sizes.large)
     yield _unscale(device, sizes.large, dtype="float16")
@@ -29,9 +31,9 @@ def unscale_and_check(device: Device, sizes: Layouts) -> Iterator[CudaCase]:
 
 
 def _unscale(device: Device, layout: Layout, dtype: str = "float32", whole_call: bool = False) -> CudaCase:
-    start = device.uniform(layout.n, seed=1, dtype=dtype)
+    start = device.uniform(layout.room, seed=1, dtype=dtype)
     flat, found = device.clone(start), device.full((1,), 0)
-    grads = device.split(flat, layout.count)
+    grads = device.split(flat, layout.places)
     peers = []
     if device.torch:
         torch, tensors = device.torch, [device.tensor(g) for g in grads]
@@ -52,7 +54,7 @@ def _unscale(device: Device, layout: Layout, dtype: str = "float32", whole_call:
         f"unscale_and_check {SHORT[dtype]}, {layout}" + ", with the host's part" * whole_call,
         ours,
         lambda: [
-            *(SCALE * device.wide(g) for g in device.split(start, layout.count)),
+            *(SCALE * device.wide(g) for g in device.split(start, layout.places)),
             device.wide(device.full((1,), 0)),
         ],
         tuple(peers),
@@ -65,9 +67,9 @@ def _unscale(device: Device, layout: Layout, dtype: str = "float32", whole_call:
 
 
 def _report(device: Device, layout: Layout) -> CudaCase:
-    start = device.uniform(layout.n, seed=1)
+    start = device.uniform(layout.room, seed=1)
     flat, found = device.clone(start), device.full((1,), 0)
-    grads = device.split(flat, layout.count)
+    grads = device.split(flat, layout.places)
 
     def ours(report: bool = True) -> Any:
         ops.unscale_and_check(grads, SCALE, report, out=found)
@@ -76,7 +78,7 @@ def _report(device: Device, layout: Layout) -> CudaCase:
     return CudaCase(
         f"unscale_and_check fp32 with report, {layout}",
         ours,
-        lambda: [SCALE * device.wide(g) for g in device.split(start, layout.count)],
+        lambda: [SCALE * device.wide(g) for g in device.split(start, layout.places)],
         (Peer("ours without report", lambda: ours(report=False), goal=1 / 1.1),),
         8 * layout.n,
         reset=lambda: device.copy(flat, start),
@@ -88,14 +90,15 @@ def global_norm(device: Device, sizes: Layouts) -> Iterator[CudaCase]:
         (sizes.middle, "float32"),
         (sizes.middle, "bfloat16"),
         (sizes.many, "float32"),
+        (sizes.cut, "float32"),
         (sizes.large, "float32"),
     ):
         yield _norm(device, layout, dtype)
 
 
 def _norm(device: Device, layout: Layout, dtype: str) -> CudaCase:
-    flat, out = device.uniform(layout.n, seed=1, dtype=dtype), device.full((1,), 0, "float64")
-    tensors, peers = device.split(flat, layout.count), []
+    flat, out = device.uniform(layout.room, seed=1, dtype=dtype), device.full((1,), 0, "float64")
+    tensors, peers = device.split(flat, layout.places), []
     if device.torch:
         torch, theirs = device.torch, [device.tensor(t) for t in tensors]
 
@@ -112,7 +115,7 @@ def _norm(device: Device, layout: Layout, dtype: str) -> CudaCase:
     return CudaCase(
         f"global_norm {SHORT[dtype]}, {layout}",
         ours,
-        lambda: (device.wide(flat) ** 2).sum().reshape(1) ** 0.5,
+        lambda: sum((device.wide(t) ** 2).sum() for t in tensors).reshape(1) ** 0.5,
         tuple(peers),
         SIZE[dtype] * layout.n,
         bandwidth_goal=layout.bandwidth_goal,
@@ -121,14 +124,19 @@ def _norm(device: Device, layout: Layout, dtype: str) -> CudaCase:
 
 
 def accumulate(device: Device, sizes: Layouts) -> Iterator[CudaCase]:
-    for layout, dtype in ((sizes.many, "float32"), (sizes.large, "float32"), (sizes.large, "bfloat16")):
+    for layout, dtype in (
+        (sizes.many, "float32"),
+        (sizes.cut, "float32"),
+        (sizes.large, "float32"),
+        (sizes.large, "bfloat16"),
+    ):
         yield _accumulate(device, layout, dtype)
 
 
 def _accumulate(device: Device, layout: Layout, dtype: str) -> CudaCase:
-    start, gradient = device.uniform(layout.n, seed=1), device.uniform(layout.n, seed=2, dtype=dtype)
+    start, gradient = device.uniform(layout.room, seed=1), device.uniform(layout.room, seed=2, dtype=dtype)
     flat = device.clone(start)
-    sums, grads = (device.split(t, layout.count) for t in (flat, gradient))
+    sums, grads = (device.split(t, layout.places) for t in (flat, gradient))
     peers = []
     if device.torch:
         torch, theirs, added = device.torch, [device.tensor(t) for t in sums], [device.tensor(t) for t in grads]
@@ -143,7 +151,7 @@ def _accumulate(device: Device, layout: Layout, dtype: str) -> CudaCase:
         lambda: ops.accumulate(sums, grads, FACTOR),
         lambda: [
             device.wide(s) + FACTOR * device.wide(g)
-            for s, g in zip(device.split(start, layout.count), grads, strict=True)
+            for s, g in zip(device.split(start, layout.places), grads, strict=True)
         ],
         tuple(peers),
         (8 + SIZE[dtype]) * layout.n,
@@ -194,13 +202,13 @@ def _centralize(
 
 
 def adasum_pair(device: Device, sizes: Layouts) -> Iterator[CudaCase]:
-    for layout in (sizes.middle, sizes.many, sizes.large):
+    for layout in (sizes.middle, sizes.many, sizes.cut, sizes.large):
         yield _adasum(device, layout)
 
 
 def _adasum(device: Device, layout: Layout) -> CudaCase:
-    a, b = (device.split(device.uniform(layout.n, seed), layout.count) for seed in (1, 2))
-    out, peers = device.split(device.full((layout.n,), 0), layout.count), []
+    a, b = (device.split(device.uniform(layout.room, seed), layout.places) for seed in (1, 2))
+    out, peers = device.split(device.full((layout.room,), 0), layout.places), []
 
     def combined(a: Any, b: Any) -> Any:
         dot, aa, bb = a @ b, a @ a, b @ b

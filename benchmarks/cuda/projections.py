@@ -55,6 +55,10 @@ class Matrix:
         return name + {"bf16": ", all bf16", "int8": " with fp32 P"}.get(self.short, "")
 
 
+def _tensors(count: int) -> str:
+    return f", {count} tensors cut from a buffer" if count > 1 else ""
+
+
 def pca_project(device: Device, sizes: Layouts) -> Iterator[CudaCase]:
     for dtype, count in DTYPES:
         yield _project(device, sizes.matrix, dtype, count)
@@ -64,7 +68,7 @@ def _project(device: Device, shape: tuple[int, int], dtype: str, count: int) -> 
     k, n = shape
     matrix = Matrix(device, shape, dtype)
     flat, out, peers = device.uniform(n, seed=2), device.full((k,), 0), []
-    grads = device.split(flat, count)
+    grads = device.split(flat, Layout(n, count, cut=True).places)
     if device.torch:
         torch, theirs = device.torch, matrix.of_torch()
         vector, answer = (device.tensor(t).to(theirs.dtype) for t in (flat, out))
@@ -74,7 +78,7 @@ def _project(device: Device, shape: tuple[int, int], dtype: str, count: int) -> 
 
         peers.append(Peer(matrix.peer("PyTorch mv"), mv, goal=1, tolerance=PEERS[dtype]))
     return CudaCase(
-        f"pca_project {matrix.short}, k={k} n={n:.1e}" + f", {count} tensors" * (count > 1),
+        f"pca_project {matrix.short}, k={k} n={n:.1e}" + _tensors(count),
         lambda: ops.pca_project(matrix.P, grads, out, scale=matrix.scale),
         lambda: matrix.wide() @ device.wide(flat),
         tuple(peers),
@@ -92,7 +96,10 @@ def _back_project(device: Device, shape: tuple[int, int], dtype: str, count: int
     k, n = shape
     matrix = Matrix(device, shape, dtype)
     both, flat = device.reshape(device.uniform(2 * k, seed=2), 2, k), [device.full((n,), 0) for _ in range(2)]
-    vectors, out = [device.part(both, j) for j in range(2)], [device.split(f, count) for f in flat]
+    vectors, out = (
+        [device.part(both, j) for j in range(2)],
+        [device.split(f, Layout(n, count, cut=True).places) for f in flat],
+    )
     peers = []
     if device.torch:
         torch, theirs = device.torch, matrix.of_torch()
@@ -114,7 +121,8 @@ def _back_project(device: Device, shape: tuple[int, int], dtype: str, count: int
         return [answer[0], answer[1]]
 
     return CudaCase(
-        f"pca_back_project {matrix.short}, 2 vectors, k={k} n={n:.1e}" + f", {count} tensors" * (count > 1),
+        f"pca_back_project {matrix.short}, 2 vectors, k={k} n={n:.1e}"
+        + f", {count} tensors cut from a buffer" * (count > 1),
         ours,
         reference,
         tuple(peers),
@@ -158,15 +166,15 @@ def _bfgs(device: Device, k: int) -> CudaCase:
 
 
 def dim_reduce_apply(device: Device, sizes: Layouts) -> Iterator[CudaCase]:
-    for layout in (sizes.many, sizes.large):
+    for layout in (sizes.many, sizes.cut, sizes.large):
         yield _apply(device, layout)
 
 
 def _apply(device: Device, layout: Layout) -> CudaCase:
-    start, *rest = (device.uniform(layout.n, seed) for seed in (1, 2, 3, 4))
+    start, *rest = (device.uniform(layout.room, seed) for seed in (1, 2, 3, 4))
     flat = device.clone(start)
-    momentum, grads, projected, dn = (device.split(t, layout.count) for t in (flat, *rest))
-    out, peers = device.split(device.full((layout.n,), 0), layout.count), []
+    momentum, grads, projected, dn = (device.split(t, layout.places) for t in (flat, *rest))
+    out, peers = device.split(device.full((layout.room,), 0), layout.places), []
     if device.torch:
         torch = device.torch
         m, g, p, d, o = ([device.tensor(t) for t in ts] for ts in (momentum, grads, projected, dn, out))
@@ -183,7 +191,7 @@ def _apply(device: Device, layout: Layout) -> CudaCase:
         peers.append(Peer("PyTorch foreach", foreach, goal=1))
 
     def reference() -> Any:
-        moved = [device.split(t, layout.count) for t in (start, *rest)]
+        moved = [device.split(t, layout.places) for t in (start, *rest)]
         return [
             ALPHA * (GAMMA * m + INV_SCALE * g - p) - RHO * d
             for m, g, p, d in zip(*([device.wide(t) for t in ts] for ts in moved), strict=True)

@@ -58,12 +58,12 @@ class Weights:
 
     def __init__(self, device: Device, layout: Layout, states: int) -> None:
         self.device, self.layout = device, layout
-        self.start, self.gradient = (device.uniform(layout.n, seed) for seed in (1, 2))
+        self.start, self.gradient = (device.uniform(layout.room, seed) for seed in (1, 2))
         self.flat = device.clone(self.start)
-        self._states = [device.full((layout.n,), 0) for _ in range(states)]
-        self._zero = device.full((layout.n,), 0) if states else None
+        self._states = [device.full((layout.room,), 0) for _ in range(states)]
+        self._zero = device.full((layout.room,), 0) if states else None
         self.weights, self.grads, *self.states = (
-            device.split(t, layout.count) for t in (self.flat, self.gradient, *self._states)
+            device.split(t, layout.places) for t in (self.flat, self.gradient, *self._states)
         )
 
     def reset(self) -> None:
@@ -73,7 +73,7 @@ class Weights:
 
     def reference(self, answer: Callable[[Any, Any], Any]) -> list[Any]:
         wide = self.device.wide
-        starts = self.device.split(self.start, self.layout.count)
+        starts = self.device.split(self.start, self.layout.places)
         return [answer(wide(w), wide(g)) for w, g in zip(starts, self.grads, strict=True)]
 
     def of_torch(self) -> list[Any]:
@@ -90,6 +90,7 @@ def optimizer_step(device: Device, sizes: Layouts) -> Iterator[CudaCase]:
         yield _step(device, rule, sizes.many)
         yield _step(device, rule, sizes.tiny)
         if rule.name == "adam":
+            yield _step(device, rule, sizes.cut)
             yield _step(device, rule, sizes.many, whole_call=True)
             yield _step(device, rule, sizes.tiny, whole_call=True)
 
@@ -138,7 +139,7 @@ def _guarded(device: Device, layout: Layout, whole_call: bool = False) -> CudaCa
     the host. The loss scale is 1, since PyTorch divides the gradients in place, call after call."""
     eps = 0.5  # large, or the first step would not show the clipping
     tensors = Weights(device, layout, 2)
-    clip_norm = 0.5 * float((device.wide(tensors.gradient) ** 2).sum()) ** 0.5
+    clip_norm = 0.5 * float(sum((device.wide(g) ** 2).sum() for g in tensors.grads)) ** 0.5
     norm, factor, found = device.full((1,), 0, "float64"), device.full((1,), 0), device.full((1,), 0)
     settle = device.clipping(norm, clip_norm, factor, found)
     keywords = {"lr": LR, "step": 1, "beta1": BETA1, "beta2": BETA2, "eps": eps * ROOT}

@@ -4,18 +4,25 @@
 #   benchmarks/cuda/visit.sh [minutes] [folder] [part...]
 #
 # The parts, all of them or those named: machine (what is there), build (for this card), tests_gpu, tests_cuda and
-# tests_ops, benchmarks, sanitizers. Each has its share of the time, and what the ones before have left of theirs; one
-# that fails, hangs or loses the card does not stop the next. The folder (default: runs/cuda) gets, while it goes on,
-# summary.txt, logs.txt, bench.json and, in the end, ratios.png. Fails if a part did.
+# tests_ops, benchmarks, metrics (Nsight Compute's counters), sanitizers. Each has its share of the time, and what the
+# ones before have left of theirs; one that fails, hangs or loses the card does not stop the next, but a failed build
+# does. The folder (default: runs/cuda) gets, while it goes on, summary.txt, logs.txt, bench.json and, in the end,
+# ratios.png; a later call into the same folder adds to them. Fails if a part did.
+#
+# All parts need more than ten minutes. Two calls, each within ten on a machine with 16 cores:
+#
+#   benchmarks/cuda/visit.sh 9 runs/cuda machine build tests_gpu benchmarks
+#   benchmarks/cuda/visit.sh 9 runs/cuda tests_ops tests_cuda metrics sanitizers
 #
 #   ONLY="optimizer_step global_norm" benchmarks/cuda/visit.sh 2 runs/cuda benchmarks    # these tables alone
 #   python -m benchmarks.cuda --results runs/cuda/bench.json --page docs/benchmarks.md   # at home
 #
-# Without the part build the package of an earlier one is used, build/cuda-visit/package, with the Python files of now;
-# it may have been built elsewhere, by the same version of Python: ARCHITECTURES=90 visit.sh 20 runs/cuda build.
+# Without the part build the package of the last one is used, build/cuda-visit/package, with the Python files of now, if
+# that build succeeded; it may have been built elsewhere, by the same version of Python:
+# ARCHITECTURES=90 visit.sh 20 runs/cuda build.
 #
 # Needs nvcc, CMake >= 3.24, ninja; Python with numpy, pytest, hypothesis, ml_dtypes, pybind11 and PyTorch. Nothing is
-# downloaded. PYTHON, ARCHITECTURES (default: those of the card) and ONLY may be set.
+# downloaded. PYTHON, ARCHITECTURES (default: those of the card), ONLY and BUILD (a folder) may be set.
 set -uo pipefail
 cd "$(dirname "$0")/../.." || exit 1
 
@@ -23,17 +30,21 @@ minutes=${1:-9}
 folder=${2:-runs/cuda}
 shift $(($# < 2 ? $# : 2))
 python=${PYTHON:-python3}
-build=build/cuda-visit
+build=${BUILD:-build/cuda-visit}
 work=$(mktemp -d)
 mkdir -p "$folder"
 folder=$(cd "$folder" && pwd)
+for file in summary.txt logs.txt bench.json; do # of an earlier call
+  if [ -e "$folder/$file" ]; then cp "$folder/$file" "$work/earlier.$file"; fi
+done
 failures=0
 child=
 
 # Parts and their shares of the time.
-declare -A share=([machine]=2 [build]=6 [tests_gpu]=3 [tests_cuda]=2 [tests_ops]=4 [benchmarks]=6 [sanitizers]=3)
+declare -A share=([machine]=2 [build]=6 [tests_gpu]=3 [tests_cuda]=2 [tests_ops]=4 [benchmarks]=6 [metrics]=2
+  [sanitizers]=3)
 parts=("$@")
-if [ $# = 0 ]; then parts=(machine build tests_gpu tests_cuda tests_ops benchmarks sanitizers); fi
+if [ $# = 0 ]; then parts=(machine build tests_gpu tests_cuda tests_ops benchmarks metrics sanitizers); fi
 total=0
 for name in "${parts[@]}"; do
   if [ -z "${share[$name]:-}" ]; then echo "visit.sh: a part must be one of ${!share[*]}, got $name" >&2 && exit 2; fi
@@ -75,18 +86,19 @@ part() {
 collect() {
   local log new=$work/new
   mkdir -p "$new"
-  for log in "$work"/*.log; do
+  cat "$work/earlier.summary.txt" "$work/summary.txt" >"$new/summary.txt" 2>/dev/null
+  for log in "$work/earlier.logs.txt" "$work"/*.log; do
     [ -e "$log" ] || continue
+    if [ "$log" = "$work/earlier.logs.txt" ]; then tail -c 4000000 "$log" && continue; fi
     printf '\n== %s\n' "$(basename "$log" .log)"
     if [ "$(wc -c <"$log")" -gt 1500000 ]; then head -c 300000 "$log" && printf '\n(...)\n'; fi
     tail -c 1200000 "$log"
   done >"$new/logs.txt"
-  for file in summary.txt bench/ratios.png; do
-    if [ -e "$work/$file" ]; then cp "$work/$file" "$new/"; fi
-  done
-  "$python" - "$work/bench" >"$new/bench.json" <<'EOF'
+  if [ -e "$work/bench/ratios.png" ]; then cp "$work/bench/ratios.png" "$new/"; fi
+  "$python" - "$work/bench" "$work/earlier.bench.json" >"$new/bench.json" <<'EOF'
 import json, pathlib, sys
-found = {}
+earlier = pathlib.Path(sys.argv[2])
+found = json.loads(earlier.read_text()) if earlier.exists() else {}
 for path in sorted(pathlib.Path(sys.argv[1]).glob("*.json")):
     try:
         found[path.stem] = json.loads(path.read_text())
@@ -139,9 +151,10 @@ EOF
   return "$status"
 }
 
-# The package is replaced in the end only: one that was there is better than none.
+# An older package is never used in the place of one that could not be built.
 build() {
   local pybind11 architectures=${ARCHITECTURES:-}
+  rm -rf "$build/package"
   if [ -z "$architectures" ]; then
     architectures=$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader | sort -u | tr -d . | paste -sd ';')
   fi
@@ -152,7 +165,7 @@ build() {
     -DBOOST_EXT_WITH_CUDA=ON -DBOOST_EXT_BASELINE_ONLY=ON -DCMAKE_CUDA_ARCHITECTURES="${architectures:-native}" \
     --compile-no-warning-as-error &&
     cmake --build "$build" --parallel "$(nproc)" &&
-    rm -rf "$build/package" && mkdir -p "$build/package/boost_ext" && cp "$build"/_core*.so "$build/package/boost_ext/"
+    mkdir -p "$build/package/boost_ext" && cp "$build"/_core*.so "$build/package/boost_ext/"
 }
 
 # The Python files of now.
@@ -189,6 +202,33 @@ benchmarks() {
   return "$status"
 }
 
+# What Nsight Compute counts of each kernel of some tables, in small sizes: sectors a request, and how busy memory is.
+metrics() {
+  local ncu status names=${ONLY:-unscale_and_check global_norm accumulate adasum_pair optimizer_step} options=() log
+  ncu=$(command -v ncu || command -v /usr/local/cuda/bin/ncu)
+  if [ -z "$ncu" ]; then echo "ncu is not installed: no metrics" && return 0; fi
+  for name in $names; do options+=(--only "$name"); done
+  log=$(timeout $((left - 5)) "$ncu" --csv --launch-count 400 --kernel-name-base demangled --metrics "$(
+    paste -sd , <<'EOF'
+l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum
+l1tex__t_requests_pipe_lsu_mem_global_op_ld.sum
+l1tex__t_sectors_pipe_lsu_mem_global_op_st.sum
+l1tex__t_requests_pipe_lsu_mem_global_op_st.sum
+dram__bytes.sum
+dram__throughput.avg.pct_of_peak_sustained_elapsed
+launch__registers_per_thread
+sm__warps_active.avg.pct_of_peak_sustained_active
+gpu__time_duration.sum
+EOF
+  )" "$python" -m benchmarks.cuda --quick --out "$work/metrics" "${options[@]}" 2>&1)
+  status=$?
+  printf '%s\n' "$log"
+  if grep -q ERR_NVGPUCTRPERM <<<"$log"; then
+    echo "ncu may not read the counters of this card (ERR_NVGPUCTRPERM): no metrics" && return 0
+  fi
+  return "$status"
+}
+
 # What they find in every op, at the same time.
 sanitizers() {
   local tool sanitizer status=0 running=()
@@ -219,11 +259,12 @@ if ! ldconfig -p 2>/dev/null | grep -q libcudart && ! [ -e /usr/local/cuda/lib64
 fi
 
 # Functions for `timeout`, which runs programs only.
-export -f machine build package pytest_with tests_gpu tests_cuda tests_ops benchmarks sanitizers
+export -f machine build package pytest_with tests_gpu tests_cuda tests_ops benchmarks metrics sanitizers
 export python work build
-export PYTHONPATH="$PWD/$build/package" PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1
+export PYTHONPATH="$(realpath -m "$build")/package" PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1
 export XLA_PYTHON_CLIENT_PREALLOCATE=false # JAX would take three quarters of the card
 
+say "$(date -u +%Y-%m-%dT%H:%M) ${parts[*]}"
 usable=
 for name in "${parts[@]}"; do
   if [ "$name" != machine ] && [ "$name" != build ] && [ -z "$usable" ]; then
@@ -234,7 +275,10 @@ for name in "${parts[@]}"; do
     fi
     usable=yes
   fi
-  part "$name" bash -c "$name"
+  if ! part "$name" bash -c "$name" && [ "$name" = build ]; then
+    say "nothing else runs: there is no package of this source"
+    break
+  fi
 done
 say "$failures parts failed, $SECONDS s"
 [ "$failures" = 0 ]

@@ -1,4 +1,5 @@
-"""Every op once over awkward sizes and dtypes, on CUDA arrays: for compute-sanitizer, and for the emulator.
+"""Every op once over awkward sizes and dtypes, and with every setting that has a kernel of its own, on CUDA arrays: for
+compute-sanitizer, and for the emulator, on which a kernel that is never launched is an error.
 
 ``PYTHONPATH=tests python tests/cuda/every_op.py [--short] [--say]`` needs no framework. It prints which ops ran and
 which have no CUDA kernel. What is written beside an array is an error here, too: see tests/device.py."""
@@ -9,8 +10,10 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
+import every_setting
 import numpy as np
 
+import boost_ext
 import device
 from dtypes import FLOATS
 from ops import cases
@@ -75,10 +78,33 @@ def main(sizes: list[int], say: bool = False) -> None:
             raise RuntimeError(f"{name}: {error}") from error
         else:
             ran[label] = ran.get(label, 0) + 1
+    settings = 0
+    for name, call in every_setting.calls():
+        if say:
+            print(name, file=sys.stderr, flush=True)
+        try:
+            call(np.random.default_rng(1))
+        except Exception as error:
+            raise RuntimeError(f"{name}: {error}") from error
+        settings += 1
+    ran["settings"] = settings
     print(f"ran: {', '.join(f'{op} ({count})' for op, count in sorted(ran.items()))}")
     print(f"no CUDA kernel: {', '.join(sorted(refused)) or 'none'}")
+
+
+def require_all_launched() -> None:
+    """On the emulator, whose build has the same kernels as one by nvcc."""
+    every, launched = every_setting.launched()
+    if unknown := launched - every:
+        raise RuntimeError(f"launched, and not in the list of kernels: {'; '.join(sorted(unknown))}")
+    missing = sorted(every - launched)
+    print(f"kernels launched: {len(every & launched)} of {len(every)}")
+    if missing:
+        raise RuntimeError(f"{len(missing)} kernels were never launched: {'; '.join(missing)}")
 
 
 if __name__ == "__main__":
     device.install("cuda")
     main(SHORT if "--short" in sys.argv else SIZES, "--say" in sys.argv)
+    if boost_ext.build_info()["cuda"]["emulated"]:
+        require_all_launched()

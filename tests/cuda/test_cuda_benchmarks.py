@@ -7,9 +7,11 @@ import os
 import re
 import subprocess
 import sys
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from benchmarks.cuda.layouts import Layout
 
 import boost_ext
 
@@ -68,3 +70,15 @@ def test_the_page_has_a_place_for_each_table():
     assert len(names) > 8
     page = (ROOT / "docs" / "benchmarks.md").read_text()
     assert re.findall(r"<!-- benchmark: cuda (\w+) -->", page) == names
+
+
+def test_lists_are_aligned_as_frameworks_allocate_and_the_cut_ones_are_named():
+    aligned, cut = Layout(20_000_000, 500), Layout(20_000_000, 500, cut=True)
+    sizes = [end - begin for begin, end in aligned.places]
+    assert sizes == [end - begin for begin, end in cut.places]
+    assert sum(sizes) == aligned.n == cut.room
+    assert all(begin % 128 == 0 for begin, _ in aligned.places)  # 512 bytes of float32, 256 of halves
+    assert all(end <= begin for (_, end), (begin, _) in pairwise(aligned.places))
+    off = sum(end - begin for begin, end in cut.places if begin * 4 % 16) / cut.n
+    assert off > 0.6
+    assert (str(aligned), str(cut)) == ("500 tensors, 2.0e+07", "500 tensors cut from a buffer, 2.0e+07")

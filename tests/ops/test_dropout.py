@@ -82,7 +82,10 @@ def test_in_place(rng, dtype):
 def test_what_is_dropped_is_zero_whatever_it_was(p, bad, shared):
     y = ops.dropout(np.full(1000, bad, np.float32), p, 3, shared=shared)
     _, kept = masks.dropout(np.ones(1000), p, 3, shared=shared)
-    assert_same_bits(y, np.where(kept, np.float32(bad), np.float32(0)))
+    expected = np.where(kept, np.float32(bad), np.float32(0))
+    nan = np.isnan(expected)  # which nan it is, each device decides: 0x7fffffff on a GPU
+    assert np.isnan(y[nan]).all()
+    assert_same_bits(y[~nan], expected[~nan])
 
 
 @pytest.mark.parametrize("count", [1, 2, 7, 64])

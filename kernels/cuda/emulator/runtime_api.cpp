@@ -1,6 +1,8 @@
 // Errors, devices, streams and events; memory.cpp has the rest.
 #include "runtime_api.h"
 
+#include <dlfcn.h>
+
 #include <atomic>
 #include <chrono>
 #include <mutex>
@@ -29,6 +31,7 @@ struct Handles {
   std::mutex mutex;
   std::set<cudaStream_t> streams;
   std::set<cudaEvent_t> events;
+  std::set<const void*> launched;  // kernels
 };
 Handles& handles() {
   static Handles h;
@@ -62,7 +65,11 @@ Counters& counters() {
   static Counters c;
   return c;
 }
-void count_launch() { ++counters().launches; }
+void count_launch(const void* kernel) {
+  ++counters().launches;
+  const std::lock_guard<std::mutex> lock(handles().mutex);
+  handles().launched.insert(kernel);
+}
 
 Counts counts() {
   const Counters& c = counters();
@@ -78,6 +85,23 @@ Counts counts() {
 }  // namespace boost_ext::cuda::emulator
 
 using namespace boost_ext::cuda::emulator;
+
+// For tests in Python: the kernels that have been launched, as offsets in this module, whose symbols name them. Writes
+// up to `most` of them, and returns how many there are.
+extern "C" __attribute__((visibility("default"))) std::int64_t boost_ext_cuda_launched(std::uint64_t* offsets,
+                                                                                       std::int64_t most) {
+  Dl_info module{};
+  dladdr(reinterpret_cast<const void*>(&counters), &module);
+  const std::lock_guard<std::mutex> lock(handles().mutex);
+  std::int64_t count = 0;
+  for (const void* kernel : handles().launched) {
+    if (count < most) {
+      offsets[count] = reinterpret_cast<std::uintptr_t>(kernel) - reinterpret_cast<std::uintptr_t>(module.dli_fbase);
+    }
+    ++count;
+  }
+  return count;
+}
 
 namespace {
 

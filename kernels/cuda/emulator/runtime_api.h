@@ -154,6 +154,6 @@ Counts counts();
 // Sets the last error of this thread, and returns it.
 cudaError_t result(cudaError_t error);
 bool usable(cudaStream_t stream);  // by this thread, on its current device
-void count_launch();
+void count_launch(const void* kernel);
 
 }  // namespace boost_ext::cuda::emulator
