@@ -87,6 +87,7 @@ void Arrays::see_device(const View& v, const std::function<void*()>& stream) {
   on_ascend_ = v.device == Device::ascend;
   device_context_.device_id = v.device_id;
   device_context_.stream = stream();
+  device_context_.allocator = nullptr;
   seen_.clear();
 }
 
@@ -230,6 +231,8 @@ View Arrays::from_exchange(const Name& arg, py::handle object, const ArrayType& 
   if (is_cuda(t.device)) {
     void* working = work_stream(op_, arg, *type.exchange, t.device);
     see_device(v, [&] { return chosen_stream().value_or(working); });
+    // In the order of the framework's stream, so it must be ours.
+    if (device_context_.stream == working) device_context_.allocator = allocator_of(*type.exchange);
     if (v.size > 0) see_work_of({t.device.id, working});
   }
   shapes_[count_].assign(t.shape, t.shape + t.ndim);

@@ -53,7 +53,9 @@ struct ExchangeHeader {
 };
 struct Exchange {
   ExchangeHeader header;
-  void* allocate;
+  // A new tensor like the prototype, whose data are nobody's. It needs no GIL, and tells set_error why it returns -1.
+  int (*allocate)(Tensor* prototype, ManagedVersioned** out, void* error,
+                  void (*set_error)(void* error, const char* kind, const char* message));
   int (*managed_from_object)(void* object, ManagedVersioned** out);
   void* managed_to_object;
   void* tensor_from_object;

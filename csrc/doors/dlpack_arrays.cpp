@@ -1,6 +1,7 @@
 #include "doors/dlpack_arrays.h"
 
 #include <cstring>
+#include <map>
 
 #include "doors/dtypes.h"
 #include "doors/layout.h"
@@ -64,6 +65,49 @@ LentTensor tensor_of(const char* op, const Name& arg, py::handle object, const d
   dlpack::ManagedVersioned* managed = nullptr;
   if (exchange.managed_from_object(object.ptr(), &managed) != 0 || managed == nullptr) refuse(op, arg);
   return LentTensor(managed);
+}
+
+namespace {
+
+class OfFramework : public Allocator {
+ public:
+  explicit OfFramework(const dlpack::Exchange& exchange) : exchange_(exchange) {}
+
+  void* allocate(int device_id, std::int64_t bytes, void** owner) const override {
+    dlpack::Tensor like{};
+    like.device = {dlpack::kCuda, device_id};
+    like.ndim = 1;
+    like.dtype = {dlpack::kUInt, 8, 1};
+    like.shape = &bytes;
+    std::string reason = "no reason was given";
+    dlpack::ManagedVersioned* managed = nullptr;
+    const int status =
+        exchange_.allocate(&like, &managed, &reason, [](void* to, const char* kind, const char* message) {
+          *static_cast<std::string*>(to) = text(kind, ": ", message);
+        });
+    LentTensor made(managed);
+    if (status != 0 || made == nullptr) {
+      throw std::runtime_error(text("CUDA: memory: the framework of the arrays has none: ", reason));
+    }
+    void* data = static_cast<char*>(made->tensor.data) + made->tensor.byte_offset;
+    if (data == nullptr || reinterpret_cast<std::uintptr_t>(data) % 16 != 0) {
+      throw std::runtime_error("CUDA: memory: what the framework of the arrays gives must be aligned to 16 bytes");
+    }
+    *owner = made.release();
+    return data;
+  }
+  void release(void* owner) const noexcept override { GiveBack()(static_cast<dlpack::ManagedVersioned*>(owner)); }
+
+ private:
+  const dlpack::Exchange& exchange_;
+};
+
+}  // namespace
+
+const Allocator* allocator_of(const dlpack::Exchange& exchange) {
+  if (exchange.allocate == nullptr) return nullptr;
+  static auto& known = *new std::map<const dlpack::Exchange*, OfFramework>();  // under the GIL
+  return &known.try_emplace(&exchange, exchange).first->second;
 }
 
 void* work_stream(const char* op, const Name& arg, const dlpack::Exchange& exchange, const dlpack::Device& device) {

@@ -67,10 +67,21 @@ struct Tensors {
   const View& operator[](std::int64_t i) const { return data[i]; }
 };
 
+// Memory of a device from the framework of the caller's arrays, in the order of the stream of a call.
+class Allocator {
+ public:
+  virtual void* allocate(int device_id, std::int64_t bytes, void** owner) const = 0;  // std::runtime_error
+  virtual void release(void* owner) const noexcept = 0;
+
+ protected:
+  ~Allocator() = default;
+};
+
 struct Context {
   int device_id = 0;
   void* stream = nullptr;  // of a device: everything is enqueued there, and nothing waits for it
   int threads = 1;
+  const Allocator* allocator = nullptr;  // of a device: where kernels work beside their arrays; ours if there is none
 };
 
 // A number that the caller knows, or a float32 on the device of the arrays, which only kernels read.

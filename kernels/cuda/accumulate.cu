@@ -9,9 +9,11 @@ template <bool kFirst> __global__ void accumulate_blocks(const __grid_constant__
   const Chunk chunk = chunk_of(table, blockIdx.x);
   void* sums = table.data[0][chunk.t];
   const Source grads = source(table, 1, chunk);
-  const auto put = [&](std::int64_t i, int n, const Pack& a) { store_pack(sums, DType::f32, i, n, chunk.aligned, a); };
+  const auto put = [&](std::int64_t i, Count n, const Pack& a) {
+    store_pack(sums, DType::f32, i, n, chunk.aligned, a);
+  };
   if (kFirst) {
-    each_pack_of<1>(chunk, {grads}, [&](std::int64_t i, int n, auto pack) {
+    each_pack_of<1>(chunk, {grads}, [&](std::int64_t i, Count n, auto pack) {
       Pack a = pack(0);
 #pragma unroll
       for (int j = 0; j < kPack; ++j) a.v[j] = factor * a.v[j];
@@ -19,7 +21,7 @@ template <bool kFirst> __global__ void accumulate_blocks(const __grid_constant__
     });
     return;
   }
-  each_pack_of<2>(chunk, {{sums, DType::f32}, grads}, [&](std::int64_t i, int n, auto pack) {
+  each_pack_of<2>(chunk, {{sums, DType::f32}, grads}, [&](std::int64_t i, Count n, auto pack) {
     Pack a = pack(0);
     const Pack g = pack(1);
 #pragma unroll

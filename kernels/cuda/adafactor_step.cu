@@ -29,7 +29,7 @@ __global__ void measure(const __grid_constant__ AdaFactorJobs jobs, const __grid
   const AdaFactorTensor& x = jobs.job[which];
   Squares sums{0, 0};
   const bool weights = x.narrow != nullptr || all.scale_parameter;
-  each_pack(chunk_of(jobs, which), [&](std::int64_t i, int n) {
+  each_pack(chunk_of(jobs, which), [&](std::int64_t i, Count n) {
     Pack w{};
     if (weights) w = load_pack(x.weights, x.weight, i, n, x.aligned);  // before conversions, which wait
     Pack u = gradients(x, all.scale, i, n);
@@ -55,6 +55,7 @@ __global__ void measure(const __grid_constant__ AdaFactorJobs jobs, const __grid
         set = set || !same;
         w.v[j] = same ? w.v[j] : half.v[j];
       }
+      if (n.together) set = __any_sync(kWholeWarp, set);  // they write together
       if (set) store_pack(x.weights, x.weight, i, n, x.aligned, w);
     }
     if (!all.scale_parameter) return;
@@ -94,7 +95,7 @@ __global__ void update(const __grid_constant__ AdaFactorJobs jobs, const __grid_
   const int which = job_of(jobs, blockIdx.x);
   const AdaFactorTensor& x = jobs.job[which];
   const Update by = *x.update;
-  each_pack(chunk_of(jobs, which), [&](std::int64_t i, int n) {
+  each_pack(chunk_of(jobs, which), [&](std::int64_t i, Count n) {
     Pack w = load_pack(x.weights, x.weight, i, n, x.aligned);
     Pack step = gradients(x, all.scale, i, n);
     if (x.factored) {

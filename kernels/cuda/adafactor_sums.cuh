@@ -33,7 +33,8 @@ __global__ void find_means(const __grid_constant__ AdaFactorJobs jobs, const __g
   if (begin < x.size) {
     const bool packs = x.channel % kPack == 0;
     for (std::int64_t i = thread % lanes; packs && i < x.channel / kPack; i += lanes) {
-      const Pack g = load_pack(x.grads, x.grad, begin + i * kPack, kPack, x.aligned);
+      const Count n(kPack, lanes >= kWarp && i - thread % kWarp + kWarp <= x.channel / kPack);
+      const Pack g = load_pack(x.grads, x.grad, begin + i * kPack, n, x.aligned);
 #pragma unroll
       for (int j = 0; j < kPack; ++j) sum += static_cast<double>(all.scale * g.v[j]);
     }
@@ -99,44 +100,39 @@ std::int64_t blocks_of_tiles(const AdaFactorTensor& x) {
 }
 // What a lane has of a row, on its way without a branch, and what it is in float32. Zeros where there is nothing.
 struct RowOfTile {
-  Raw raw;  // of columns a warp apart one word each
+  Coming coming;  // of columns a warp apart one word each
 
   BOOST_EXT_DEVICE void read(const AdaFactorTensor& x, const TileShape& shape, std::int64_t begin,
                              std::int64_t column) {
-    raw = {};
+    coming = {{}, x.grad, Way::alone, nullptr};
     if (begin < 0) return;
     if (shape.packs) {
-      if (column < x.width && x.aligned) raw = load_raw(x.grads, x.grad, begin + column);
+      const std::int64_t rest = x.width - column + static_cast<int>(threadIdx.x) % kWarp * kPack;
+      const Count n(kPack, shape.span == kWarp && rest >= kWarp * kPack);
+      if (column < x.width) coming = coming_pack(x.grads, x.grad, begin + column, n, x.aligned);
       return;
     }
-    unsigned* const word[kColumnsEach] = {&raw.low.x,  &raw.low.y,  &raw.low.z,  &raw.low.w,
-                                          &raw.high.x, &raw.high.y, &raw.high.z, &raw.high.w};
 #pragma unroll
     for (int c = 0; c < kColumnsEach; ++c) {
       const std::int64_t at = column + c * kWarp;
       if (at >= x.width || (c > 0 && shape.span < kWarp)) continue;
       if (x.grad == DType::f32)
-        *word[c] = static_cast<const unsigned*>(x.grads)[begin + at];
+        coming.raw.word[c] = static_cast<const unsigned*>(x.grads)[begin + at];
       else
-        *word[c] = static_cast<const unsigned short*>(x.grads)[begin + at];
+        coming.raw.word[c] = static_cast<const unsigned short*>(x.grads)[begin + at];
     }
   }
-  BOOST_EXT_DEVICE Pack get(const AdaFactorTensor& x, const TileShape& shape, std::int64_t begin,
-                            std::int64_t column) const {
-    if (!shape.packs) {
-      const unsigned word[kColumnsEach] = {raw.low.x,  raw.low.y,  raw.low.z,  raw.low.w,
-                                           raw.high.x, raw.high.y, raw.high.z, raw.high.w};
-      Pack p;
+  BOOST_EXT_DEVICE Pack get(const AdaFactorTensor& x, const TileShape& shape) const {
+    if (shape.packs) return coming.get();
+    Pack p;
 #pragma unroll
-      for (int c = 0; c < kColumnsEach; ++c) {
-        p.v[c] = x.grad == DType::f32   ? __uint_as_float(word[c])
-                 : x.grad == DType::f16 ? __half2float(__ushort_as_half(static_cast<unsigned short>(word[c])))
-                                        : __uint_as_float(word[c] << 16);
-      }
-      return p;
+    for (int c = 0; c < kColumnsEach; ++c) {
+      const unsigned word = coming.raw.word[c];
+      p.v[c] = x.grad == DType::f32   ? __uint_as_float(word)
+               : x.grad == DType::f16 ? __half2float(__ushort_as_half(static_cast<unsigned short>(word)))
+                                      : __uint_as_float(word << 16);
     }
-    if (x.aligned) return unpacked(raw, x.grad);
-    return load_pack(x.grads, x.grad, begin + column, begin >= 0 && column < x.width ? kPack : 0, false);
+    return p;
   }
 };
 
@@ -166,7 +162,7 @@ __global__ void __launch_bounds__(kThreads, 2)
     for (int k = 0; k < kTogether; ++k) {
       const std::int64_t begin = begin_of(k);
       const float mean = begin >= 0 && x.means != nullptr ? x.means[quotient(begin, x.channel)] : 0.0F;
-      const Pack g = rows[k].get(x, shape, begin, column);
+      const Pack g = rows[k].get(x, shape);
       double of_row = 0;
 #pragma unroll
       for (int c = 0; c < kColumnsEach; ++c) {

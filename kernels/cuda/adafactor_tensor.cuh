@@ -95,7 +95,7 @@ __host__ __device__ inline TileShape tile_shape(const AdaFactorTensor& x) {
 }
 
 // The ready gradients u from i on, n <= kPack.
-BOOST_EXT_DEVICE Pack gradients(const AdaFactorTensor& x, float scale, std::int64_t i, int n) {
+BOOST_EXT_DEVICE Pack gradients(const AdaFactorTensor& x, float scale, std::int64_t i, Count n) {
   Pack u = load_pack(x.grads, x.grad, i, n, x.aligned);
 #pragma unroll
   for (int j = 0; j < kPack; ++j) u.v[j] *= scale;

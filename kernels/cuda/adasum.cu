@@ -14,7 +14,7 @@ BOOST_EXT_DEVICE Dots both(const Dots& x, const Dots& y) { return {x.ab + y.ab, 
 __global__ void dot_blocks(const __grid_constant__ Table<2> table, Dots* partial) {
   const Chunk chunk = chunk_of(table, blockIdx.x);
   Dots dots{0, 0, 0};
-  each_pack_of<2>(chunk, {source(table, 0, chunk), source(table, 1, chunk)}, [&](std::int64_t, int, auto pack) {
+  each_pack_of<2>(chunk, {source(table, 0, chunk), source(table, 1, chunk)}, [&](std::int64_t, Count, auto pack) {
     const Pack x = pack(0), y = pack(1);
 #pragma unroll
     for (int j = 0; j < kPack; ++j) {
@@ -52,7 +52,7 @@ __global__ void combine_blocks(const __grid_constant__ Table<3> table, const dou
   __syncthreads();
   const float ca = coefficients[0], cb = coefficients[1];
   const DType type = table.type(0, chunk.t);
-  each_pack_of<2>(chunk, {source(table, 0, chunk), source(table, 1, chunk)}, [&](std::int64_t i, int n, auto pack) {
+  each_pack_of<2>(chunk, {source(table, 0, chunk), source(table, 1, chunk)}, [&](std::int64_t i, Count n, auto pack) {
     Pack x = pack(0);
     const Pack y = pack(1);
 #pragma unroll

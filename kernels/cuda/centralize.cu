@@ -50,8 +50,8 @@ template <class T> struct Singles {
   T* to;
   BOOST_EXT_DEVICE Singles(const Matrices& m, int t)
       : from(static_cast<const T*>(m.from[t])), to(static_cast<T*>(m.to[t])) {}
-  BOOST_EXT_DEVICE void read(float (&x)[1], std::int64_t i) const { x[0] = as_float(from[i]); }
-  BOOST_EXT_DEVICE void write(const float (&x)[1], std::int64_t i) const { store(to, kType, i, x[0]); }
+  BOOST_EXT_DEVICE void read(float (&x)[1], std::int64_t i, bool) const { x[0] = as_float(from[i]); }
+  BOOST_EXT_DEVICE void write(const float (&x)[1], std::int64_t i, bool) const { store(to, kType, i, x[0]); }
 };
 
 template <DType kType, bool kAligned> struct Vectors {
@@ -61,16 +61,16 @@ template <DType kType, bool kAligned> struct Vectors {
   DType type;
   BOOST_EXT_DEVICE Vectors(const Matrices& m, int t)
       : from(m.from[t]), to(m.to[t]), type(kType == DType::other ? DType(m.dtype[t]) : kType) {}
-  BOOST_EXT_DEVICE void read(float (&x)[kPack], std::int64_t i) const {
-    const Pack p = load_pack(from, type, i, kPack, kAligned);
+  BOOST_EXT_DEVICE void read(float (&x)[kPack], std::int64_t i, bool together) const {
+    const Pack p = load_pack(from, type, i, {kPack, together}, kAligned);
 #pragma unroll
     for (int j = 0; j < kPack; ++j) x[j] = p.v[j];
   }
-  BOOST_EXT_DEVICE void write(const float (&x)[kPack], std::int64_t i) const {
+  BOOST_EXT_DEVICE void write(const float (&x)[kPack], std::int64_t i, bool together) const {
     Pack p;
 #pragma unroll
     for (int j = 0; j < kPack; ++j) p.v[j] = x[j];
-    store_pack(to, type, i, kPack, kAligned, p);
+    store_pack(to, type, i, {kPack, together}, kAligned, p);
   }
 };
 
@@ -88,16 +88,24 @@ template <class Body> BOOST_EXT_DEVICE void typed(const Matrices& m, int t, Body
   body(Vectors<DType::bf16, true>(m, t));
 }
 
-// Units lane, lane + lanes, ... of a row as far as there are some, zeros behind them.
+// Units lane, lane + lanes, ... of a row as far as there are some, zeros behind them. `together`: the rows of the teams
+// of a warp are as long as its teams, and lie side by side.
 template <class Units, int kCount> struct Held {
   float v[kCount][Units::kSize];
 
-  BOOST_EXT_DEVICE void read(const Units& units, std::int64_t begin, int lane, int lanes, std::int64_t count) {
+  // Whether all lanes of the warp have a unit of this round.
+  static BOOST_EXT_DEVICE bool whole(int k, int lane, int lanes, std::int64_t count, bool together) {
+    return together || (lanes >= kWarp && lane / kWarp * kWarp + k * lanes + kWarp <= count);
+  }
+  BOOST_EXT_DEVICE void read(const Units& units, std::int64_t begin, int lane, int lanes, std::int64_t count,
+                             bool together = false) {
 #pragma unroll
     for (int k = 0; k < kCount; ++k) {
 #pragma unroll
       for (int j = 0; j < Units::kSize; ++j) v[k][j] = 0;
-      if (lane + k * lanes < count) units.read(v[k], begin + (lane + k * lanes) * Units::kSize);
+      if (lane + k * lanes < count) {
+        units.read(v[k], begin + (lane + k * lanes) * Units::kSize, whole(k, lane, lanes, count, together));
+      }
     }
   }
   BOOST_EXT_DEVICE double sum() const {
@@ -110,12 +118,14 @@ template <class Units, int kCount> struct Held {
     return sum;
   }
   BOOST_EXT_DEVICE void write(const Units& units, std::int64_t begin, int lane, int lanes, std::int64_t count,
-                              float mean) {
+                              float mean, bool together = false) {
 #pragma unroll
     for (int k = 0; k < kCount; ++k) {
 #pragma unroll
       for (int j = 0; j < Units::kSize; ++j) v[k][j] -= mean;
-      if (lane + k * lanes < count) units.write(v[k], begin + (lane + k * lanes) * Units::kSize);
+      if (lane + k * lanes < count) {
+        units.write(v[k], begin + (lane + k * lanes) * Units::kSize, whole(k, lane, lanes, count, together));
+      }
     }
   }
 };
@@ -145,10 +155,13 @@ BOOST_EXT_DEVICE void centralize_rows(const Matrices& m, int t, std::int64_t blo
   const std::int64_t first = block * teams * kRows + threadIdx.x / lanes;
   Held<Units, kCount> held[kRows];
   double sums[kRows];
+  // Of the first team of the warp, and behind that of the last one.
+  const std::int64_t of_warp = first - static_cast<int>(threadIdx.x) % kWarp / lanes, beside = kWarp / lanes;
+  const auto together = [&](int r) { return lanes == count && of_warp + r * teams + beside <= m.rows[t]; };
 #pragma unroll
   for (int r = 0; r < kRows; ++r) {
     const std::int64_t row = first + r * teams;
-    held[r].read(units, row * width, lane, lanes, row < m.rows[t] ? count : 0);
+    held[r].read(units, row * width, lane, lanes, row < m.rows[t] ? count : 0, together(r));
   }
 #pragma unroll
   for (int r = 0; r < kRows; ++r) sums[r] = sum_lanes(held[r].sum(), lanes);
@@ -156,7 +169,7 @@ BOOST_EXT_DEVICE void centralize_rows(const Matrices& m, int t, std::int64_t blo
   for (int r = 0; r < kRows; ++r) {
     const std::int64_t row = first + r * teams;
     const auto mean = static_cast<float>(sums[r] / static_cast<double>(width));
-    held[r].write(units, row * width, lane, lanes, row < m.rows[t] ? count : 0, mean);
+    held[r].write(units, row * width, lane, lanes, row < m.rows[t] ? count : 0, mean, together(r));
   }
 }
 
@@ -276,7 +289,7 @@ __global__ void copy_blocks(const __grid_constant__ Table<2> table) {
   const void* from = table.data[0][chunk.t];
   void* to = table.data[1][chunk.t];
   const DType type = table.type(0, chunk.t);
-  each_pack(chunk, [&](std::int64_t i, int n) { copy_pack(to, from, type, i, n, chunk.aligned); });
+  each_pack(chunk, [&](std::int64_t i, Count n) { copy_pack(to, from, type, i, n, chunk.aligned); });
 }
 
 }  // namespace

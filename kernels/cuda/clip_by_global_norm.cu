@@ -37,7 +37,7 @@ __global__ void clip_blocks(const __grid_constant__ Table<1> table, const Factor
     const Chunk chunk = chunk_of(table, table.blocks() - 1 - b);
     void* grads = table.data[0][chunk.t];
     const DType type = table.type(0, chunk.t);
-    each_pack_of<1>(chunk, {source(table, 0, chunk)}, [&](std::int64_t i, int n, auto pack) {
+    each_pack_of<1>(chunk, {source(table, 0, chunk)}, [&](std::int64_t i, Count n, auto pack) {
       Pack g = pack(0);
 #pragma unroll
       for (int j = 0; j < kPack; ++j) {

@@ -14,7 +14,7 @@ constexpr std::int64_t kLeastRows = 512;  // that are worth a block
 __global__ void largest_bits(const __grid_constant__ Table<1> table, unsigned* largest) {
   const Chunk chunk = chunk_of(table, blockIdx.x);
   unsigned mine = 0;
-  each_pack_of<1>(chunk, {source(table, 0, chunk)}, [&](std::int64_t, int, auto pack) {
+  each_pack_of<1>(chunk, {source(table, 0, chunk)}, [&](std::int64_t, Count, auto pack) {
     const Pack x = pack(0);
 #pragma unroll
     for (int j = 0; j < kPack; ++j) {

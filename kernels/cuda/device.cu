@@ -1,5 +1,6 @@
 // See ops/device.h.
 #include <mutex>
+#include <optional>
 
 #include "common.cuh"
 #include "ops/device.h"
@@ -47,16 +48,20 @@ constexpr std::uint64_t kKept = std::uint64_t{256} << 20;
 
 class Pools {
  public:
+  // Nothing on a device that has no memory pools, as some virtual ones have none.
   cudaMemPool_t of_device(int id) {
     const std::lock_guard<std::mutex> lock(mutex_);
     const auto i = static_cast<std::size_t>(id);
     if (i >= pools_.size()) pools_.resize(i + 1);
-    if (pools_[i] == nullptr) pools_[i] = create(id);
-    return pools_[i];
+    if (!pools_[i]) pools_[i] = create(id);
+    return *pools_[i];
   }
 
  private:
   static cudaMemPool_t create(int id) {
+    int supported = 0;
+    check(cudaDeviceGetAttribute(&supported, cudaDevAttrMemoryPoolsSupported, id), "memory");
+    if (supported == 0) return nullptr;
     cudaMemPoolProps props{};
     props.allocType = cudaMemAllocationTypePinned;
     props.handleTypes = cudaMemHandleTypeNone;
@@ -74,8 +79,35 @@ class Pools {
     return pool;
   }
   std::mutex mutex_;
-  std::vector<cudaMemPool_t> pools_;
+  std::vector<std::optional<cudaMemPool_t>> pools_;
 };
+
+cudaMemPool_t pool_of(const Context& context) {
+  static auto* const pools = new Pools();  // what is allocated may outlive whatever ends with the process
+  return pools->of_device(context.device_id);
+}
+
+void* pool_allocate(const Context& context, std::int64_t bytes) {
+  const cudaMemPool_t pool = pool_of(context);
+  const auto size = static_cast<std::size_t>(bytes);
+  void* memory = nullptr;
+  if (pool != nullptr) {
+    check(cudaMallocFromPoolAsync(&memory, size, pool, stream_of(context)), "memory");
+    return memory;
+  }
+  if (captures(stream_of(context))) {
+    throw std::runtime_error(
+        "CUDA: memory: the device has no memory pools, so that none can be made while a CUDA graph is captured");
+  }
+  check(cudaMalloc(&memory, size), "memory");
+  return memory;
+}
+
+// Without a pool this waits for the device.
+void pool_free(const Context& context, void* memory) {
+  const cudaError_t error = pool_of(context) != nullptr ? cudaFreeAsync(memory, stream_of(context)) : cudaFree(memory);
+  if (error != cudaSuccess) cudaGetLastError();
+}
 
 // Memory that was let go while its stream was closed: a graph must not own what it has not made.
 class WaitingRoom {
@@ -90,7 +122,7 @@ class WaitingRoom {
       const OnDevice device(waiting_[i].context);
       const cudaStream_t stream = stream_of(waiting_[i].context);
       if (is_closed(stream)) continue;
-      if (cudaFreeAsync(waiting_[i].memory, stream) != cudaSuccess) cudaGetLastError();
+      pool_free(waiting_[i].context, waiting_[i].memory);
       waiting_.erase(waiting_.begin() + static_cast<std::ptrdiff_t>(i));
     }
   }
@@ -111,12 +143,30 @@ WaitingRoom& waiting_room() {
 
 }  // namespace
 
+// A driver that is too old says so in the words of whatever is called first, or that a launch has too many arguments.
+void require_driver() {
+  static const int driver = [] {
+    int version = 0;
+    return cudaDriverGetVersion(&version) == cudaSuccess ? version : 0;
+  }();
+  constexpr bool kTwelve = CUDART_VERSION < 13000;
+  constexpr int kNeeded = kTwelve ? 12010 : CUDART_VERSION / 1000 * 1000;  // 12.1: arguments of up to 32 KB
+  if (driver >= kNeeded) return;
+  const auto version = [](int v) { return text(v / 1000, '.', v % 1000 / 10); };
+  throw std::runtime_error(text("boost_ext: its CUDA kernels must have a driver for CUDA ", version(kNeeded),
+                                kTwelve            ? " or newer (R530)"
+                                : kNeeded == 13000 ? " or newer (R580)"
+                                                   : " or newer",
+                                ", got ", driver == 0 ? "none" : "one for CUDA " + version(driver)));
+}
+
 void fail(cudaError_t error, const char* what) {
   cudaGetLastError();  // reported now: it is not the next launch's
   throw std::runtime_error(text("CUDA: ", what, ": ", cudaGetErrorString(error), " (", cudaGetErrorName(error), ")"));
 }
 
 OnDevice::OnDevice(const Context& context) {
+  require_driver();
   check(cudaGetDevice(&before_), "current device");
   if (before_ == context.device_id)
     before_ = -1;
@@ -128,13 +178,21 @@ OnDevice::~OnDevice() {
   if (before_ >= 0 && cudaSetDevice(before_) != cudaSuccess) cudaGetLastError();
 }
 
-void* pool_allocate(const Context& context, std::int64_t bytes) {
-  static auto* const pools = new Pools();  // what is allocated may outlive whatever ends with the process
-  void* memory = nullptr;
-  check(cudaMallocFromPoolAsync(&memory, static_cast<std::size_t>(bytes), pools->of_device(context.device_id),
-                                stream_of(context)),
-        "memory");
-  return memory;
+WorkMemory::WorkMemory(const Context& context, std::int64_t bytes) : context_(context) {
+  if (bytes <= 0) return;
+  data_ = context.allocator != nullptr ? context.allocator->allocate(context.device_id, bytes, &owner_)
+                                       : pool_allocate(context, bytes);
+}
+
+WorkMemory::~WorkMemory() {
+  if (data_ == nullptr) return;
+  if (context_.allocator != nullptr) {
+    context_.allocator->release(owner_);
+    return;
+  }
+  try {
+    pool_free(context_, data_);
+  } catch (...) { cudaGetLastError(); }
 }
 
 const Build* build() {
@@ -154,7 +212,7 @@ void release(const Context& context, void* memory) noexcept {
   try {
     const OnDevice device(context);
     if (is_closed(stream_of(context))) return waiting_room().add(context, memory);
-    if (cudaFreeAsync(memory, stream_of(context)) != cudaSuccess) cudaGetLastError();
+    pool_free(context, memory);
     waiting_room().empty();
   } catch (...) { cudaGetLastError(); }
 }
@@ -191,6 +249,7 @@ void try_order_after(void* waiting, const Context& context) noexcept {
 }
 
 int device_of(const void* memory) {
+  require_driver();
   cudaPointerAttributes attributes{};
   check(cudaPointerGetAttributes(&attributes, memory), "address");
   if (attributes.type == cudaMemoryTypeUnregistered) {

@@ -54,7 +54,7 @@ template <bool kSave> __global__ void move_blocks(const __grid_constant__ Table<
   void* saved = table.data[1][chunk.t];
   const DType type = table.type(0, chunk.t);
   const float factor = step(table.tensor + chunk.t);
-  each_pack(chunk, [&](std::int64_t i, int n) {
+  each_pack(chunk, [&](std::int64_t i, Count n) {
     const bool still = factor == 0;  // 0 * inf is no restored weight
     Pack d{};
     if (!still) d = load_pack(table.data[2][chunk.t], DType::f32, i, n, chunk.aligned);
@@ -81,16 +81,16 @@ struct Rates {
 template <bool kWeights>
 __global__ void apply_blocks(const __grid_constant__ Table<6> table, Rates rates, FactorOf lr) {
   const Chunk chunk = chunk_of(table, blockIdx.x);
-  const auto read = [&](int list, std::int64_t i, int n) {
+  const auto read = [&](int list, std::int64_t i, Count n) {
     return load_pack(table.data[list][chunk.t], table.type(list, chunk.t), i, n, chunk.aligned);
   };
-  const auto write = [&](int list, std::int64_t i, int n, const Pack& x) {
+  const auto write = [&](int list, std::int64_t i, Count n, const Pack& x) {
     store_pack(table.data[list][chunk.t], table.type(list, chunk.t), i, n, chunk.aligned, x);
   };
   const float rho = rates.rho.get(), inv_scale = rates.inv_scale.get();
   const float rate = kWeights ? lr(table.tensor + chunk.t) : 0;
   const Source sources[] = {source(table, 0, chunk), source(table, 1, chunk), source(table, 2, chunk)};
-  each_pack_of<3>(chunk, sources, [&](std::int64_t i, int n, auto pack) {
+  each_pack_of<3>(chunk, sources, [&](std::int64_t i, Count n, auto pack) {
     Pack d{}, from{};
     if (rho != 0) d = read(3, i, n);  // a refused dn may hold inf
     if (kWeights) from = read(5, i, n);

@@ -13,7 +13,7 @@ __global__ void drop(const __grid_constant__ Table<2> table, DropoutShare share,
   const Source x = source(table, 0, chunk);
   void* out = table.data[1][chunk.t];
   if (draw) key.draw = static_cast<std::uint32_t>(*draw);
-  each_pack_of<1>(chunk, {x}, [&](std::int64_t i, int n, auto pack) {
+  each_pack_of<1>(chunk, {x}, [&](std::int64_t i, Count n, auto pack) {
     Pack v = pack(0);
     std::uint32_t word[kPack];
     if (shared == 1) {

@@ -8,7 +8,7 @@ namespace {
 __global__ void square_blocks(const __grid_constant__ Table<1> table, double* partial) {
   const Chunk chunk = chunk_of(table, blockIdx.x);
   double sum = 0;
-  each_pack_of<1>(chunk, {source(table, 0, chunk)}, [&](std::int64_t, int, auto pack) {
+  each_pack_of<1>(chunk, {source(table, 0, chunk)}, [&](std::int64_t, Count, auto pack) {
     const Pack x = pack(0);
 #pragma unroll
     for (int j = 0; j < kPack; ++j) sum += static_cast<double>(x.v[j]) * static_cast<double>(x.v[j]);

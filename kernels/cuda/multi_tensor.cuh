@@ -2,7 +2,7 @@
 // nothing is copied to the device before, and a captured graph owns it.
 #pragma once
 
-#include "common.cuh"
+#include "packs.cuh"
 
 namespace boost_ext::cuda {
 
@@ -70,13 +70,13 @@ BOOST_EXT_DEVICE Chunk chunk_of(const Table<kLists, kOthers>& table, std::int64_
   return {low, begin, static_cast<int>(rest < kChunk ? rest : kChunk), table.aligned[low] != 0};
 }
 
-// body(i, n) for the packs of this thread: n <= kPack elements from i on.
-template <class Body> BOOST_EXT_DEVICE void each_pack(const Chunk& chunk, Body body) {
+// body(i, n) for the packs of this thread: n <= kPack elements from i on. With kAll also where n is 0.
+template <bool kAll = false, class Body> BOOST_EXT_DEVICE void each_pack(const Chunk& chunk, Body body) {
 #pragma unroll
   for (int round = 0; round < kChunk / (kThreads * kPack); ++round) {
     const int at = (round * kThreads + static_cast<int>(threadIdx.x)) * kPack;
-    const int rest = chunk.count - at;
-    if (rest > 0) body(chunk.begin + at, rest < kPack ? rest : kPack);
+    const Count n = count_of(chunk.count - (at - static_cast<int>(threadIdx.x) % kWarp * kPack));
+    if (kAll || n > 0) body(chunk.begin + at, n);
   }
 }
 
@@ -96,7 +96,7 @@ template <int kLists, class Body>
 BOOST_EXT_DEVICE void each_pack_of(const Chunk& chunk, const Source (&from)[kLists], Body body) {
   constexpr int kRounds = kChunk / (kThreads * kPack), kAtOnce = kLists <= 2 ? kRounds : 1;
   if (!chunk.aligned || chunk.count < kChunk) {
-    each_pack(chunk, [&](std::int64_t i, int n) {
+    each_pack(chunk, [&](std::int64_t i, Count n) {
       body(i, n, [&](int list) { return load_pack(from[list].data, from[list].type, i, n, chunk.aligned); });
     });
     return;
@@ -106,17 +106,18 @@ BOOST_EXT_DEVICE void each_pack_of(const Chunk& chunk, const Source (&from)[kLis
     const auto place = [&](int round) {
       return chunk.begin + ((first + round) * kThreads + static_cast<int>(threadIdx.x)) * kPack;
     };
-    Raw raw[kAtOnce][kLists];
+    Coming coming[kAtOnce][kLists];
 #pragma unroll
     for (int round = 0; round < kAtOnce; ++round) {
 #pragma unroll
       for (int list = 0; list < kLists; ++list) {
-        raw[round][list] = load_raw(from[list].data, from[list].type, place(round));
+        const DType type = from[list].type;
+        coming[round][list] = coming_aligned(pack_at(from[list].data, type, place(round)), type, words_of(type));
       }
     }
 #pragma unroll
     for (int round = 0; round < kAtOnce; ++round) {
-      body(place(round), kPack, [&](int list) { return unpacked(raw[round][list], from[list].type); });
+      body(place(round), Count(kPack, true), [&](int list) { return coming[round][list].get(); });
     }
   }
 }

@@ -20,10 +20,10 @@ struct Rows {
   BOOST_EXT_DEVICE bool begins(std::int64_t s) const { return key[s] < rows && (s == 0 || key[s - 1] != key[s]); }
   BOOST_EXT_DEVICE bool is_same(std::int64_t s, unsigned row) const { return s < listed && key[s] == row; }
   BOOST_EXT_DEVICE bool repeats(std::int64_t s) const { return is_same(s + 1, key[s]); }
-  BOOST_EXT_DEVICE Coming coming_values(std::int64_t s, std::int64_t column, int n) const {
+  BOOST_EXT_DEVICE Coming coming_values(std::int64_t s, std::int64_t column, Count n) const {
     return coming_pack(values, type, position[s] * width + column, n, aligned);
   }
-  BOOST_EXT_DEVICE Pack load_values(std::int64_t s, std::int64_t column, int n) const {
+  BOOST_EXT_DEVICE Pack load_values(std::int64_t s, std::int64_t column, Count n) const {
     return load_pack(values, type, position[s] * width + column, n, aligned);
   }
 };
@@ -37,26 +37,26 @@ BOOST_EXT_DEVICE Pack not_minus_zero(Pack g) {
   return g;
 }
 // The gradient of a row that is listed once: n elements of it, from `column` on.
-BOOST_EXT_DEVICE Pack only_row(const Rows& r, std::int64_t s, std::int64_t column, int n) {
+BOOST_EXT_DEVICE Pack only_row(const Rows& r, std::int64_t s, std::int64_t column, Count n) {
   return not_minus_zero(r.load_values(s, column, n));
 }
 // And of one that is listed more than once: in float64 before it is rounded, in the order of the list. Some reads are
 // on their way at once, since a row may be most of the list.
-BOOST_EXT_DEVICE Pack sum_of_rows(const Rows& r, std::int64_t s, std::int64_t column, int n) {
+BOOST_EXT_DEVICE Pack sum_of_rows(const Rows& r, std::int64_t s, std::int64_t column, Count n) {
   constexpr int kTogether = 8;
   const unsigned row = r.key[s];
   double sum[kPack] = {};
   for (bool more = true; more; s += kTogether) {
-    Raw raw[kTogether];
-    if (r.aligned && n == kPack) {
+    Coming coming[kTogether];
+    if (n.together || (r.aligned && n == kPack)) {
 #pragma unroll
       for (int k = 0; k < kTogether; ++k) {
-        raw[k] = {};
-        if (r.is_same(s + k, row)) raw[k] = load_raw(r.values, r.type, r.position[s + k] * r.width + column);
+        coming[k] = {{}, DType::f32, Way::alone, nullptr};
+        if (r.is_same(s + k, row)) coming[k] = r.coming_values(s + k, column, n);
       }
 #pragma unroll
       for (int k = 0; k < kTogether; ++k) {
-        const Pack g = unpacked(raw[k], r.type);
+        const Pack g = coming[k].get();
 #pragma unroll
         for (int j = 0; j < kPack; ++j) sum[j] += static_cast<double>(g.v[j]);
       }
@@ -94,16 +94,18 @@ __global__ void __launch_bounds__(kThreads)
     }
     return ready.scale * grad + ready.l2 * w;
   };
-  const auto pack = [&](std::int64_t j) {
-    const Pack grad = repeats ? sum_of_rows(r, s, j, kPack) : only_row(r, s, j, kPack);
+  const auto pack = [&](std::int64_t j, Count n) {
+    const Pack grad = repeats ? sum_of_rows(r, s, j, n) : only_row(r, s, j, n);
     if (ready.l2 == 0) return sum_of_pack(ready, grad, grad);
-    Pack w = load_pack(at.weights, at.type, begin + j, kPack, at.aligned);
-    follow(at, begin + j, kPack, w);
+    Pack w = load_pack(at.weights, at.type, begin + j, n, at.aligned);
+    follow(at, begin + j, n, w);
     return sum_of_pack(ready, grad, w);
   };
   const bool packs = r.width % kPack == 0;
   const std::int64_t units = packs ? r.width / kPack : r.width;
-  const auto unit = [&](std::int64_t j) { return packs ? pack(j * kPack) : static_cast<double>(value(j)); };
+  const auto unit = [&](std::int64_t j) {
+    return packs ? pack(j * kPack, unit_of_row(j, units)) : static_cast<double>(value(j));
+  };
   const double sum = warps ? sum_in_warp(units, unit) : sum_in_block(units, unit);
   if (warps ? threadIdx.x % kWarp == 0 : threadIdx.x == 0) {
     r.means[s] = static_cast<float>(sum / static_cast<double>(r.width));
@@ -128,7 +130,7 @@ __global__ void __launch_bounds__(kThreads)
 #pragma unroll
     for (int j = 0; j < kPack; ++j) u.v[j] = u.v[j] - r.means[s];
   };
-  const int n = r.width - c < kPack ? static_cast<int>(r.width - c) : kPack;
+  const Count n = count_of(r.width - unit % parts * kRowChunk);
   const bool repeats = r.repeats(s);
   Pack sum{};
   if (repeats) sum = sum_of_rows(r, s, c, n);

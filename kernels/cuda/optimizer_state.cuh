@@ -2,8 +2,8 @@
 // what they are.
 #pragma once
 
-#include "common.cuh"
 #include "ops/optimizer_step.h"
+#include "packs.cuh"
 
 namespace boost_ext::cuda {
 
@@ -60,16 +60,15 @@ template <bool kSigned> struct Codes {
   }
 };
 
-BOOST_EXT_DEVICE void store_upper_halves(void* p, std::int64_t i, int n, bool aligned, const Pack& x) {
+BOOST_EXT_DEVICE void store_upper_halves(void* p, std::int64_t i, Count n, bool aligned, const Pack& x) {
   unsigned short* to = static_cast<unsigned short*>(p) + i;
-  if (aligned && n == kPack) {
-    unsigned pair[4];
+  if (n.together || (aligned && n == kPack)) {
+    Raw raw{};
 #pragma unroll
     for (int j = 0; j < 4; ++j) {
-      pair[j] = __float_as_uint(x.v[2 * j]) >> 16 | (__float_as_uint(x.v[2 * j + 1]) & 0xffff0000u);
+      raw.word[j] = __float_as_uint(x.v[2 * j]) >> 16 | (__float_as_uint(x.v[2 * j + 1]) & 0xffff0000u);
     }
-    store_whole(to, make_uint4(pair[0], pair[1], pair[2], pair[3]));
-    return;
+    return store_raw(reinterpret_cast<char*>(to), 4, n.together, raw);
   }
 #pragma unroll
   for (int j = 0; j < kPack; ++j) {
@@ -92,20 +91,18 @@ struct BlockScale {
 };
 
 // A pack of codes, n of them.
-BOOST_EXT_DEVICE uint2 load_codes(const std::uint8_t* p, int n, bool aligned) {
-  if (aligned && n == kPack) return *reinterpret_cast<const uint2*>(p);
-  unsigned low = 0, high = 0;
+BOOST_EXT_DEVICE Coming coming_codes(const std::uint8_t* p, Count n, bool aligned) {
+  const auto* from = reinterpret_cast<const char*>(p);
+  if (n.together) return coming_together(from, DType::u8, 2);
+  if (aligned && n == kPack) return coming_aligned(from, DType::u8, 2);
+  Coming coming{{}, DType::u8, Way::alone, nullptr};
 #pragma unroll
-  for (int j = 0; j < kPack; ++j) {
-    const unsigned code = j < n ? p[j] : 0;
-    (j < 4 ? low : high) |= code << (j % 4 * 8);
-  }
-  return make_uint2(low, high);
+  for (int j = 0; j < kPack; ++j) coming.raw.word[j / 4] |= (j < n ? unsigned{p[j]} : 0u) << (j % 4 * 8);
+  return coming;
 }
-BOOST_EXT_DEVICE void store_codes(std::uint8_t* p, int n, bool aligned, uint2 codes) {
-  if (aligned && n == kPack) {
-    store_whole(p, codes);
-    return;
+BOOST_EXT_DEVICE void store_codes(std::uint8_t* p, Count n, bool aligned, uint2 codes) {
+  if (n.together || (aligned && n == kPack)) {
+    return store_raw(reinterpret_cast<char*>(p), 2, n.together, {{codes.x, codes.y}});
   }
 #pragma unroll
   for (int j = 0; j < kPack; ++j) {
@@ -120,21 +117,23 @@ struct Stored {
   DType type;
 };
 
+constexpr int kScaleWord = 2;
 // n elements from i on, zeros behind them: of codes these, and their scale.
-BOOST_EXT_DEVICE Coming coming_state(const Stored& s, std::int64_t i, int n, bool aligned) {
+BOOST_EXT_DEVICE Coming coming_state(const Stored& s, std::int64_t i, Count n, bool aligned) {
   if (s.type != DType::u8) return coming_pack(s.data, s.type, i, n, aligned);
-  const uint2 codes = load_codes(static_cast<const std::uint8_t*>(s.data) + i, n, aligned);
-  const float scale = n > 0 ? s.scales[i / kStateBlock] : 0.0F;
-  return {{make_uint4(codes.x, codes.y, __float_as_uint(scale), 0), make_uint4(0, 0, 0, 0)}, DType::u8};
+  Coming coming = coming_codes(static_cast<const std::uint8_t*>(s.data) + i, n, aligned);
+  coming.raw.word[kScaleWord] = __float_as_uint(n > 0 ? s.scales[i / kStateBlock] : 0.0F);
+  return coming;
 }
 template <bool kSigned> BOOST_EXT_DEVICE Pack state_of(const Coming& coming, int n) {
   if (coming.type != DType::u8) return coming.get();
-  const uint4& raw = coming.raw.low;
+  const Raw codes = coming.packs(2);
+  const float scale = __uint_as_float(coming.raw.word[kScaleWord]);
   Pack x;
 #pragma unroll
   for (int j = 0; j < kPack; ++j) {
-    const unsigned code = (j < 4 ? raw.x : raw.y) >> (j % 4 * 8) & 0xffu;
-    x.v[j] = j < n ? Codes<kSigned>::decode(code, __uint_as_float(raw.z)) : 0.0F;
+    const unsigned code = codes.word[j / 4] >> (j % 4 * 8) & 0xffu;
+    x.v[j] = j < n ? Codes<kSigned>::decode(code, scale) : 0.0F;
   }
   return x;
 }
@@ -142,7 +141,7 @@ template <bool kSigned> BOOST_EXT_DEVICE Pack state_of(const Coming& coming, int
 // And back; x becomes what has been stored. All threads of a warp come here together, also those with n = 0: theirs is
 // one block of codes.
 template <bool kSigned>
-BOOST_EXT_DEVICE void store_state(const Stored& s, std::int64_t i, int n, bool aligned, const Random& random, int k,
+BOOST_EXT_DEVICE void store_state(const Stored& s, std::int64_t i, Count n, bool aligned, const Random& random, int k,
                                   Pack& x) {
   if (s.type == DType::f32) return store_pack(s.data, s.type, i, n, aligned, x);
   if (s.type == DType::bf16) {

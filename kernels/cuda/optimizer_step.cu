@@ -6,20 +6,6 @@
 namespace boost_ext::cuda {
 namespace {
 
-// body(i, n) for the packs of this thread. With kNarrow all threads of a warp come, also with n = 0.
-template <bool kNarrow, class Body> BOOST_EXT_DEVICE void each(const Chunk& chunk, Body body) {
-  if constexpr (!kNarrow) {
-    each_pack(chunk, body);
-  } else {
-#pragma unroll
-    for (int round = 0; round < kChunk / (kThreads * kPack); ++round) {
-      const int at = (round * kThreads + static_cast<int>(threadIdx.x)) * kPack;
-      const int rest = chunk.count - at;
-      body(chunk.begin + at, rest < 0 ? 0 : rest < kPack ? rest : kPack);
-    }
-  }
-}
-
 // How many rows begin before element i.
 BOOST_EXT_DEVICE std::int64_t rows_before(std::int64_t i, std::int64_t width) {
   const auto divisor = static_cast<std::uint64_t>(width);
@@ -46,18 +32,19 @@ __global__ void __launch_bounds__(kThreads)
     }
     return ready.scale * grad + ready.l2 * w;
   };
-  const auto pack = [&](std::int64_t i) {
-    const Pack grad = load_pack(at.grads, at.grad_type, i, kPack, at.aligned);
+  const auto pack = [&](std::int64_t i, Count n) {
+    const Pack grad = load_pack(at.grads, at.grad_type, i, n, at.aligned);
     if (ready.l2 == 0) return sum_of_pack(ready, grad, grad);
-    Pack w = load_pack(at.weights, at.type, i, kPack, at.aligned);
-    follow(at, i, kPack, w);
+    Pack w = load_pack(at.weights, at.type, i, n, at.aligned);
+    follow(at, i, n, w);
     return sum_of_pack(ready, grad, w);
   };
   const bool warps = width <= kWarpWidth, packs = width % kPack == 0;
   std::int64_t row = rows_before(chunk.begin, width);
   for (row += warps ? threadIdx.x / kWarp : 0; row < end; row += warps ? kThreads / kWarp : 1) {
     const auto of_row = [&](std::int64_t j) {
-      return packs ? pack(row * width + j * kPack) : static_cast<double>(value(row * width + j));
+      return packs ? pack(row * width + j * kPack, unit_of_row(j, width / kPack))
+                   : static_cast<double>(value(row * width + j));
     };
     const std::int64_t units = packs ? width / kPack : width;
     const double sum = warps ? sum_in_warp(units, of_row) : sum_in_block(units, of_row);
@@ -83,7 +70,7 @@ __global__ void __launch_bounds__(kThreads, (kBlocksAtOnce<R, kNarrow>))
   const Ready ready(call, g, table.tensor + chunk.t);
   const RowsOfChunk rows(call.group[g], chunk.begin);
   const std::uint64_t key = kNarrow ? call.key_of_tensor(g, table.tensor + chunk.t) : 0;
-  each<kNarrow>(chunk, [&](std::int64_t i, int n) {
+  each_pack<kNarrow>(chunk, [&](std::int64_t i, Count n) {
     Random random;
     if constexpr (kNarrow) random = random_bits(key, i);
     step_pack<kNarrow>(
@@ -117,7 +104,7 @@ __global__ void __launch_bounds__(kThreads)
   const RowsOfChunk rows(call.group[g], chunk.begin);
   const std::uint64_t key = kNarrow ? call.key_of_tensor(g, table.tensor + chunk.t) : 0;
   Norms squares{0, 0};
-  each<kNarrow>(chunk, [&](std::int64_t i, int n) {
+  each_pack<kNarrow>(chunk, [&](std::int64_t i, Count n) {
     Random random;
     if constexpr (kNarrow) random = random_bits(key, i);
     const StepComing<2> all = coming_of<2, kNarrow>(at, i, n);
@@ -170,7 +157,7 @@ __global__ void __launch_bounds__(kThreads)
   const std::int64_t tensor = table.tensor + chunk.t;
   const Ready ready(call, table.group[chunk.t], tensor);
   const float rate = ready.of.lr * ratios[tensor];
-  each<kNarrow>(chunk, [&](std::int64_t i, int n) {
+  each_pack<kNarrow>(chunk, [&](std::int64_t i, Count n) {
     Pack w, state[3];
     arrive<2, kNarrow>(at, coming_of<2, kNarrow>(at, i, n), n, w, state);
 #pragma unroll

@@ -174,14 +174,14 @@ BOOST_EXT_DEVICE Place<kStates> place_of(const StepTable<kListsOf<kStates, kNarr
 BOOST_EXT_DEVICE float followed(DType type, float master, float weight) {
   return rounded(type, master) == weight ? master : weight;
 }
-template <int kStates> BOOST_EXT_DEVICE void follow(const Place<kStates>& at, std::int64_t i, int n, Pack& w) {
+template <int kStates> BOOST_EXT_DEVICE void follow(const Place<kStates>& at, std::int64_t i, Count n, Pack& w) {
   if (at.narrow == nullptr) return;
   const Pack weight = load_pack(at.narrow, at.narrow_type, i, n, at.aligned);
 #pragma unroll
   for (int j = 0; j < kPack; ++j) w.v[j] = followed(at.narrow_type, w.v[j], weight.v[j]);
 }
 template <int kStates>
-BOOST_EXT_DEVICE void store_weights(const Place<kStates>& at, std::int64_t i, int n, const Pack& w) {
+BOOST_EXT_DEVICE void store_weights(const Place<kStates>& at, std::int64_t i, Count n, const Pack& w) {
   store_pack(at.weights, at.type, i, n, at.aligned, w);
   if (at.narrow != nullptr) store_pack(at.narrow, at.narrow_type, i, n, at.aligned, w);
 }
@@ -222,7 +222,7 @@ template <int kStates> struct StepComing {
   Coming weights, narrow, state[kStates + 1];
 };
 template <int kStates, bool kNarrow>
-BOOST_EXT_DEVICE StepComing<kStates> coming_of(const Place<kStates>& at, std::int64_t i, int n) {
+BOOST_EXT_DEVICE StepComing<kStates> coming_of(const Place<kStates>& at, std::int64_t i, Count n) {
   StepComing<kStates> all;
   all.weights = coming_pack(at.weights, at.type, i, n, at.aligned);
 #pragma unroll
@@ -242,7 +242,7 @@ BOOST_EXT_DEVICE void arrive(const Place<kStates>& at, const StepComing<kStates>
 #pragma unroll
   for (int k = 0; k < kStates; ++k) {
     if constexpr (!kNarrow)
-      state[k] = unpacked(all.state[k].raw, DType::f32);
+      state[k] = all.state[k].get();
     else if (k == kNonNegative)
       state[k] = state_of<false>(all.state[k], n);
     else
@@ -254,7 +254,7 @@ BOOST_EXT_DEVICE void arrive(const Place<kStates>& at, const StepComing<kStates>
   for (int j = 0; j < kPack; ++j) w.v[j] = followed(at.narrow_type, w.v[j], weight.v[j]);
 }
 template <int kStates, bool kNarrow>
-BOOST_EXT_DEVICE void store_states(const Place<kStates>& at, std::int64_t i, int n, const Random& random,
+BOOST_EXT_DEVICE void store_states(const Place<kStates>& at, std::int64_t i, Count n, const Random& random,
                                    Pack (&state)[kStates + 1]) {
 #pragma unroll
   for (int k = 0; k < kStates; ++k) {
@@ -270,7 +270,7 @@ BOOST_EXT_DEVICE void store_states(const Place<kStates>& at, std::int64_t i, int
 // One step of n elements from i on, on the gradients that gradient()() gives: gradient() begins to read them. center(u)
 // centers them; `random` is for kNarrow.
 template <bool kNarrow, class R, class Gradient, class Center>
-BOOST_EXT_DEVICE void step_pack(const R& rule, const Ready& ready, const Place<R::kStates>& at, std::int64_t i, int n,
+BOOST_EXT_DEVICE void step_pack(const R& rule, const Ready& ready, const Place<R::kStates>& at, std::int64_t i, Count n,
                                 Gradient gradient, Center center, const Random& random) {
   const StepComing<R::kStates> all = coming_of<R::kStates, kNarrow>(at, i, n);
   const auto coming = gradient();
@@ -299,6 +299,11 @@ BOOST_EXT_DEVICE double sum_of_pack(const Ready& ready, const Pack& grad, const 
 #pragma unroll
   for (int j = 0; j < kPack; ++j) sum += static_cast<double>(ready.scale * grad.v[j] + ready.l2 * w.v[j]);
   return sum;
+}
+
+// Pack j of the `packs` of a row, of which the lanes of a warp have one beside the other.
+BOOST_EXT_DEVICE Count unit_of_row(std::int64_t j, std::int64_t packs) {
+  return {kPack, j - static_cast<int>(threadIdx.x) % kWarp + kWarp <= packs};
 }
 
 // The sum of value(j) for j < width, over a warp, each of whose threads gets it. Wider rows than kWarpWidth are for

@@ -102,7 +102,7 @@ __global__ void multiply_diagonals(const __grid_constant__ Jobs<Product> jobs) {
 
 __global__ void scale_blocks(const __grid_constant__ Table<2> table, float scale) {
   const Chunk chunk = chunk_of(table, blockIdx.x);
-  each_pack_of<1>(chunk, {source(table, 0, chunk)}, [&](std::int64_t i, int n, auto pack) {
+  each_pack_of<1>(chunk, {source(table, 0, chunk)}, [&](std::int64_t i, Count n, auto pack) {
     Pack x = pack(0);
 #pragma unroll
     for (int j = 0; j < kPack; ++j) x.v[j] *= scale;

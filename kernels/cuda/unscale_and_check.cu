@@ -28,7 +28,7 @@ __global__ void scale_blocks(const __grid_constant__ Table<1> table, Scalar inv_
   const DType type = table.type(0, chunk.t);
   const float factor = inv_scale.get();
   Seen seen{0, 0, kNowhere, 0};
-  each_pack_of<1>(chunk, {source(table, 0, chunk)}, [&](std::int64_t i, int n, auto pack) {
+  each_pack_of<1>(chunk, {source(table, 0, chunk)}, [&](std::int64_t i, Count n, auto pack) {
     Pack g = pack(0);
     unsigned largest = 0;
 #pragma unroll

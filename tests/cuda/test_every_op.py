@@ -7,16 +7,21 @@ import re
 import shutil
 import subprocess
 import sys
+from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
 
+import every_setting
 import pytest
 from gpu import missing_gpu
 
 import boost_ext
+from boost_ext import _core
 
 CUDA = boost_ext.build_info()["cuda"]
 EMULATED = CUDA is not None and CUDA["emulated"]
 NO_GPU = missing_gpu()
+BY_NVCC = Path(__file__).parents[2] / "build" / "cuda" / "native_tests"
 EVERY_OP = Path(__file__).with_name("every_op.py")
 SANITIZER = shutil.which("compute-sanitizer") or shutil.which("compute-sanitizer", path="/usr/local/cuda/bin")
 UNSUPPORTED = "Device not supported"  # what compute-sanitizer says where it has no access to the GPU's debugger
@@ -41,6 +46,16 @@ def test_every_op_runs(short):
     ran = result.stdout.splitlines()[0]
     for op in ("unscale_and_check (", "global_norm (", "accumulate ("):
         assert op in ran
+
+
+@pytest.mark.skipif(not EMULATED, reason="compares with the emulated build")
+@pytest.mark.skipif(not BY_NVCC.exists(), reason="there is no build by nvcc: make test-nvcc")
+def test_a_build_by_nvcc_has_the_same_kernels():
+    def counted(names: Iterable[str]) -> Counter[str]:
+        return Counter(re.search(r"(\w+)(?:<.*>)?\(", name.replace("(anonymous namespace)::", ""))[1] for name in names)
+
+    here = every_setting.kernels(every_setting.symbols(Path(_core.__file__)))
+    assert counted(every_setting.kernels(every_setting.symbols(BY_NVCC)).values()) == counted(here.values())
 
 
 @pytest.mark.slow

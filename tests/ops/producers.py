@@ -215,3 +215,55 @@ class DTensor(TorchTensor):
 
 class JaxArray(Producer):
     __module__ = "jaxlib._jax"
+
+
+SET_ERROR = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_char_p)
+ALLOCATE = ctypes.CFUNCTYPE(
+    ctypes.c_int, ctypes.POINTER(Tensor), ctypes.POINTER(ctypes.c_void_p), ctypes.c_void_p, SET_ERROR
+)
+DELETE = ctypes.CFUNCTYPE(None, ctypes.c_void_p)  # without the GIL
+
+
+class Allocating(Exchanged):
+    """A type that also makes tensors for others: `made` are devices and sizes, `taken_back` those that came back."""
+
+    made: ClassVar[list[tuple[tuple[int, int], int]]] = []
+    taken_back: ClassVar[list[int]] = []
+    alive: ClassVar[dict[int, Any]] = {}
+    refusal: ClassVar[list[bytes]] = []
+
+    @classmethod
+    def refuse_with(cls, kind: str | None, message: str | None) -> None:
+        cls.refusal[:] = [text.encode() for text in (kind, message) if text is not None]
+
+
+def allocate(prototype: Any, out: Any, error: int, set_error: Any) -> int:
+    if Allocating.refusal:
+        set_error(error, *Allocating.refusal)
+        return -1
+    like = prototype[0]
+    assert (like.code, like.bits, like.lanes, like.ndim) == (CODES["u"], 8, 1, 1)
+    memory = np.full(like.shape[0] + 256, 0xFF, np.uint8)
+    memory = memory[-memory.ctypes.data % 256 :][: like.shape[0]]
+    made = Producer(memory, device=(like.device_type, like.device_id))
+    made.struct.deleter = ctypes.cast(TAKE_BACK_MADE, ctypes.c_void_p)
+    out[0] = ctypes.addressof(made.struct)
+    Allocating.alive[out[0]] = made
+    Allocating.made.append((made.device, memory.size))
+    return 0
+
+
+def take_back_made(managed: int) -> None:
+    Allocating.taken_back.append(managed)
+    del Allocating.alive[managed]
+
+
+MAKE = ALLOCATE(allocate)
+TAKE_BACK_MADE = DELETE(take_back_made)
+
+
+def allocating_type() -> Any:
+    api = exchange()
+    api.allocate = ctypes.cast(MAKE, ctypes.c_void_p).value
+    made = capsule(api, b"dlpack_exchange_api")
+    return type("Array", (Allocating,), {"__dlpack_c_exchange_api__": made, "exchange": api})

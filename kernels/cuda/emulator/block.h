@@ -6,6 +6,7 @@
 // It is stricter than the device in one point: a thread that has ended does not count as having reached a barrier.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 
 #include "vectors.h"
@@ -53,6 +54,8 @@ std::uint64_t warp(const char* function, const WarpCall& call, Where where);
 // Runs kernel(data) on a grid, block by block in a random order.
 void run(dim3 grid, dim3 block, void (*kernel)(void*), void* data);
 bool inside_a_kernel();
+// One access of a thread to memory of the device, of 8 or 16 bytes: the host's compiler would make several of it.
+void access(void* to, const void* from, std::size_t bytes, bool writes);
 void fence();  // not inline, since GCC warns about fences where kernels are watched
 
 // The launches from now on run in the orders of this seed.

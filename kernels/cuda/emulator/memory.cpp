@@ -140,6 +140,7 @@ cudaError_t cudaMemPoolCreate(cudaMemPool_t* pool, const cudaMemPoolProps* props
       props->location.type != cudaMemLocationTypeDevice) {
     return result(cudaErrorInvalidValue);
   }
+  if (pretended().memory_pools == 0) return result(cudaErrorNotSupported);
   if (props->location.id < 0 || props->location.id >= devices) return result(cudaErrorInvalidDevice);
   *pool = new CUmemPoolHandle_st{props->location.id};
   return cudaSuccess;

@@ -61,6 +61,10 @@ cudaError_t result(cudaError_t error) {
 int device_of(cudaStream_t stream) { return is_default(stream) ? current_device : stream->device; }
 bool usable(cudaStream_t stream) { return exists(stream) && device_of(stream) == current_device; }
 
+Pretended& pretended() {
+  static Pretended p;
+  return p;
+}
 Counters& counters() {
   static Counters c;
   return c;
@@ -85,6 +89,10 @@ Counts counts() {
 }  // namespace boost_ext::cuda::emulator
 
 using namespace boost_ext::cuda::emulator;
+
+extern "C" __attribute__((visibility("default"))) void boost_ext_cuda_pretend(int driver, int memory_pools) {
+  pretended() = {driver, memory_pools};
+}
 
 // For tests in Python: the kernels that have been launched, as offsets in this module, whose symbols name them. Writes
 // up to `most` of them, and returns how many there are.
@@ -123,6 +131,7 @@ constexpr Named kErrors[] = {
     {cudaErrorIllegalAddress, "cudaErrorIllegalAddress", "an illegal memory access was encountered"},
     {cudaErrorMisalignedAddress, "cudaErrorMisalignedAddress", "misaligned address"},
     {cudaErrorLaunchFailure, "cudaErrorLaunchFailure", "unspecified launch failure"},
+    {cudaErrorNotSupported, "cudaErrorNotSupported", "operation not supported"},
     {cudaErrorStreamCaptureImplicit, "cudaErrorStreamCaptureImplicit",
      "operation would make the legacy stream depend on a capturing blocking stream"},
     {cudaErrorUnknown, "cudaErrorUnknown", "unknown error"},
@@ -187,7 +196,7 @@ cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int dev
       *value = 0;
       break;
     case cudaDevAttrMemoryPoolsSupported:
-      *value = 1;
+      *value = pretended().memory_pools;
       break;
     default:
       return result(cudaErrorInvalidValue);
@@ -202,7 +211,10 @@ cudaError_t cudaRuntimeGetVersion(int* version) {
   *version = CUDART_VERSION;
   return cudaSuccess;
 }
-cudaError_t cudaDriverGetVersion(int* version) { return cudaRuntimeGetVersion(version); }
+cudaError_t cudaDriverGetVersion(int* version) {
+  *version = pretended().driver;
+  return cudaSuccess;
+}
 
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned flags) {
   if (flags > cudaStreamNonBlocking) return result(cudaErrorInvalidValue);

@@ -21,6 +21,7 @@ enum cudaError_t {
   cudaErrorIllegalAddress = 700,
   cudaErrorMisalignedAddress = 716,
   cudaErrorLaunchFailure = 719,
+  cudaErrorNotSupported = 801,
   cudaErrorStreamCaptureImplicit = 906,
   cudaErrorUnknown = 999
 };
@@ -150,6 +151,13 @@ struct Counts {
   std::int64_t launches;          // of kernels, that were not refused
 };
 Counts counts();
+
+// A driver and devices other than they are, for tests of what is made of them.
+struct Pretended {
+  int driver = CUDART_VERSION;
+  int memory_pools = 1;
+};
+Pretended& pretended();
 
 // Sets the last error of this thread, and returns it.
 cudaError_t result(cudaError_t error);

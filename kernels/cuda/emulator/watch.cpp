@@ -1,5 +1,56 @@
 #include "watch.h"
 
+#include <cstring>
+
+#include "block.h"
+
+namespace boost_ext::cuda::emulator {
+
+void Sectors::count(const void* begin, std::size_t bytes) {
+  *this = Sectors();
+  begin_ = reinterpret_cast<std::uintptr_t>(begin);
+  end_ = begin_ + bytes;
+}
+
+void Sectors::note(const void* code, const void* p, std::size_t bytes, bool writes) {
+  constexpr std::uintptr_t kSector = 32, kLanes = 32;
+  const auto at = reinterpret_cast<std::uintptr_t>(p);
+  if (at < begin_ || at >= end_) return;
+  if (block_ != clock_now.block) finish();
+  block_ = clock_now.block;
+  const Access access{static_cast<unsigned>(clock_now.thread / kLanes), code, times_[{clock_now.thread, code}]++,
+                      writes};
+  for (std::uintptr_t s = at / kSector; s <= (at + bytes - 1) / kSector; ++s) touched_[access].insert(s);
+}
+
+void Sectors::finish() {
+  for (const auto& [access, of_warp] : touched_)
+    counts_[access.writes ? 1 : 0] += static_cast<std::int64_t>(of_warp.size());
+  touched_.clear();
+  times_.clear();
+}
+
+void access(void* to, const void* from, std::size_t bytes, bool writes) {
+  sectors.note(__builtin_return_address(0), writes ? to : from, bytes, writes);
+  std::memcpy(to, from, bytes);
+}
+
+}  // namespace boost_ext::cuda::emulator
+
+// For tests in Python: of the launches of this thread between the two calls, reads and writes.
+extern "C" __attribute__((visibility("default"))) void boost_ext_cuda_count_sectors(const void* begin,
+                                                                                    std::int64_t bytes) {
+  boost_ext::cuda::emulator::sectors.count(begin, static_cast<std::size_t>(bytes));
+}
+extern "C" __attribute__((visibility("default"))) void boost_ext_cuda_sectors(std::int64_t* reads,
+                                                                              std::int64_t* writes) {
+  auto& sectors = boost_ext::cuda::emulator::sectors;
+  sectors.finish();
+  *reads = sectors.reads();
+  *writes = sectors.writes();
+  sectors.count(nullptr, 0);
+}
+
 #if !defined(__SANITIZE_THREAD__)
 
 #include <link.h>
@@ -93,9 +144,10 @@ void write(const Clock& now, Byte& b) {
   b.write_time = now.warp_time;
 }
 
-void touch(const void* p, std::size_t bytes, bool writes) {
+void touch(const void* p, std::size_t bytes, bool writes, const void* code) {
   const Clock& now = clock_now;
   if (!now.inside) return;
+  sectors.note(code, p, bytes, writes);
   static thread_local Shared shared;
   const auto address = reinterpret_cast<std::uintptr_t>(p);
   Byte* b = shared.find(address, bytes);
@@ -114,13 +166,13 @@ void touch(const void* p, std::size_t bytes, bool writes) {
 using boost_ext::cuda::emulator::touch;
 
 // The thread sanitizer's entries, by their names in the compilers.
-#define BOOST_EXT_WATCH(bytes)                                           \
-  void __tsan_read##bytes(void* p) { touch(p, bytes, false); }           \
-  void __tsan_write##bytes(void* p) { touch(p, bytes, true); }           \
-  void __tsan_unaligned_read##bytes(void* p) { touch(p, bytes, false); } \
-  void __tsan_unaligned_write##bytes(void* p) { touch(p, bytes, true); } \
-  void __tsan_volatile_read##bytes(void* p) { touch(p, bytes, false); }  \
-  void __tsan_volatile_write##bytes(void* p) { touch(p, bytes, true); }
+#define BOOST_EXT_WATCH(bytes)                                                                        \
+  void __tsan_read##bytes(void* p) { touch(p, bytes, false, __builtin_return_address(0)); }           \
+  void __tsan_write##bytes(void* p) { touch(p, bytes, true, __builtin_return_address(0)); }           \
+  void __tsan_unaligned_read##bytes(void* p) { touch(p, bytes, false, __builtin_return_address(0)); } \
+  void __tsan_unaligned_write##bytes(void* p) { touch(p, bytes, true, __builtin_return_address(0)); } \
+  void __tsan_volatile_read##bytes(void* p) { touch(p, bytes, false, __builtin_return_address(0)); }  \
+  void __tsan_volatile_write##bytes(void* p) { touch(p, bytes, true, __builtin_return_address(0)); }
 // Atomic functions, as they are: not watched.
 #define BOOST_EXT_PASS_ON(bits, T)                                                                                  \
   T __tsan_atomic##bits##_load(const volatile T* p, int) { return __atomic_load_n(p, __ATOMIC_SEQ_CST); }           \
@@ -148,8 +200,8 @@ BOOST_EXT_PASS_ON(8, std::uint8_t)
 BOOST_EXT_PASS_ON(16, std::uint16_t)
 BOOST_EXT_PASS_ON(32, std::uint32_t)
 BOOST_EXT_PASS_ON(64, std::uint64_t)
-void __tsan_read_range(void* p, std::size_t bytes) { touch(p, bytes, false); }
-void __tsan_write_range(void* p, std::size_t bytes) { touch(p, bytes, true); }
+void __tsan_read_range(void* p, std::size_t bytes) { touch(p, bytes, false, __builtin_return_address(0)); }
+void __tsan_write_range(void* p, std::size_t bytes) { touch(p, bytes, true, __builtin_return_address(0)); }
 void __tsan_vptr_update(void** /*p*/, void* /*value*/) {}
 void __tsan_vptr_read(void** /*p*/) {}
 void __tsan_func_entry(void* /*caller*/) {}

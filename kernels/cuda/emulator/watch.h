@@ -6,8 +6,13 @@
 // votes order no memory. Atomic functions and global memory are not watched.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <map>
+#include <set>
 #include <string>
+#include <tuple>
+#include <utility>
 
 namespace boost_ext::cuda::emulator {
 
@@ -21,6 +26,34 @@ struct Clock {
   std::uint32_t warp_since = 0;  // what that was after the last one of this lane
 };
 inline thread_local Clock clock_now;
+
+// Sectors of 32 bytes that the warps touch, in a range of memory: an access of a warp is what its lanes do at the same
+// place of the code for as many times. As a device's counters of sectors a request, before any cache.
+class Sectors {
+ public:
+  void count(const void* begin, std::size_t bytes);  // from now on
+  void note(const void* code, const void* p, std::size_t bytes, bool writes);
+  std::int64_t reads() const { return counts_[0]; }
+  std::int64_t writes() const { return counts_[1]; }
+  void finish();
+
+ private:
+  struct Access {
+    unsigned warp;
+    const void* code;
+    unsigned time;
+    bool writes;
+    bool operator<(const Access& o) const {
+      return std::tie(warp, code, time, writes) < std::tie(o.warp, o.code, o.time, o.writes);
+    }
+  };
+  std::uintptr_t begin_ = 0, end_ = 0;
+  std::uint32_t block_ = 0;
+  std::map<std::pair<unsigned, const void*>, unsigned> times_;  // of a thread at a place of the code
+  std::map<Access, std::set<std::uintptr_t>> touched_;          // by the block that runs
+  std::int64_t counts_[2] = {0, 0};
+};
+inline thread_local Sectors sectors;
 
 // Ends the launch with a std::logic_error from a place that cannot throw. From inside a kernel; does not return.
 void give_up(const std::string& mistake);
