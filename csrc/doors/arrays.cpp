@@ -51,11 +51,12 @@ View Arrays::from_mindspore(const Name& arg, py::handle object) {
               [&](int d) { return shape[static_cast<std::size_t>(d)].cast<std::int64_t>(); });
   if (v.size > 0) require_contiguous(op_, arg, call(2).ptr() == Py_True);
   const bool with_ascend = ascend::build() != nullptr;
-  if (!on_device_known_ || with_ascend) {
+  if (!on_device_known_) on_one_device_ = !with_ascend && all_on_cpu(object);
+  on_device_known_ = true;
+  if (!on_one_device_) {
     const auto device = py::cast<std::string>(get(4));
     mindspore_device_ = device.compare(0, 6, "Ascend") == 0 ? Device::ascend : Device::cpu;
     if (mindspore_device_ == Device::ascend) v.device_id = ascend_device_id(device);
-    on_device_known_ = true;
   }
   v.device = mindspore_device_;
   if (v.device == Device::ascend && with_ascend) see_device(v, [&] { return current_ascend_stream(op_, object); });

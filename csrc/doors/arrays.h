@@ -96,9 +96,10 @@ class Arrays {
   std::size_t count_ = 0;                          // of arrays so far
   std::vector<std::vector<std::int64_t>> shapes_;  // of these, where they are no NumPy's or MindSpore's
   bool on_ascend_ = false;
-  // Without Ascend kernels MindSpore's tensors are all on one device; to ask costs as much as the pointer. On an NPU
-  // one that was made of host data may still lie on the host.
+  // With device_target Ascend a tensor that was made of host data may still lie on the host: each is asked. To ask
+  // costs as much as the pointer.
   bool on_device_known_ = false;
+  bool on_one_device_ = false;
   Device mindspore_device_ = Device::cpu;
   std::vector<Context> seen_;              // whose work ours already waits for
   std::optional<bool> gradient_recorded_;  // by PyTorch, where a tensor made that a question

@@ -271,5 +271,9 @@ def test_without_kernels(runtime):
     a = Tensor(np.ones(4, np.float32), address=0)
     text = "global_norm: got Ascend arrays, but this build has no Ascend kernels (see boost_ext.build_info())"
     refused(text, RuntimeError, ops.global_norm, [a])
+    # Its address is none of the host's; and what MindSpore has on the host may stand before it.
+    mixed = [Tensor(np.ones(4, np.float32), "CPU"), Tensor(np.ones(4, np.float32), address=4096)]
+    text = "global_norm: all arguments must live on one device, got CPU and Ascend"
+    refused(text, ValueError, ops.global_norm, mixed)
     assert "ascend" not in boost_ext.build_info()["backends"]
     assert runtime.asked == 0
