@@ -42,6 +42,12 @@ def test_what_is_no_array_is_left_out(tmp_path: Path) -> None:
     assert "note" not in read
 
 
+def test_one_with_a_crc(tmp_path: Path) -> None:
+    path = tmp_path / "a.ckpt"
+    ms.save_checkpoint([{"name": "w", "data": Tensor(FLOATS)}], str(path), crc_check=True)
+    np.testing.assert_array_equal(read_checkpoint(path)["w"], FLOATS)
+
+
 def test_a_damaged_one_is_read_or_named(tmp_path: Path) -> None:
     """One in two hundred of these ends a process that calls mindspore.load_checkpoint."""
     path = tmp_path / "a.ckpt"

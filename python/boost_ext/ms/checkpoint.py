@@ -15,6 +15,7 @@ __all__ = ["read_checkpoint"]
 _DTYPES = {name: np.dtype(name.lower()) for name in ("Int8", "UInt8", "Int16", "UInt16", "Int32", "UInt32", "Int64")}
 _DTYPES |= {name: np.dtype(name.lower()) for name in ("UInt64", "Float16", "Float32", "Float64", "Bool")}
 _DTYPES |= {"BFloat16": np.dtype(np.uint16)}
+_CRC = len(b"crc_num") + 10
 
 
 def read_checkpoint(path: Path) -> dict[str, npt.NDArray[Any]]:
@@ -27,9 +28,11 @@ def read_checkpoint(path: Path) -> dict[str, npt.NDArray[Any]]:
     Raises:
         ValueError: the file is no checkpoint, or damaged.
     """
-    message = Checkpoint()
+    message, content = Checkpoint(), path.read_bytes()
+    if content[-_CRC:].startswith(b"crc_num"):  # of save_checkpoint(..., crc_check=True), behind the message
+        content = content[:-_CRC]
     try:
-        message.ParseFromString(path.read_bytes())
+        message.ParseFromString(content)
     except Exception as error:  # of protobuf, which is MindSpore's dependency and not ours
         raise ValueError(f"read_checkpoint: {path} must be a MindSpore checkpoint, got: {error}") from error
     shapes: dict[str, tuple[str, tuple[int, ...]]] = {}
