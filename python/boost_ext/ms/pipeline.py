@@ -346,7 +346,7 @@ class Pipeline(nn.Cell):
 
     def _fix(self) -> None:
         for _, cell in self.cells_and_names():
-            if isinstance(cell, FusedOptimizer):
+            if hasattr(cell, "require_halves"):
                 cell.require_halves()
         self.__dict__["_fixed"] = native.fixed_arrays(self.all_state, "training step")
 
