@@ -326,10 +326,11 @@ namespace {
 // What MindSpore's properties read. They are asked of each Parameter in each step, and the properties take twice the
 // time.
 struct TensorNames {
-  py::str dtype, shape;
+  py::str dtype, shape, nbytes;
   explicit TensorNames(py::handle tensor)
       : dtype(py::hasattr(tensor, "_dtype") ? "_dtype" : "dtype"),
-        shape(py::hasattr(tensor, "_shape") ? "_shape" : "shape") {}
+        shape(py::hasattr(tensor, "_shape") ? "_shape" : "shape"),
+        nbytes(py::hasattr(tensor, "_nbytes") ? "_nbytes" : "nbytes") {}
 };
 
 const TensorNames& tensor_names(py::handle tensor) {
@@ -392,23 +393,29 @@ void FixedArrays::require_same() const {
   for (const Item& item : items_) require_same(item);
 }
 
-void FixedArrays::append_to(Views& views) const {
+// What changes dtype, shape or strides moves the storage, too: they are asked where that has happened. The number of
+// bytes is asked always.
+void FixedArrays::append_to(Views& views) {
   static const auto& data_ptr = *new py::str("data_ptr");
   static const auto& is_contiguous = *new py::str("is_contiguous");
-  for (const Item& item : items_) {
-    require_same(item);
-    PyObject* contiguous = PyObject_CallMethodNoArgs(item.object.ptr(), is_contiguous.ptr());
-    if (contiguous == nullptr) throw py::error_already_set();
-    Py_DECREF(contiguous);  // True and False live for ever
-    require(contiguous == Py_True || item.view.size == 0, owner_, ": ", named(item.object),
-            " must be C-contiguous, got a strided Tensor");
-    PyObject* address = PyObject_CallMethodNoArgs(item.object.ptr(), data_ptr.ptr());
-    if (address == nullptr) throw py::error_already_set();
+  const auto call = [](const Item& item, const py::str& method) {
+    PyObject* value = PyObject_CallMethodNoArgs(item.object.ptr(), method.ptr());
+    if (value == nullptr) throw py::error_already_set();
+    return py::reinterpret_steal<py::object>(value);
+  };
+  for (Item& item : items_) {
+    const auto address = PyLong_AsSize_t(call(item, data_ptr).ptr());
+    const auto bytes = PyLong_AsSize_t(attribute(item.object, tensor_names(item.object).nbytes).ptr());
+    if (address != item.address || bytes != item.bytes) {
+      require_same(item);
+      require(item.view.size == 0 || address != 0, owner_, ": ", named(item.object),
+              " must have its memory allocated, got a Tensor without");
+      require(item.view.size == 0 || call(item, is_contiguous).ptr() == Py_True, owner_, ": ", named(item.object),
+              " must be C-contiguous, got a strided Tensor");
+      item.address = address, item.bytes = bytes;
+    }
     views.push_back(item.view);
-    views.back().data = reinterpret_cast<void*>(PyLong_AsSize_t(address));
-    Py_DECREF(address);
-    require(item.view.size == 0 || views.back().data != nullptr, owner_, ": ", named(item.object),
-            " must have its memory allocated, got a Tensor without");
+    views.back().data = reinterpret_cast<void*>(address);
   }
 }
 

@@ -113,13 +113,14 @@ class Arrays {
 class FixedArrays {
  public:
   FixedArrays(std::string owner, pybind11::handle objects);  // one, or a list or tuple of them
-  void append_to(Views& views) const;
+  void append_to(Views& views);
   void require_same() const;
 
  private:
   struct Item {
     pybind11::object object, dtype, shape;
-    View view;  // without data
+    View view;                           // without data
+    std::size_t address = 0, bytes = 0;  // of the last call
   };
   void require_same(const Item& item) const;
   std::string owner_;

@@ -100,7 +100,7 @@ void py_packed_step(const py::args& parts) {
   Views all;
   for (py::handle part : parts) {
     if (PyCapsule_IsValid(part.ptr(), kFixedArrays)) {
-      static_cast<const FixedArrays*>(PyCapsule_GetPointer(part.ptr(), kFixedArrays))->append_to(all);
+      static_cast<FixedArrays*>(PyCapsule_GetPointer(part.ptr(), kFixedArrays))->append_to(all);
       continue;
     }
     const Views some = a.list("gradients", part);
