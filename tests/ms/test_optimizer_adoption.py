@@ -134,7 +134,7 @@ def test_the_plan_says_who_steps() -> None:
         return cell.plan["fused_optimizer"]
 
     applied = plan(OPTIMIZERS["momentum"])
-    assert (applied.status, applied.reason) == ("applied", "Momentum steps as one native call, on its own state")
+    assert (applied.status, applied.reason) == ("applied", "nn.Momentum steps as one native call, on its own state")
     off = plan(OPTIMIZERS["momentum"], fused_optimizer=False)
     assert (off.status, off.reason) == ("skipped", "fused_optimizer is False")
     kept = plan(lambda net: nn.Rprop(net.trainable_params()))

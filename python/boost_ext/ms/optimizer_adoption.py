@@ -21,7 +21,7 @@ from boost_ext.ms.optim.momentum import Momentum
 from boost_ext.ms.optim.sgd import SGD
 from boost_ext.ms.optimizer_copy import twin
 
-__all__ = ["native_step", "reason_to_keep"]
+__all__ = ["library_class", "native_step", "reason_to_keep"]
 
 
 class _Rule(NamedTuple):
@@ -70,7 +70,7 @@ _RULES = {
 }
 
 
-def _class_of(optimizer: nn.Cell) -> type:
+def library_class(optimizer: nn.Cell) -> type:
     """The optimizer's class; of one that centralizes, the class in ``mindspore.nn`` it was made from."""
     cls = type(optimizer)
     return cls.__bases__[-1] if issubclass(cls, CentralizingOptimizer) and "update" in vars(cls) else cls
@@ -78,7 +78,7 @@ def _class_of(optimizer: nn.Cell) -> type:
 
 def reason_to_keep(optimizer: nn.Cell) -> str:
     """Why the optimizer steps as it is; "" if a native step computes what it computes."""
-    cls = _class_of(optimizer)
+    cls = library_class(optimizer)
     name = cls.__name__
     rule = _RULES.get(name)
     if rule is None or getattr(nn, name, None) is not cls:
@@ -93,7 +93,7 @@ def reason_to_keep(optimizer: nn.Cell) -> str:
 
 
 def _adopted(optimizer: nn.Cell) -> FusedOptimizer:
-    rule = _RULES[_class_of(optimizer).__name__]
+    rule = _RULES[library_class(optimizer).__name__]
     made = twin(optimizer, rule.cls)  # type: ignore[type-var]
     made.centralized = native.Centralized()
     states: list[Any] = [getattr(optimizer, name) for name in rule.states]

@@ -14,7 +14,7 @@ from boost_ext.ms.clipping import checked_clip_norm
 from boost_ext.ms.freeze_optimizer import FreezeOpt
 from boost_ext.ms.grad_accumulation import checked_steps
 from boost_ext.ms.optim.thor import Thor
-from boost_ext.ms.optimizer_adoption import reason_to_keep
+from boost_ext.ms.optimizer_adoption import library_class, reason_to_keep
 from boost_ext.ms.weight_averaging import TrainableWeightAveraging
 from boost_ext.plan import Plan
 
@@ -80,16 +80,18 @@ def what_trains(plan: Plan, optimizer: nn.Cell, options: StepOptions, groups: bo
 
 def _who_steps(plan: Plan, optimizer: nn.Cell, options: StepOptions) -> Plan:
     """The plan, with what becomes of ``fused_optimizer``."""
-    feature, name = "fused_optimizer", type(optimizer).__name__
+    feature = "fused_optimizer"
     if not options.fused_optimizer:
         return plan.with_result(feature, "skipped", f"{feature} is False")
     if options.dim_reduce is not None or options.adasum_devices is not None:
         return plan.with_result(feature, "skipped", "another algorithm moves the weights")
     if hasattr(optimizer, "step_unless"):
-        return plan.with_result(feature, "skipped", f"boost_ext's {name} is one native call anyway")
+        return plan.with_result(feature, "skipped", f"boost_ext's {type(optimizer).__name__} is one native call anyway")
     if reason := reason_to_keep(optimizer):
         return plan.with_result(feature, "skipped", reason)
-    return plan.with_result(feature, "applied", f"{name} steps as one native call, on its own state")
+    return plan.with_result(
+        feature, "applied", f"nn.{library_class(optimizer).__name__} steps as one native call, on its own state"
+    )
 
 
 def step_options(
