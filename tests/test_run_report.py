@@ -325,7 +325,7 @@ def test_without_matplotlib_the_command_says_what_to_install(full: Path) -> None
         [sys.executable, "-c", code, "report", str(full)], capture_output=True, text=True, timeout=60, check=False
     )
     assert done.returncode == 1
-    assert "pip install 'boost_ext[train]'" in done.stderr
+    assert "pip install 'boost_ext[report]'" in done.stderr
     assert "Traceback" not in done.stderr
 
 

@@ -1,6 +1,6 @@
 """A report on training runs: run logs in, one self-contained HTML page out. ``boost-ext report`` is its command.
 
-The plots need matplotlib (``pip install 'boost_ext[train]'``); MindSpore is not needed.
+The plots need matplotlib (``pip install 'boost_ext[report]'``); MindSpore is not needed.
 """
 
 from boost_ext.run_report.page import html, write
