@@ -33,7 +33,8 @@ def test_lines_on_the_console() -> None:
     lines = [re.sub(r"[\d.e+-]+ ms", "T ms", line) for line in screen.getvalue().splitlines()]
     assert len(lines) == 2
     assert re.fullmatch(
-        r"epoch 1 step 3  loss [\d.]+  scale 4  T ms  2 overflowed, last w \(1 inf, 0 nan, first at 0\)", lines[0]
+        r"epoch 1 step 3  loss [\d.]+  lr 0.01  scale 4  T ms  2 overflowed, last w \(1 inf, 0 nan, first at 0\)",
+        lines[0],
     )
     assert lines[1].endswith("1 overflowed, last w (1 inf, 0 nan, first at 0)")
     assert not LOG.exists()

@@ -25,7 +25,7 @@ for case in CASES:
             shape = tuple(int(EXTENTS[i]) for i in rng.integers(len(EXTENTS), size=rng.integers(1, 5)))
             strides = tuple(int(EXTENTS[i]) for i in rng.integers(len(EXTENTS), size=len(shape)))
             strides = strides if rng.integers(2) else None
-            if 0 not in shape and all(n >= 0 for n in shape) and np.prod([float(n) for n in shape]) < 2**50:
+            if 0 not in shape and all(n >= 0 for n in shape) and np.prod([float(n) for n in shape]) < 2**60:
                 continue  # the memory of such a shape would have to be there
             kind = (Producer, ByFunctions)[int(rng.integers(2))]
 
