@@ -65,15 +65,21 @@ class Watch:
     """
 
     def __init__(self) -> None:
-        self._start, self._own, self._all = time.perf_counter(), time.process_time(), _busy_seconds()
+        self._start, self._own, self._all = time.perf_counter(), _own_seconds(), _busy_seconds()
 
     def seconds(self) -> float:
         return time.perf_counter() - self._start
 
     def others(self) -> float:
         """Zero where the system does not tell."""
-        others = _busy_seconds() - self._all - (time.process_time() - self._own)
+        others = _busy_seconds() - self._all - (_own_seconds() - self._own)
         return max(0.0, others / self.seconds() / (os.cpu_count() or 1))
+
+
+def _own_seconds() -> float:
+    """What this process has worked, and those that it started and that have ended."""
+    spent = os.times()
+    return spent.user + spent.system + spent.children_user + spent.children_system
 
 
 def _busy_seconds() -> float:
