@@ -28,8 +28,10 @@ class _Step(nn.Cell):
         self.length = length
 
     def construct(self, grads: tuple[Tensor, ...]) -> Tensor:
-        updated = self.optimizer(grads)
-        position = ops.depend(self.position, updated) + 1
+        return self._advance(self.optimizer(grads), 1)
+
+    def _advance(self, updated: Tensor, steps: Any) -> Tensor:
+        position = ops.depend(self.position, updated) + steps
         return ops.depend(updated, ops.assign(self.position, position % self.length))
 
     def natively(self, adopt: bool) -> nn.Cell | None:
@@ -43,9 +45,7 @@ class _NativeStep(_Step):
 
     def step_unless(self, skip: Tensor, scale: Tensor, grads: tuple[Tensor, ...]) -> Tensor:
         updated = self.optimizer.step_unless(skip, scale, grads)
-        made = ops.cast(ops.logical_not(skip), ms.int32)
-        position = ops.depend(self.position, updated) + made
-        return ops.depend(updated, ops.assign(self.position, position % self.length))
+        return self._advance(updated, ops.cast(ops.logical_not(skip), ms.int32))
 
 
 class FreezeOpt(nn.Cell):

@@ -265,8 +265,9 @@ def freeze_cell(
     cells = []
     for i, opt in enumerate(frozen.opts):
         reducer = reducer_of(mean, degree) if reducer_flag else None
-        slot = apply_optimizer(opt, False, None, True)
-        if whole is not None:
+        if whole is None:
+            slot = apply_optimizer(opt, False, None, True)
+        else:
             slot = ApplyAccumulated(GradientAccumulation(max_accumulation_step, opt, share=whole), unscale=False)
         pipeline = Pipeline(
             Gradients(network, opt.parameters, reducer, compile != "off"),
