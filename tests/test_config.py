@@ -245,6 +245,35 @@ def test_any_dict_loads_or_is_refused_in_words(source: dict[str, Any]) -> None:
     assert message.startswith("boost_config_dict: ")
 
 
+TUTORIAL = {  # of mindspore.boost's dimension reduction, with what its script says when it gets no argument
+    "boost": {"mode": "manual", "dim_reduce": True},
+    "common": {"device_num": 4},
+    "dim_reduce": {"rho": 0.5, "n_component": 16, "pca_mat_path": "", "weight_load_dir": "ckpt", "timeout": 1200},
+}
+
+
+def test_the_keys_of_the_tutorial_of_mindspore() -> None:
+    with pytest.warns(UserWarning) as caught:
+        config = BoostConfig.load(TUTORIAL)
+    assert [str(w.message) for w in caught] == [
+        "boost_config_dict: common.device_num is called device_number, and read as that",
+        "boost_config_dict: dim_reduce.n_component is called n_components, and read as that",
+    ]
+    assert (config.common.device_number, config.dim_reduce.n_components) == (4, 16)
+    assert (config.dim_reduce.pca_mat_path, config.dim_reduce.weight_load_dir) == (None, "ckpt")
+    assert config.dim_reduce.model_fields_set >= {"n_components", "rho"}
+    assert "device_num" in TUTORIAL["common"], "the dict itself is left as it is"
+
+
+@pytest.mark.filterwarnings("ignore:boost_config_dict")
+def test_a_key_of_the_tutorial_is_checked_as_the_key_it_stands_for() -> None:
+    with pytest.raises(ValueError, match=r"^boost_config_dict: dim_reduce.n_components: must be >= 1, got 0$"):
+        BoostConfig.load({"dim_reduce": {"n_component": 0}})
+    both = {"dim_reduce": {"n_component": 2, "n_components": 3}}
+    with pytest.raises(ValueError, match="dim_reduce: n_component must not be given beside n_components, which is the"):
+        BoostConfig.load(both)
+
+
 class TestFile:
     def test_read(self, tmp_path: Path) -> None:
         path = tmp_path / "boost.json"

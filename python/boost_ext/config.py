@@ -12,6 +12,7 @@ import itertools
 import json
 import os
 import types
+import warnings
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -183,6 +184,8 @@ class DimReduceConfig(_Section):
     @field_validator("pca_mat_path", "weight_load_dir", mode="before")
     @classmethod
     def _path(cls, value: Any) -> Any:
+        if value == "":  # what scripts have for no path
+            return None
         return os.fspath(value) if isinstance(value, Path) else value
 
 
@@ -238,10 +241,27 @@ class BoostConfig(_Section):
             source = _read(owner, Path(source))
         if not isinstance(source, Mapping):
             raise TypeError(f"{owner}: must be a dict or the path of a JSON file, got {type(source).__name__}")
+        sections = {k: dict(v) if isinstance(v, Mapping) else v for k, v in source.items()}
+        _rename_tutorial_keys(owner, sections)
         try:
-            return cls.model_validate({k: dict(v) if isinstance(v, Mapping) else v for k, v in source.items()})
+            return cls.model_validate(sections)
         except ValidationError as error:
             raise _readable(owner, list(_problems(error))) from None
+
+
+_TUTORIAL_KEYS = {("common", "device_num"): "device_number", ("dim_reduce", "n_component"): "n_components"}
+"""What mindspore.boost's tutorial of dimension reduction calls two keys. The code that it describes ignores them."""
+
+
+def _rename_tutorial_keys(owner: str, sections: dict[Any, Any]) -> None:
+    for (section, name), key in _TUTORIAL_KEYS.items():
+        keys = sections.get(section)
+        if not isinstance(keys, dict) or name not in keys:
+            continue
+        if key in keys:
+            raise ValueError(f"{owner}: {section}: {name} must not be given beside {key}, which is the same")
+        warnings.warn(f"{owner}: {section}.{name} is called {key}, and read as that", stacklevel=4)
+        keys[key] = keys.pop(name)
 
 
 def nearest(name: object, known: Mapping[str, Any] | tuple[str, ...]) -> str:

@@ -32,14 +32,14 @@ class AlgorithmMethods:
 
         Args:
             loss (Tensor): passed through.
-            grads (tuple[Tensor]): of all parameters.
-            sens (Tensor): one float32, what they are scaled with.
+            grads (tuple[Tensor]): of all parameters, with the scale that the optimizer expects.
+            sens (Tensor): not used.
             inputs (tuple[Tensor]): the network's inputs; not used.
 
         Returns:
             Tensor, the loss.
         """
-        return self.accumulation(loss, grads, sens)
+        return self.accumulation(loss, grads)
 
     def adasum_process(self, loss: Tensor, grads: tuple[Tensor, ...]) -> Tensor:
         """Step the optimizer, and add up what it did to the weights over the nodes, by AdaSum.

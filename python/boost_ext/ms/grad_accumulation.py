@@ -12,7 +12,22 @@ from boost_ext.ms import native
 from boost_ext.ms.clipping import ClipInPlace, Clipping
 from boost_ext.ms.state import hold_state, state
 
-__all__ = ["GradientAccumulation", "checked_steps"]
+__all__ = ["GradientAccumulation", "checked_steps", "gradient_accumulation_op", "gradient_clear_op"]
+
+gradient_accumulation_op = ops.MultitypeFuncGraph("gradient_accumulation_op")
+gradient_clear_op = ops.MultitypeFuncGraph("gradient_clear_op")
+
+
+@gradient_accumulation_op.register("Int64", "Tensor", "Tensor")
+def _add_mean(steps: int, accumulator: Parameter, grad: Tensor) -> Parameter:
+    """``accumulator += grad / steps``, for a ``construct`` of a subclass."""
+    ops.assign_add(accumulator, grad / steps)
+    return accumulator
+
+
+@gradient_clear_op.register("Tensor")
+def _clear(accumulator: Parameter) -> Parameter:
+    return ops.assign(accumulator, ops.zeros_like(accumulator))
 
 
 def checked_steps(owner: str, name: str, value: Any) -> int:
@@ -58,8 +73,11 @@ class GradientAccumulation(nn.Cell):
 
     Attributes:
         accumulators (ParameterTuple): the sums so far, float32, ``grad_accumulation.<name>``.
-        count (Parameter): int32 (1,), ``accumulation_step``: micro-batches in the accumulators; 0 right after an
+        count (Parameter): int32 scalar, ``accumulation_step``: micro-batches in the accumulators; 0 right after an
             update.
+        hyper_map, weights, _max_accumulation_step, _grad_accumulation, _accumulation_step: the last three are N,
+            `accumulators` and `count`; for subclasses written for ``mindspore.boost``, with a ``construct`` that uses
+            them.
     """
 
     def __init__(
@@ -82,7 +100,7 @@ class GradientAccumulation(nn.Cell):
                 )
                 for w in weights
             )
-            self.count = state("accumulation_step", [0], ms.int32)
+            self.count = state("accumulation_step", 0, ms.int32)
         else:
             of_weight = {id(w): a for w, a in zip(share.optimizer.parameters, share.accumulators, strict=True)}
             self.accumulators = ParameterTuple(of_weight[id(w)] for w in weights)
@@ -92,8 +110,17 @@ class GradientAccumulation(nn.Cell):
         self.accumulate = native.Accumulate()
         self.steps = Tensor([steps], ms.float32)
         self.no_scale = Tensor([1.0], ms.float32)
-        self.zero = Tensor([0], ms.int32)
+        self.zero = Tensor(0, ms.int32)
+        self.hyper_map, self.weights = ops.HyperMap(), weights
+        self._max_accumulation_step = steps
+        self._grad_accumulation, self._accumulation_step = self.accumulators, self.count
         hold_state(self)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name == "_accumulation_step" and isinstance(value, int):  # as in a graph; a Cell refuses it
+            ops.assign(self.count, Tensor(value, ms.int32))
+        else:
+            super().__setattr__(name, value)
 
     def construct(self, loss: Tensor, grads: tuple[Tensor, ...], scale: Tensor | None = None) -> Tensor:
         divisor = ops.depend(self.no_scale if scale is None else scale, self.all_state)

@@ -78,7 +78,7 @@ def observation(cell: Any, number: int, step: int) -> Observation:
         gradient_norm=None if cell.grad_norm is None or not step else float(cell.grad_norm.asnumpy()[0]),
         frozen_share=float(cell.optimizer.frozen_shares[index]) if index is not None else 0.0,
         freeze_index=index,
-        micro_batch=None if cell.accumulation is None else int(cell.accumulation.count.asnumpy()[0]),
+        micro_batch=None if cell.accumulation is None else int(cell.accumulation.count.asnumpy()),
         line_search=None if dim_reduce is None else _line_search(dim_reduce),
         seconds=None if stamps is None else dict(zip(SLOTS, np.diff(stamps).tolist(), strict=True)),
     )

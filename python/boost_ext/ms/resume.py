@@ -120,13 +120,14 @@ def load_state(cell: Any, state: Mapping[str, Any]) -> None:
             raise ValueError(f"{owner}: the {what} must be that of the state, but it is another one")
     for name, parameter in parameters.items():
         value = state[name]
-        if tuple(value.shape) != tuple(parameter.shape) or value.dtype != parameter.dtype:
+        alike = value.size == parameter.size == 1 or tuple(value.shape) == tuple(parameter.shape)
+        if not alike or value.dtype != parameter.dtype:
             raise ValueError(
                 f"{owner}: {name} must be {parameter.dtype} {tuple(parameter.shape)}, "
                 f"got {value.dtype} {tuple(value.shape)}"
             )
     for name, parameter in parameters.items():
-        write(parameter, Tensor(state[name]))
+        write(parameter, Tensor(state[name]).reshape(parameter.shape))  # older files: a count was (1,) or ()
     ms.set_rng_state(Tensor(state[_RANDOM]))
 
 

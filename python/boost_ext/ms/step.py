@@ -15,6 +15,7 @@ import numpy as np
 from mindspore import Parameter, Tensor, nn, ops
 
 from boost_ext.config import DimReduceConfig
+from boost_ext.ms import native
 from boost_ext.ms.adasum_step import node_reducer, over_nodes
 from boost_ext.ms.algorithm_methods import AlgorithmMethods
 from boost_ext.ms.clipping import Clipping
@@ -22,7 +23,7 @@ from boost_ext.ms.compiled import Compile, Gradients, require_compile
 from boost_ext.ms.for_cells import released
 from boost_ext.ms.freeze_optimizer import FreezeOpt
 from boost_ext.ms.grad_accumulation import GradientAccumulation
-from boost_ext.ms.grad_reducer import GradReducer
+from boost_ext.ms.grad_reducer import Agreement, GradReducer
 from boost_ext.ms.observation import Observation, observation
 from boost_ext.ms.optimizer_adoption import native_step
 from boost_ext.ms.options import StepOptions, step_options, warn_of_strangers, what_trains
@@ -42,6 +43,7 @@ from boost_ext.ms.pipeline import (
 from boost_ext.ms.ranks import Ranks
 from boost_ext.ms.resume import load_state, state_of
 from boost_ext.ms.scale_sense import ScaleSense, scale_barriers, scale_parameter, scale_sense_of
+from boost_ext.ms.state import hold_state
 from boost_ext.ms.together import Together
 
 if TYPE_CHECKING:
@@ -55,6 +57,8 @@ class BoostTrainOneStepCell(AlgorithmMethods, nn.TrainOneStepCell):
 
     Stands where ``mindspore.boost.BoostTrainOneStepCell`` stood. A step whose gradients hold inf or nan changes
     nothing: no weight, no optimizer state, no state of an algorithm; ``overflow`` says so.
+
+    A subclass with a ``construct`` of its own runs as MindSpore runs it: docs/step.md has what it finds here.
 
     Args:
         network (Cell): the network with its loss; a single output.
@@ -114,6 +118,7 @@ class BoostTrainOneStepCell(AlgorithmMethods, nn.TrainOneStepCell):
             raise ValueError(f"{name}: sens must be finite and > 0, got {sens}")
         options = step_options(name, optimizer, dim_reduce, accumulation_steps, clip_norm, fused_optimizer)
         self._assemble(network, optimizer, ScaleSense(scale_parameter(float(sens))), compile, options, plan)
+        self.sens, self.sense_flag = float(sens), True
 
     def _assemble(
         self,
@@ -163,6 +168,11 @@ class BoostTrainOneStepCell(AlgorithmMethods, nn.TrainOneStepCell):
         self.steps, self.last = step_counters()
         self._together = Together()
         self._build(instrumented=False)
+        self._own_construct = type(self).construct is not BoostTrainOneStepCell.construct
+        # For a construct of a subclass, by the names of mindspore.boost.
+        self.hyper_map = ops.HyperMap()
+        self.max_accumulation_step = options.accumulation_steps
+        self.use_grad_accumulation = options.accumulation_steps > 1
 
     def _apply_slot(
         self, network: nn.Cell, update: nn.Cell, options: StepOptions, compile: bool, unscale: bool, whole: bool
@@ -223,11 +233,14 @@ class BoostTrainOneStepCell(AlgorithmMethods, nn.TrainOneStepCell):
         """The cell that turns gradients into weights: that of the first pipeline."""
         return self.slots[0][2]
 
-    def __call__(self, *inputs: Any) -> Any:
+    def __call__(self, *inputs: Any, **kwargs: Any) -> Any:
+        if self._own_construct:
+            with self._together.step(self):
+                return super().__call__(*inputs, **kwargs)
         # The host chooses the pipeline, so that each is a graph of its own and none is compiled before its turn.
         pipeline = self.pipelines[self.optimizer.current() if self.freeze else 0]
         with self._together.step(self):
-            return pipeline(*inputs)
+            return pipeline(*inputs, **kwargs)
 
     def construct(self, *inputs: Tensor) -> Any:
         """Inside another graph, a data sink's for example."""
@@ -322,6 +335,9 @@ class BoostTrainOneStepWithLossScaleCell(BoostTrainOneStepCell):
         options = step_options(name, optimizer, dim_reduce, accumulation_steps, clip_norm, fused_optimizer)
         self._assemble(network, optimizer, scale, compile, options, plan, unscale=True)
         self.loss_scaling_manager = scale.manager
+        self.all_finite = native.AllFinite()
+        self.agreement = Agreement(None) if self.ranks.size > 1 else None
+        hold_state(self)
 
     def set_sense_scale(self, sens: Tensor) -> None:
         """Set the loss scale.
@@ -340,3 +356,33 @@ class BoostTrainOneStepWithLossScaleCell(BoostTrainOneStepCell):
                 f"set_sense_scale: sens must have shape {tuple(self.scale_sense.shape)}, got {tuple(sens.shape)}"
             )
         ops.assign(self.scale_sense, sens.astype(ms.float32))
+
+    def start_overflow_check(self, pre_cond: Any, compute_input: Any) -> tuple[Any, Any]:
+        """For a ``construct`` of a subclass: a status for :meth:`get_overflow_status`, and `compute_input` as it is."""
+        return pre_cond, compute_input
+
+    def get_overflow_status(self, status: Any, compute_output: Any) -> Tensor:
+        """For a ``construct`` of a subclass: whether gradients hold inf or nan, in one native pass.
+
+        Args:
+            status (object): not used.
+            compute_output (Union[Tensor, tuple[Tensor]]): the gradients; only read.
+
+        Returns:
+            Tensor, scalar, bool; the same on all ranks.
+        """
+        tensors = compute_output if isinstance(compute_output, (tuple, list)) else (compute_output,)
+        # The root reads all state: see hold_state.
+        found = ops.logical_not(self.all_finite(ops.depend(tensors, self.all_state)))
+        return found if self.agreement is None else self.agreement(found)
+
+    def process_loss_scale(self, overflow: Tensor) -> Tensor:
+        """For a ``construct`` of a subclass: let the manager move the loss scale; returns `overflow`."""
+        if self.loss_scaling_manager is not None:
+            return self.loss_scaling_manager(self.scale_sense, overflow)
+        return overflow
+
+    # Their names in mindspore.boost.
+    _start_overflow_check = start_overflow_check
+    _get_overflow_status = get_overflow_status
+    _process_loss_scale = process_loss_scale

@@ -38,6 +38,7 @@ from .dim_reduce import (
 from .dropout import DropoutKey, DroppedOut
 from .gradients import Accumulate, AdasumPair, Centralized, ClipByGlobalNorm, GlobalNorm, Joined, Parted
 from .loss_scale import (
+    AllFinite,
     CheckAndClip,
     GroupLossScaleUpdate,
     GroupUnscaleAndCheck,
@@ -56,6 +57,7 @@ __all__ = [
     "AdasumPartKeep",
     "AdasumPartPack",
     "AdasumPartPackDifference",
+    "AllFinite",
     "BfgsUpdate",
     "Centralized",
     "CheckAndClip",

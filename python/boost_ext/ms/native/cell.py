@@ -23,10 +23,15 @@ def in_pynative_mode() -> bool:
     return bool(_ms_core.MSContext.get_instance().get_param(_MODE) == ms.PYNATIVE_MODE)
 
 
-def calls_by_pointer(op: str) -> bool:
-    """Whether Python calls the op by pointer: in PYNATIVE_MODE. RuntimeError on another device than the CPU."""
+def require_cpu(op: str) -> None:
+    """RuntimeError on another device than the CPU."""
     if not _on_cpu():
         _refuse(op)
+
+
+def calls_by_pointer(op: str) -> bool:
+    """Whether Python calls the op by pointer: in PYNATIVE_MODE. RuntimeError on another device than the CPU."""
+    require_cpu(op)
     return in_pynative_mode()
 
 

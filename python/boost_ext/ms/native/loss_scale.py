@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import mindspore as ms
-from mindspore import Tensor
+from mindspore import Tensor, nn, ops
 
 from boost_ext import _core
 
-from .cell import NativeCell, Tensors, contiguous, flag, number
+from .cell import GraphOp, NativeCell, Tensors, contiguous, flag, number, require_cpu
 
 
 def _unscale_and_check(scale: Tensor, grads: Tensors) -> bool:
@@ -21,6 +21,38 @@ class UnscaleAndCheck(NativeCell):
     """
 
     symbol, by_pointer = "unscale_and_check", staticmethod(_unscale_and_check)
+
+
+def _checkable(tensor: Tensor) -> Tensor:
+    """The tensor, or an element that is finite if it is: the op has three dtypes."""
+    if tensor.dtype in (ms.float32, ms.float16, ms.bfloat16):
+        return tensor
+    return 1.0 / ops.cast(ops.isfinite(tensor).all(), ms.float32)
+
+
+class AllFinite(nn.Cell):
+    """``cell(tensors)``: whether no element is inf or nan, a bool Tensor of shape (). Any dtype; only read.
+
+    A pure function: the graph compiler may drop, merge and reorder it. Called by Python it reads in one native pass in
+    both modes.
+    """
+
+    symbol = "unscale_and_check"  # which writes nothing with scale 1
+    primitive = GraphOp((1,), ms.bool_)
+
+    def __init__(self) -> None:
+        super().__init__(auto_prefix=False)
+        self.unit = Tensor([1.0], ms.float32)
+        self.each = ops.HyperMap()
+
+    # By HyperMap: the graph compiler unrolls a loop by recursion.
+    def construct(self, tensors: Tensors) -> Tensor:
+        found = self.primitive(self.unit, *self.each(_checkable, tensors))
+        return ops.logical_not(ops.reshape(found, ()))
+
+    def __call__(self, tensors: Tensors) -> Tensor:
+        require_cpu(self.symbol)
+        return Tensor(not _core.unscale_and_check(contiguous([_checkable(t) for t in tensors]), 1.0, False))
 
 
 class UnscaleAndCheckReport(NativeCell):

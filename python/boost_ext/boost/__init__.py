@@ -1,4 +1,7 @@
-"""``from boost_ext import boost`` where ``from mindspore import boost`` stood."""
+"""``from boost_ext import boost`` where ``from mindspore import boost`` stood.
+
+The modules in here are the paths that ``mindspore.boost`` has; the code is in :mod:`boost_ext.ms`.
+"""
 
 from boost_ext.ms.adasum import AdaSum
 from boost_ext.ms.auto import AutoBoost

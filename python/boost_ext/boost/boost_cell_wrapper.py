@@ -1,0 +1,5 @@
+"""Stands where ``mindspore.boost.boost_cell_wrapper`` stood."""
+
+from boost_ext.ms.step import BoostTrainOneStepCell, BoostTrainOneStepWithLossScaleCell
+
+__all__ = ['BoostTrainOneStepCell', 'BoostTrainOneStepWithLossScaleCell']

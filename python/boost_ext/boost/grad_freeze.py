@@ -1,0 +1,6 @@
+"""Stands where ``mindspore.boost.grad_freeze`` stood."""
+
+from boost_ext.ms.freeze_optimizer import FreezeOpt
+from boost_ext.ms.grad_freeze import GradientFreeze, freeze_cell
+
+__all__ = ["FreezeOpt", "GradientFreeze", "freeze_cell"]

@@ -1,0 +1,6 @@
+"""Stands where ``mindspore.boost.less_batch_normalization`` stood."""
+
+from boost_ext.ms.common_head import CommonHeadLastFN
+from boost_ext.ms.less_bn import LessBN
+
+__all__ = ["CommonHeadLastFN", "LessBN"]
