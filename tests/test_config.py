@@ -253,7 +253,7 @@ TUTORIAL = {  # of mindspore.boost's dimension reduction, with what its script s
 
 
 def test_the_keys_of_the_tutorial_of_mindspore() -> None:
-    with pytest.warns(UserWarning) as caught:
+    with pytest.warns(UserWarning, match="is called") as caught:
         config = BoostConfig.load(TUTORIAL)
     assert [str(w.message) for w in caught] == [
         "boost_config_dict: common.device_num is called device_number, and read as that",

@@ -2,6 +2,8 @@
 
 import boost_ext.ms  # noqa: F401, I001  (first, since it says what to install where MindSpore is missing)
 from mindspore.amp import (
+    LossScaler,
+    StaticLossScaler,
     auto_mixed_precision,
     custom_mixed_precision,
     get_black_list,
@@ -14,11 +16,16 @@ from boost_ext.ms.loss_scale import (
     FixedLossScaleManager,
     LossScaleManager,
 )
+from boost_ext.ms.loss_scaler import DynamicLossScaler, all_finite
 
 __all__ = [
     "DynamicLossScaleManager",
+    "DynamicLossScaler",
     "FixedLossScaleManager",
     "LossScaleManager",
+    "LossScaler",
+    "StaticLossScaler",
+    "all_finite",
     "auto_mixed_precision",
     "build_train_network",
     "custom_mixed_precision",

@@ -138,6 +138,28 @@ def dynamic_scale() -> Arrays:
     return train(cell, net, 6, overflow=True)
 
 
+class _Trainer(boost.BoostTrainOneStepWithLossScaleCell):
+    """As public trainers write it; asks for overflow before the gradients are reduced."""
+
+    def construct(self, *inputs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        loss = self.network(*inputs)
+        status, scale = self.start_overflow_check(loss, self.scale_sense)
+        grads = self.grad(self.network, self.weights)(*inputs, ops.ones_like(loss) * scale)
+        grads = self.hyper_map(ops.partial(ops.mul, 1 / scale), grads)
+        overflow = self.process_loss_scale(self.get_overflow_status(status, grads))
+        if not overflow:
+            loss = ops.depend(loss, self.optimizer(self.grad_reducer(grads)))
+        return loss, overflow, scale.value()
+
+
+@case
+def own_construct() -> Arrays:
+    net = Net()
+    manager = DynamicLossScaleManager(1024, 2, 2)
+    cell = _Trainer(net, nn.Momentum(net.trainable_params(), 0.1, 0.9), manager.get_update_cell())
+    return train(cell, net, 4, overflow=True)
+
+
 @case
 def fixed_scale() -> Arrays:
     net = Net()

@@ -17,10 +17,11 @@ from tests.distributed.launch import launch, python_path
 
 SCRIPT = Path(__file__).with_name("data_parallel.py")
 TRAINING = ["plain", "network", "eager", "halves", "dynamic_scale", "fixed_scale", "group_scale", "accumulation"]
-TRAINING += ["freezing", "resume", "broadcast", "freeze_cells"]
+TRAINING += ["freezing", "resume", "broadcast", "freeze_cells", "own_construct"]
 DIM_REDUCE = ["dim_reduce_5", "dim_reduce_2_scaled", "dim_reduce_4_eager", "dim_reduce_autoboost"]
 # Three ranks: k is not divisible by them, or smaller; means are no longer exact.
 FEW = ["plain", "dynamic_scale", "dim_reduce_5", "dim_reduce_2_scaled", "dim_reduce_autoboost"]
+HOLDING = ["accumulation", "freezing", "resume"]
 MODES = ["graph", "pynative"]
 ONLY_PYNATIVE = {"network", "eager", "dim_reduce_4_eager"}
 Results = Callable[[int, str, str], list[dict[str, np.ndarray]]]
@@ -84,7 +85,7 @@ def test_trains_as_one_process_with_the_whole_batch(results: Results, mode: str,
 
 
 @pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("case", ["dynamic_scale", "fixed_scale", "group_scale", "accumulation", "freezing", "resume"])
+@pytest.mark.parametrize("case", ["dynamic_scale", "fixed_scale", "group_scale", "own_construct", *HOLDING])
 def test_an_overflow_on_one_rank_is_one_on_all(results: Results, mode: str, case: str) -> None:
     for rank in results(2, mode, case):
         assert np.flatnonzero(rank["overflow"]).tolist() == [2]

@@ -2,4 +2,4 @@
 
 from boost_ext.ms.adasum import AdaSum
 
-__all__ = ['AdaSum']
+__all__ = ["AdaSum"]

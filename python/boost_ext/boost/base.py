@@ -2,4 +2,4 @@
 
 from boost_ext.ms.process import OptimizerProcess, ParameterProcess
 
-__all__ = ['OptimizerProcess', 'ParameterProcess']
+__all__ = ["OptimizerProcess", "ParameterProcess"]

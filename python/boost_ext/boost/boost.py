@@ -2,4 +2,4 @@
 
 from boost_ext.ms.auto import AutoBoost
 
-__all__ = ['AutoBoost']
+__all__ = ["AutoBoost"]

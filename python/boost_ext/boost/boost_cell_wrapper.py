@@ -2,4 +2,4 @@
 
 from boost_ext.ms.step import BoostTrainOneStepCell, BoostTrainOneStepWithLossScaleCell
 
-__all__ = ['BoostTrainOneStepCell', 'BoostTrainOneStepWithLossScaleCell']
+__all__ = ["BoostTrainOneStepCell", "BoostTrainOneStepWithLossScaleCell"]

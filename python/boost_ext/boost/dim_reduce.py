@@ -2,4 +2,4 @@
 
 from boost_ext.ms.dim_reduce import DimReduce
 
-__all__ = ['DimReduce']
+__all__ = ["DimReduce"]

@@ -2,4 +2,4 @@
 
 from boost_ext.ms.grad_accumulation import GradientAccumulation, gradient_accumulation_op, gradient_clear_op
 
-__all__ = ['GradientAccumulation', 'gradient_accumulation_op', 'gradient_clear_op']
+__all__ = ["GradientAccumulation", "gradient_accumulation_op", "gradient_clear_op"]

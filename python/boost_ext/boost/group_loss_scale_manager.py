@@ -2,4 +2,4 @@
 
 from boost_ext.ms.group_loss_scale import GroupLossScaleManager
 
-__all__ = ['GroupLossScaleManager']
+__all__ = ["GroupLossScaleManager"]

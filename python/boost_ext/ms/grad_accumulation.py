@@ -18,14 +18,14 @@ gradient_accumulation_op = ops.MultitypeFuncGraph("gradient_accumulation_op")
 gradient_clear_op = ops.MultitypeFuncGraph("gradient_clear_op")
 
 
-@gradient_accumulation_op.register("Int64", "Tensor", "Tensor")
+@gradient_accumulation_op.register("Int64", "Tensor", "Tensor")  # type: ignore[untyped-decorator]
 def _add_mean(steps: int, accumulator: Parameter, grad: Tensor) -> Parameter:
     """``accumulator += grad / steps``, for a ``construct`` of a subclass."""
     ops.assign_add(accumulator, grad / steps)
     return accumulator
 
 
-@gradient_clear_op.register("Tensor")
+@gradient_clear_op.register("Tensor")  # type: ignore[untyped-decorator]
 def _clear(accumulator: Parameter) -> Parameter:
     return ops.assign(accumulator, ops.zeros_like(accumulator))
 

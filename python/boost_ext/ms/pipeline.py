@@ -348,6 +348,9 @@ class Pipeline(nn.Cell):
         for _, cell in self.cells_and_names():
             if hasattr(cell, "require_halves"):
                 cell.require_halves()
+        for _, cell in self.source.network.cells_and_names():
+            if hasattr(cell, "require_among"):
+                cell.require_among(self.all_state)
         self.__dict__["_fixed"] = native.fixed_arrays(self.all_state, "training step")
 
     def construct(self, *inputs: Tensor) -> tuple[Tensor, Tensor, Tensor]:

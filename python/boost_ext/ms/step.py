@@ -327,7 +327,8 @@ class BoostTrainOneStepWithLossScaleCell(BoostTrainOneStepCell):
     ) -> None:
         name = type(self).__name__
         scale = scale_sense_of(name, scale_sense, network)
-        if float(getattr(optimizer, "loss_scale", 1.0)) != 1.0:
+        owns = type(self).construct is not BoostTrainOneStepCell.construct  # and unscales as it likes
+        if not owns and float(getattr(optimizer, "loss_scale", 1.0)) != 1.0:
             raise ValueError(
                 f"{name}: optimizer.loss_scale must be 1, got {optimizer.loss_scale}; the cell unscales the gradients, "
                 "and the optimizer would do it again"

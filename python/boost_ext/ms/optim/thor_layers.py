@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -78,6 +79,16 @@ class _Watch(AnyPrecision):
     def connect(self, step: Parameter, layer: Tensor, batch: Tensor, A: Parameter, G: Parameter) -> None:
         # Not by assignment: the Parameters are no state of the network, and belong into no checkpoint of it.
         self.__dict__.update(step=step, layer=layer, batch=batch, A=A, G=G, connected=True)
+
+    def require_among(self, state: Sequence[Parameter]) -> None:
+        """Refuse a training step whose state is not that of the optimizer that this gathers for: its graph would have
+        two counters of one name, which the compiler's error does not explain."""
+        if self.connected and not any(p is self.step for p in state):
+            raise ValueError(
+                "training step: optimizer must be the thor that the network gathers for, got another one: thor(net, "
+                "...) was called for this network before or after, and converted its layers. Give what it returned to "
+                "a new Model or training cell, or train another network without it"
+            )
 
     def construct(self, y: Tensor, x: Tensor) -> Tensor:
         if not self.connected:
