@@ -360,3 +360,13 @@ def test_a_state_from_before_the_steps_were_a_parameter(matrix: Path) -> None:
     again.load_state_dict(old)
     assert again.steps_made == 3
     assert "boost.steps" not in old
+
+
+def test_a_state_from_when_the_count_of_micro_batches_had_an_axis(matrix: Path) -> None:
+    cell = accumulation(matrix)
+    train(cell, range(1))
+    old = cell.state_dict()
+    old["accumulation_step"] = old["accumulation_step"].reshape(1)
+    again = accumulation(matrix)
+    again.load_state_dict(old)
+    assert again.observe()["micro_batch"] == cell.observe()["micro_batch"] == 1

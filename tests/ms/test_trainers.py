@@ -10,7 +10,7 @@ import mindspore as ms
 import mindspore.boost as theirs
 import numpy as np
 import pytest
-from mindspore import Parameter, Tensor, nn
+from mindspore import Parameter, Tensor, nn, ops
 from tests.ms.networks import Mlp, classes, mlp_batch
 from tests.ms.trainers import (
     MindSporesCell,
@@ -133,6 +133,34 @@ def test_a_trainer_of_mindspore_boost(mode: int, steps: int) -> None:
     plain = base(classes(nets[1]), momentum(nets[1], loss_scale=4.0), 4.0, **options)
     got, expected = train(first, 4), [float(plain(*mlp_batch(step, 8))[0]) for step in range(4)]
     np.testing.assert_allclose(got, expected, rtol=1e-5)
+
+
+class Counting(boost.BoostTrainOneStepCell):
+    """Ours, and something after it."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.total = Parameter(Tensor(0.0, ms.float32), name="total")
+
+    def construct(self, *inputs: Tensor) -> tuple[Tensor, Tensor]:
+        loss, overflow, _ = super().construct(*inputs)
+        total = ops.assign_add(self.total, loss)
+        return ops.depend(loss, total), overflow
+
+
+def test_a_construct_around_ours_has_all_that_ours_does(mode: int) -> None:
+    nets = [Mlp(), Mlp()]
+    options = {"clip_norm": 0.25, "accumulation_steps": 2}
+    cells = [
+        make(classes(net), momentum(net), **options)
+        for make, net in zip((Counting, boost.BoostTrainOneStepCell), nets, strict=True)
+    ]
+    losses = [train(cell, 5) for cell in cells]
+    np.testing.assert_array_equal(*losses)
+    np.testing.assert_allclose(cells[0].total.asnumpy(), sum(losses[0]), rtol=1e-6)
+    assert cells[0].steps_made == cells[1].steps_made == 5
+    assert cells[0].grad_norm.asnumpy() == cells[1].grad_norm.asnumpy() > 0.25
+    assert cells[0].observe()["micro_batch"] == 1
 
 
 def test_what_is_loaded_between_two_steps_is_what_the_next_one_uses(mode: int) -> None:
