@@ -92,8 +92,12 @@ def test_which_keys_were_given_is_known() -> None:
     assert switches.model_fields_set == {"mode", "less_bn"}
 
 
-OWN = {"O0": (0.7, True), "O1": (0.4, False), "O2": (0.2, False)}
-"""freeze_p and fn_flag, of a configuration that says nothing."""
+OWN = {
+    "O0": ({}, {}),
+    "O1": ({"param_groups": 2, "freeze_type": 2, "freeze_p": 0.4}, {"fn_flag": False}),
+    "O2": ({"param_groups": 2, "freeze_type": 2, "freeze_p": 0.2}, {"fn_flag": False}),
+}
+"""What is other than documented in sections grad_freeze and less_bn, of a configuration that says nothing."""
 
 
 class TestLevels:
@@ -101,8 +105,8 @@ class TestLevels:
     @pytest.mark.parametrize("mode", ["auto", "manual"])
     def test_own_defaults(self, level: str, mode: str) -> None:
         config = BoostConfig.load({"boost": {"mode": mode}, "grad_freeze": {"total_steps": 50}}).at_level(level)
-        freeze_p, fn_flag = OWN[level]
-        changed = {"grad_freeze": {"freeze_p": freeze_p, "total_steps": 50}, "less_bn": {"fn_flag": fn_flag}}
+        freeze, less_bn = OWN[level]
+        changed = {"grad_freeze": {**freeze, "total_steps": 50}, "less_bn": less_bn}
         expected = {name: section | changed.get(name, {}) for name, section in DOCUMENTED.items()}
         expected["boost"]["mode"] = mode
         assert json.loads(config.model_dump_json()) == expected
@@ -117,7 +121,10 @@ class TestLevels:
     @pytest.mark.parametrize("level", ["O1", "O2"])
     @pytest.mark.parametrize("mode", ["auto", "manual"])
     def test_what_is_given_wins_though_it_is_the_documented_default(self, level: str, mode: str) -> None:
-        given = {"less_bn": {"fn_flag": True}, "grad_freeze": {"freeze_p": 0.7}}
+        given = {
+            "less_bn": {"fn_flag": True},
+            "grad_freeze": {"param_groups": 10, "freeze_type": 1, "freeze_p": 0.7},
+        }
         config = BoostConfig.load({"boost": {"mode": mode}, **given})
         assert config.at_level(level) == config
         assert config.level_defaults(level) == {"less_bn": {}, "grad_freeze": {}}
@@ -157,7 +164,7 @@ def test_an_int_is_a_split_point_and_a_number() -> None:
     ("source", "error", "message"),
     [
         ({"grad_freeze": {"freeze_p": 1.5}}, ValueError, "grad_freeze.freeze_p: must be from 0 to 1, got 1.5"),
-        ({"grad_freeze": {"freeze_type": 2}}, ValueError, "grad_freeze.freeze_type: must be 0 or 1, got 2"),
+        ({"grad_freeze": {"freeze_type": 3}}, ValueError, "grad_freeze.freeze_type: must be from 0 to 2, got 3"),
         ({"grad_freeze": {"param_groups": 0}}, ValueError, "grad_freeze.param_groups: must be >= 1, got 0"),
         ({"grad_freeze": {"total_steps": 10**30}}, ValueError, "total_steps: must be from 1 to 10000000, got 10"),
         ({"grad_freeze": {"total_steps": "9"}}, TypeError, "grad_freeze.total_steps: must be an int, got str '9'"),

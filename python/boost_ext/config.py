@@ -56,12 +56,15 @@ LEVELS: Mapping[str, frozenset[str]] = types.MappingProxyType(
 
 
 def _level_defaults(freeze_p: float) -> Mapping[str, Mapping[str, Any]]:
-    sections: dict[str, dict[str, Any]] = {"less_bn": {"fn_flag": False}, "grad_freeze": {"freeze_p": freeze_p}}
+    sections: dict[str, dict[str, Any]] = {
+        "less_bn": {"fn_flag": False},
+        "grad_freeze": {"param_groups": 2, "freeze_type": 2, "freeze_p": freeze_p},
+    }
     return types.MappingProxyType({name: types.MappingProxyType(keys) for name, keys in sections.items()})
 
 
-# The documented defaults freeze too little for the speed that the levels are documented with, and the FN head costs
-# accuracy and saves no time: docs/benchmarks.md has the measurements.
+# The documented defaults freeze too little for the speed that the levels are documented with, compile ten graphs for
+# it, and cost accuracy; so does the FN head, which saves no time: docs/benchmarks.md has the measurements.
 LEVEL_DEFAULTS: Mapping[str, Mapping[str, Mapping[str, Any]]] = types.MappingProxyType(
     {"O0": types.MappingProxyType({}), "O1": _level_defaults(0.4), "O2": _level_defaults(0.2)}
 )
@@ -138,12 +141,13 @@ class GradFreezeConfig(_Section):
 
     param_groups: int = Field(default=10, ge=1)
     """Groups of layers; one of them is the first that is trained in a step."""
-    freeze_type: int = Field(default=1, ge=0, le=1)
-    """0: the groups in turns, each freezing more layers; 1: drawn at random."""
+    freeze_type: int = Field(default=1, ge=0, le=2)
+    """0: the groups in turns, each freezing more layers; 1: drawn at random; 2: front to back, each layer for good."""
     freeze_p: float = Field(default=0.7, ge=0, le=1)
     """The share of steps that freeze nothing, whatever the name says."""
     total_steps: int = Field(default=65536, ge=1, le=MAX_STEPS)
-    """Steps that the sequence is made for."""
+    """Steps that the sequence is made for. Type 2 without it: as many as the optimizer has learning rates, else those
+    of the first ``Model.train``."""
 
 
 class GradAccumulationConfig(_Section):

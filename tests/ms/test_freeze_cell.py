@@ -80,7 +80,7 @@ def test_freeze_cell_drops_gradients_with_inf(mode: int, accumulate: int) -> Non
     (cell,) = boost.freeze_cell(False, net, freeze, 1.0, GRAD, accumulate > 1, max_accumulation_step=accumulate)
     for x in ([np.inf, 2.0], [1.0, 2.0], [np.nan, 0.0]):
         cell(Tensor(x, ms.float32))
-    assert freeze.position.asnumpy() == 0
+    assert freeze.position.asnumpy() == (accumulate == 1)
     if accumulate > 1:
         np.testing.assert_array_equal(net.w.asnumpy(), [1.0, 2.0])
         cell(Tensor([3.0, 4.0]))

@@ -60,8 +60,21 @@ class TestSequence:
         freeze = boost.GradientFreeze(7, 1, share, steps, seed=5)
         assert freeze.generate_freeze_index_sequence(7, 1, share, steps) == expected
 
+    @pytest.mark.parametrize("groups", [2, 3, 10])
+    @pytest.mark.parametrize("share", [0.0, 0.2, 1 / 3, 0.99, 1.0])
+    @pytest.mark.parametrize("steps", [1, 7, 1000])
+    def test_type_2_freezes_front_to_back_for_good(self, groups: int, share: float, steps: int) -> None:
+        sequence = boost.GradientFreeze(groups, 2, share, steps).generate_freeze_index_sequence(groups, 2, share, steps)
+        assert len(sequence) == int(steps * 1.01)
+        assert sequence == sorted(sequence)
+        assert set(sequence) <= set(range(groups))
+        count = Counter(sequence)
+        assert count[0] == pytest.approx(share * len(sequence), abs=0.5)
+        for i in range(1, groups):
+            assert count[i] == pytest.approx((1 - share) * len(sequence) / (groups - 1), abs=1.5)
+
     @pytest.mark.parametrize("steps", [10**7 + 1, 10**14, 10**400])
-    @pytest.mark.parametrize("kind", [0, 1])
+    @pytest.mark.parametrize("kind", [0, 1, 2])
     def test_a_sequence_that_no_memory_holds(self, kind: int, steps: int) -> None:
         freeze = boost.GradientFreeze(4, kind, 0.5, 10)
         for call in (boost.GradientFreeze, freeze.generate_freeze_index_sequence):
@@ -80,7 +93,7 @@ class TestSequence:
 
     def test_an_unfrozen_fraction_of_one(self) -> None:
         """mindspore.boost divides by zero."""
-        for kind in (0, 1):
+        for kind in (0, 1, 2):
             assert set(boost.GradientFreeze(4, kind, 1.0, 50).generate_freeze_index_sequence(4, kind, 1.0, 50)) == {0}
 
 
@@ -125,7 +138,7 @@ def test_trains_the_group_of_the_step(mode: int, compile: str, nested: bool) -> 
         moved = [bool(np.any(a != b)) for a, b in zip(before, weights(net), strict=True)]
         frozen = 2 * strategy[step % 4]
         assert moved == [False] * frozen + [True] * (6 - frozen)
-        assert optimizer.position.asnumpy() == (step + 1) % 4
+        assert optimizer.position.asnumpy() == step + 1
         if not nested:
             seen = cell.observe()
             assert seen["freeze_index"] == strategy[step % 4]
@@ -205,6 +218,30 @@ def test_overflow_does_not_move_the_schedule(mode: int, compile: str) -> None:
     assert optimizer.position.asnumpy() == 0
     for a, b in zip(before, weights(net), strict=True):
         np.testing.assert_array_equal(a, b)
+
+
+def test_graphs_that_no_step_needs_are_released(mode: int) -> None:
+    """And compiled again when the strategy starts again, with the same bits."""
+    nets, seen = [Mlp(), Mlp()], []
+    for net, keeps in zip(nets, (True, False), strict=True):
+        optimizer = boost.FreezeOpt(nn.Momentum(net.trainable_params(), 0.1, 0.9), layers(net), [0, 1, 0, 2, 2])
+        cell = boost.BoostTrainOneStepCell(classes(net), optimizer)
+        if keeps:
+            optimizer.is_over = lambda group: False
+        losses, compiled = [], []
+        for step in range(7):
+            losses.append(cell(*mlp_batch(step, 16))[0])
+            compiled.append([bool(pipeline.compile_cache) for pipeline in cell.pipelines])
+        seen.append([loss.asnumpy() for loss in losses])  # of released graphs too
+        yes, no = True, False
+        if keeps:
+            assert compiled[-1] == [yes, yes, yes]
+        else:
+            expected = [[yes, no, no], [yes, yes, no], [yes, no, no], [no, no, yes], [no, no, yes]]
+            assert compiled == [*expected, [yes, no, yes], [yes, yes, yes]]
+    np.testing.assert_array_equal(*seen)
+    for ours, theirs in zip(*map(weights, nets), strict=True):
+        np.testing.assert_array_equal(ours, theirs)
 
 
 @pytest.mark.parametrize("compile", ["step", "off"])
@@ -288,7 +325,7 @@ def test_a_frozen_step_takes_less_time(mode: int) -> None:
         (lambda net, opt: boost.FreezeOpt(opt, layers(net), "01"), TypeError, "train_strategy must be None"),
         (lambda net, opt: boost.FreezeOpt(opt, layers(net), Tensor([0.0])), ValueError, "must be int32 of one dim"),
         (lambda net, opt: boost.FreezeOpt(opt)(()), TypeError, "it is used by BoostTrainOneStepCell"),
-        (lambda net, opt: boost.GradientFreeze(10, 2, 0.5, 9), ValueError, "freeze_type must be 0 or 1, got 2"),
+        (lambda net, opt: boost.GradientFreeze(10, 3, 0.5, 9), ValueError, "freeze_type must be from 0 to 2, got 3"),
         (lambda net, opt: boost.GradientFreeze(10, 1, 1.5, 9), ValueError, "freeze_p must be from 0 to 1, got 1.5"),
         (lambda net, opt: boost.GradientFreeze(0, 1, 0.5, 9), ValueError, "param_groups must be >= 1, got 0"),
         (lambda net, opt: boost.GradientFreeze(2, 1, 0.5, "9"), TypeError, "total_steps must be a whole number"),

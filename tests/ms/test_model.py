@@ -11,7 +11,7 @@ from typing import Any
 import mindspore as ms
 import numpy as np
 import pytest
-from mindspore import Tensor
+from mindspore import Tensor, nn
 from mindspore.train import callback as callbacks
 from tests.ms.model_training import (
     ACCUMULATE,
@@ -49,6 +49,46 @@ def test_trains_like_mindspores_model(mode: int) -> None:
     ms.Model(theirs, loss_fn(), momentum(theirs)).train(2, points())
     for p, q in zip(ours.get_parameters(), theirs.get_parameters(), strict=True):
         np.testing.assert_allclose(p.asnumpy(), q.asnumpy(), rtol=1e-4, atol=1e-6)
+
+
+FROM_THE_FRONT = manual(grad_freeze=True, less_bn=False)
+RATES = {
+    "one": (lambda steps: 0.1, "is what the training makes"),
+    "list": (lambda steps: [0.1] * steps, "is the number of learning rates"),
+    "cosine": (lambda steps: nn.CosineDecayLR(0.01, 0.1, steps), "is the number of learning rates"),
+}
+
+
+@pytest.mark.parametrize("rate", RATES)
+def test_the_front_freezes_by_the_length_of_the_training(rate: str) -> None:
+    """Which the learning rates tell, or ``train``."""
+    net, data = Mlp(), points()
+    steps = 5 * data.get_dataset_size()
+    rates, why = RATES[rate]
+    optimizer = nn.Momentum(net.trainable_params(), rates(steps), 0.9)
+    model = Model(net, loss_fn(), optimizer, boost_level="O1", boost_config_dict=FROM_THE_FRONT)
+    front, moved = next(iter(net.trainable_params())), []
+
+    class Moves(ms.Callback):  # type: ignore[misc]
+        def on_train_step_begin(self, run_context: Any) -> None:
+            self.before = front.asnumpy().copy()
+
+        def on_train_step_end(self, run_context: Any) -> None:
+            moved.append(bool(np.any(front.asnumpy() != self.before)))
+
+    model.train(5, data, callbacks=[Moves()])
+    full = round(0.4 * steps)
+    assert moved == [True] * full + [False] * (steps - full)
+    decision = model.train_network.plan["grad_freeze"]
+    assert decision.details["total_steps"] == steps
+    assert f"total_steps {steps} {why}" in decision.reason
+    assert model.plan["grad_freeze"] == decision
+
+
+def test_a_training_of_unknown_length_says_what_is_missing() -> None:
+    net = Mlp()
+    cell = amp.build_train_network(net, momentum(net), loss_fn(), boost_level="O1", boost_config_dict=FROM_THE_FRONT)
+    assert "a loop of yours must set grad_freeze.total_steps" in cell.plan["grad_freeze"].reason
 
 
 @pytest.mark.parametrize("sink", [False, True], ids=["no-sink", "sink"])

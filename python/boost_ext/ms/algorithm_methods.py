@@ -15,7 +15,7 @@ class AlgorithmMethods:
     """For :class:`boost_ext.ms.step.BoostTrainOneStepCell`, which has what they use."""
 
     choice: Any
-    schedule: Any
+    optimizer: Any
     position: Any
     accumulation: Any
     adasum_update: Any
@@ -23,7 +23,7 @@ class AlgorithmMethods:
 
     def gradient_freeze_process(self, *inputs: Tensor) -> Tensor:
         """Train one step of gradient freezing on the network's inputs; returns the loss."""
-        return self.choice(self.schedule[self.position[0]], *inputs)[0]
+        return self.choice(self.optimizer.strategy[self.position[0] % self.optimizer.length], *inputs)[0]
 
     def gradient_accumulation_process(
         self, loss: Tensor, grads: tuple[Tensor, ...], sens: Tensor, *inputs: Tensor

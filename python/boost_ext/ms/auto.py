@@ -9,11 +9,12 @@ from typing import Any
 
 from mindspore import Parameter, nn
 
-from boost_ext.config import FEATURES, BoostConfig
+from boost_ext.config import FEATURES, MAX_STEPS, BoostConfig
 from boost_ext.ms.for_cells import for_cells
 from boost_ext.ms.freeze_optimizer import FreezeOpt
-from boost_ext.ms.grad_freeze import GradientFreeze
+from boost_ext.ms.grad_freeze import FRONT_TO_BACK, GradientFreeze
 from boost_ext.ms.group_loss_scale import GroupLossScaleManager
+from boost_ext.ms.learning_rates import scheduled_steps
 from boost_ext.ms.less_bn import LessBNReport, remove_batch_norms, replace_head
 from boost_ext.ms.options import StepOptions, brought_by, what_trains
 from boost_ext.ms.process import OptimizerProcess, ParameterProcess
@@ -23,6 +24,7 @@ from boost_ext.plan import plan
 __all__ = ["AutoBoost"]
 
 _logger = logging.getLogger("boost_ext")
+_OPEN = "total_steps is the default until Model.train tells its own; a loop of yours must set grad_freeze.total_steps"
 
 
 class AutoBoost:
@@ -62,6 +64,7 @@ class AutoBoost:
         self.config = config.at_level(level)
         self.level = level
         self._decided = self.plan  # before a network is seen
+        self._of_unknown_length: tuple[GradientFreeze, FreezeOpt] | None = None
         self.boost_config = {name: self.plan.applies(name) for name in FEATURES}
 
     def network_auto_process_train(self, network: nn.Cell, optimizer: nn.Cell) -> tuple[nn.Cell, nn.Cell]:
@@ -201,15 +204,45 @@ class AutoBoost:
 
     def _freeze(self, network: nn.Cell, optimizer: nn.Cell) -> tuple[nn.Cell, nn.Cell]:
         settings = self.config.grad_freeze
-        freeze = GradientFreeze(settings.param_groups, settings.freeze_type, settings.freeze_p, settings.total_steps)
+        total, notes = settings.total_steps, []
+        if settings.freeze_type == FRONT_TO_BACK and "total_steps" not in settings.model_fields_set:
+            rates = min(scheduled_steps(optimizer), MAX_STEPS)
+            total = rates or total
+            notes = [f"total_steps {rates} is the number of learning rates" if rates else _OPEN]
+        freeze = GradientFreeze(settings.param_groups, settings.freeze_type, settings.freeze_p, total)
         network, frozen = freeze.freeze_generate(network, optimizer)
         if not frozen.freezes:
             self._nothing_to_freeze(frozen)
             return network, optimizer
-        details = {"groups": frozen.groups_num, "frozen_shares": [round(s, 4) for s in frozen.frozen_shares]}
-        reason = "; ".join([self.plan["grad_freeze"].reason, *freeze.notes])
+        if notes == [_OPEN]:
+            self._of_unknown_length = freeze, frozen
+        details = {
+            "groups": frozen.groups_num,
+            "frozen_shares": [round(s, 4) for s in frozen.frozen_shares],
+            "total_steps": total,
+        }
+        reason = "; ".join([self.plan["grad_freeze"].reason, *freeze.notes, *notes])
         self.plan = self.plan.with_result("grad_freeze", reason=reason, details=details)
         return network, frozen
+
+    def take_steps(self, steps: int) -> bool:
+        """Let freezing know how many updates the training makes, where nothing else has told.
+
+        Args:
+            steps (int): updates of the weights.
+
+        Returns:
+            bool, whether :attr:`plan` has changed: no step may have been made then.
+        """
+        if self._of_unknown_length is None:
+            return False
+        (freeze, frozen), self._of_unknown_length = self._of_unknown_length, None
+        settings = self.config.grad_freeze
+        args = (frozen.groups_num, settings.freeze_type, settings.freeze_p, min(steps, MAX_STEPS))
+        frozen.reschedule(freeze.generate_freeze_index_sequence(*args)[:steps])
+        reason = self.plan["grad_freeze"].reason.replace(_OPEN, f"total_steps {steps} is what the training makes")
+        self.plan = self.plan.with_result("grad_freeze", reason=reason, details={"total_steps": steps})
+        return True
 
     def _nothing_to_freeze(self, frozen: FreezeOpt) -> None:
         settings = self.config.grad_freeze

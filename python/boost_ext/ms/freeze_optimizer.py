@@ -20,24 +20,23 @@ __all__ = ["FreezeOpt"]
 class _Step(nn.Cell):
     """An update of some parameters that moves the schedule on: the position is the number of updates made."""
 
-    def __init__(self, optimizer: nn.Cell, position: Parameter, length: int) -> None:
+    def __init__(self, optimizer: nn.Cell, position: Parameter) -> None:
         super().__init__(auto_prefix=False)
         self.optimizer = optimizer
         self.parameters = optimizer.parameters
         self.position = position
-        self.length = length
 
     def construct(self, grads: tuple[Tensor, ...]) -> Tensor:
         return self._advance(self.optimizer(grads), 1)
 
     def _advance(self, updated: Tensor, steps: Any) -> Tensor:
         position = ops.depend(self.position, updated) + steps
-        return ops.depend(updated, ops.assign(self.position, position % self.length))
+        return ops.depend(updated, ops.assign(self.position, position))
 
     def natively(self, adopt: bool) -> nn.Cell | None:
         """The same step with a flag that it heeds, see :func:`boost_ext.ms.optimizer_adoption.native_step`."""
         optimizer = native_step(self.optimizer, adopt)
-        return None if optimizer is None else _NativeStep(optimizer, self.position, self.length)
+        return None if optimizer is None else _NativeStep(optimizer, self.position)
 
 
 class _NativeStep(_Step):
@@ -71,7 +70,7 @@ class FreezeOpt(nn.Cell):
         opts (tuple[Cell]): for each group a cell ``opts[i](grads)`` that updates the group and moves the position.
         parameters (ParameterTuple): those of `opt`.
         train_strategy (Union[Tensor, None]): int32.
-        position (Parameter): int32 (1,), ``freeze.position``: index into the strategy of the next step.
+        position (Parameter): int32 (1,), ``freeze.position``: updates made so far.
     """
 
     def __init__(
@@ -92,16 +91,21 @@ class FreezeOpt(nn.Cell):
         self.parameters = opt.parameters
         groups = _groups(opt, train_parameter_groups)
         self.groups_num = len(groups)
-        self.train_strategy = _strategy(train_strategy, self.groups_num)
-        given = self.train_strategy
-        self.schedule = tuple(range(self.groups_num)) if given is None else tuple(int(i) for i in given.asnumpy())
         self.position = state("freeze.position", [0], ms.int32)
-        self.opts = tuple(_Step(restrict(opt, group), self.position, len(self.schedule)) for group in groups)
+        self.opts = tuple(_Step(restrict(opt, group), self.position) for group in groups)
         for i, step in enumerate(self.opts):
             self.insert_child_to_cell(f"opt_{i}", step)
         elements = sum(p.size for p in self.parameters)
         self.frozen_shares = tuple(1 - sum(p.size for p in g) / max(elements, 1) for g in groups)
         """For each group the share of the elements that it leaves out."""
+        self.reschedule(train_strategy)
+
+    def reschedule(self, train_strategy: Sequence[int] | Tensor | None) -> None:
+        """Another strategy, before the first step: graphs that are compiled keep the one that they have."""
+        given = self.train_strategy = _strategy(train_strategy, self.groups_num)
+        self.schedule = tuple(range(self.groups_num)) if given is None else tuple(int(i) for i in given.asnumpy())
+        self.strategy, self.length = Tensor(np.asarray(self.schedule, np.int32)), len(self.schedule)
+        self._last = {group: at for at, group in enumerate(self.schedule)}
         self.freezes = any(self.frozen_shares[i] > 0 for i in set(self.schedule))
         """Whether there is a step that leaves something out."""
 
@@ -112,7 +116,11 @@ class FreezeOpt(nn.Cell):
 
     def current(self) -> int:
         """The group that the next step trains."""
-        return self.schedule[int(self.position.asnumpy()[0])]
+        return self.schedule[int(self.position.asnumpy()[0]) % self.length]
+
+    def is_over(self, group: int) -> bool:
+        """Whether no step trains this group any more, before the strategy starts again."""
+        return self._last.get(group, -1) < int(self.position.asnumpy()[0]) % self.length
 
     def construct(self, grads: Any) -> Any:
         raise TypeError("FreezeOpt: it is used by BoostTrainOneStepCell or freeze_cell, not called with gradients")

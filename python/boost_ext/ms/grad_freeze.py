@@ -1,7 +1,7 @@
 """Gradient freezing: at some steps only the last layers of a network are trained, and the backward pass ends there.
 
-Brock et al., "FreezeOut: Accelerate training by progressively freezing layers", 2017, is the idea; the schedules are
-those of mindspore.boost: a random or a cyclic choice at each step instead of a freeze for good.
+Brock et al., "FreezeOut: Accelerate training by progressively freezing layers", 2017: front to back, each layer for
+good. The other schedules are those of mindspore.boost: a random or a cyclic choice at each step.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from boost_ext.ms.scale_sense import scale_barriers, scale_parameter
 
 __all__ = ["GradientFreeze", "freeze_cell"]
 
-CONTINUOUS, INTERVAL = 0, 1
+CONTINUOUS, INTERVAL, FRONT_TO_BACK = 0, 1, 2
 # Parameters that stay in the block of the weight before them: by their own name, and all of a layer named bn, bn1 or
 # my_bn. What stands before that in the name (subnet, alphabeta) says nothing.
 _FOLLOWERS = re.compile(r"(?:^|[_\d])(?:bn|bias|gamma|beta)(?:[_\d]|$)")
@@ -50,6 +50,11 @@ def _count(owner: str, name: str, value: Any, high: int | None = None) -> int:
     return int(value)
 
 
+def _require_type(owner: str, name: str, value: Any) -> None:
+    if isinstance(value, bool) or value not in (CONTINUOUS, INTERVAL, FRONT_TO_BACK):
+        raise ValueError(f"{owner}: {name} must be from 0 to 2, got {value!r}")
+
+
 def _follows(name: str) -> bool:
     *_, layer, own = ("", *name.split("."))
     return bool(_FOLLOWERS.search(own) or _BATCH_NORM.search(layer))
@@ -65,10 +70,11 @@ class GradientFreeze:
         param_groups (int): groups; more than the network has blocks means as many as it has blocks, which
             :attr:`notes` says.
         freeze_type (int): 0: a cycle ``0 … 0 1 2 … n-1``; 1: random, the steps spread evenly, few frozen layers more
-            often than many.
+            often than many; 2: front to back, each layer for good, as FreezeOut does: ``0 … 0 1 … 1 … n-1``.
         freeze_p (float): **the fraction of steps that freeze nothing**, from 0 to 1 (despite its name, as in
             mindspore.boost). For type 0 it is met up to the length of the cycle.
-        total_steps (int): steps of the training, up to 10 000 000; the sequence has 1 % more, then starts again.
+        total_steps (int): steps of the training, up to 10 000 000; the sequence has 1 % more, then starts again. For
+            type 2 it must be right: layers freeze by the share of the training that is behind them.
         seed (int, optional): of the sequence of type 1; every rank must use the same. Default: 0.
 
     Raises:
@@ -79,8 +85,7 @@ class GradientFreeze:
         self, param_groups: int, freeze_type: int, freeze_p: float, total_steps: int, *, seed: int = 0
     ) -> None:
         owner = type(self).__name__
-        if isinstance(freeze_type, bool) or freeze_type not in (CONTINUOUS, INTERVAL):
-            raise ValueError(f"{owner}: freeze_type must be 0 or 1, got {freeze_type!r}")
+        _require_type(owner, "freeze_type", freeze_type)
         self._param_groups = _count(owner, "param_groups", param_groups)
         self._freeze_type = freeze_type
         self._freeze_p = _number(owner, "freeze_p", freeze_p, 0, 1)
@@ -124,7 +129,7 @@ class GradientFreeze:
 
         Args:
             parameter_groups_number (int): groups, n.
-            freeze_strategy (int): 0 or 1, see the class.
+            freeze_strategy (int): 0, 1 or 2, see ``freeze_type`` of the class.
             freeze_p (float): fraction of steps with group 0.
             total_steps (int): steps.
 
@@ -138,10 +143,12 @@ class GradientFreeze:
         groups = _count(owner, "parameter_groups_number", parameter_groups_number, MAX_STEPS)
         share = _number(owner, "freeze_p", freeze_p, 0, 1)
         length = int(_count(owner, "total_steps", total_steps, MAX_STEPS) * 1.01)
-        if freeze_strategy not in (CONTINUOUS, INTERVAL):
-            raise ValueError(f"{owner}: freeze_strategy must be 0 or 1, got {freeze_strategy!r}")
+        _require_type(owner, "freeze_strategy", freeze_strategy)
         if groups == 1 or share == 1:
             return [0] * length
+        if freeze_strategy == FRONT_TO_BACK:
+            full = round(share * length)  # what remains is shared equally by the groups that freeze
+            return [0] * full + [1 + i * (groups - 1) // (length - full) for i in range(length - full)]
         if freeze_strategy == CONTINUOUS:
             full = int(share * (groups - 1) // (1 - share) + 0.5)
             if full > MAX_STEPS:

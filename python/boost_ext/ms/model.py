@@ -138,6 +138,13 @@ class Model(ms.Model):
             _reference._set_with_processed_inputs(cell, inputs)
         return cell
 
+    def _train(self, epoch: int, train_dataset: Any, *args: Any, **kwargs: Any) -> Any:
+        accumulation = getattr(self._train_network, "accumulation", None)
+        window = 1 if accumulation is None else accumulation.max_accumulation_step
+        if self._boost.take_steps(max(1, epoch * train_dataset.get_dataset_size() // window)):
+            self._train_network.plan = self.plan
+        return super()._train(epoch, train_dataset, *args, **kwargs)
+
     def _inputs(self) -> Any:
         """What ``set_inputs`` of network and loss say of the inputs of the two together."""
         inputs = self._network.get_inputs()

@@ -214,9 +214,9 @@ class BoostTrainOneStepCell(AlgorithmMethods, nn.TrainOneStepCell):
             pipelines.append(pipeline)
         self.pipelines = nn.CellList(pipelines, auto_prefix=False)
         self.choice = Choice(pipelines)
+        self._running: int | None = None  # the number of the pipeline of the last call
         if self.freeze:
             self.position = self.optimizer.position
-            self.schedule = Tensor(np.asarray(self.optimizer.schedule, np.int32))
 
     @property
     def steps_made(self) -> int:
@@ -238,14 +238,18 @@ class BoostTrainOneStepCell(AlgorithmMethods, nn.TrainOneStepCell):
             with self._together.step(self):
                 return super().__call__(*inputs, **kwargs)
         # The host chooses the pipeline, so that each is a graph of its own and none is compiled before its turn.
-        pipeline = self.pipelines[self.optimizer.current() if self.freeze else 0]
+        number = self.optimizer.current() if self.freeze else 0
+        if number != self._running:
+            if self._running is not None and self.optimizer.is_over(self._running):
+                self.pipelines[self._running].release()
+            self._running = number
         with self._together.step(self):
-            return pipeline(*inputs, **kwargs)
+            return self.pipelines[number](*inputs, **kwargs)
 
     def construct(self, *inputs: Tensor) -> Any:
         """Inside another graph, a data sink's for example."""
         if self.freeze:
-            return self.choice(self.schedule[self.position[0]], *inputs)
+            return self.choice(self.optimizer.strategy[self.position[0] % self.optimizer.length], *inputs)
         return self.choice.pipeline(*inputs)
 
     def set_train(self, mode: bool = True) -> BoostTrainOneStepCell:
