@@ -1,9 +1,11 @@
-"""What the boost levels bring: ``python -m benchmarks.levels [--quick] [--seeds N] [--only time|accuracy] [--sweep]``.
+"""What the boost levels bring.
+
+``python -m benchmarks.levels [--quick] [--seeds N] [--only time|accuracy] [--data digits|mnist1d] [--sweep]``
 
 Time: a ResNet-20 on CIFAR-shaped random images, a few steps of each variant in turns, so that whatever else the machine
 does hits all of them, and beforehand what it takes to compile each. Accuracy: a smaller ResNet on scikit-learn's
-digits, the same seeds for every variant. The sweep is what the defaults of O1 and O2 were chosen by; what is said of
-their accuracy comes from other seeds (``--first-seed``).
+digits or on mnist1d, the same seeds for every variant. The sweep is what the defaults of O1 and O2 were chosen by; what
+is said of their accuracy comes from other seeds (``--first-seed``).
 """
 
 from __future__ import annotations
@@ -52,12 +54,15 @@ VARIANTS = (
 )
 SWEEP = (
     VARIANTS[1],
+    Variant("FN head", "O1", LESS_BN, {"fn_flag": True}),
     *(
-        Variant(f"p {p}, {'FN head' if fn else 'no head'}", "O1", {}, {"fn_flag": fn, "gc_flag": True}, {"freeze_p": p})
-        for p in (0.7, 0.4, 0.2, 0.1, 0.0)
-        for fn in (True, False)
+        Variant(
+            f"type {kind}, {n} groups, p {p}", "O1", grad_freeze={"freeze_type": kind, "param_groups": n, "freeze_p": p}
+        )
+        for kind, n, p in ((1, 10, 0.7), (1, 10, 0.4), (1, 2, 0.4), (2, 2, 0.4), (2, 2, 0.2), (2, 3, 0.2), (2, 2, 0.0))
     ),
 )
+DATA = ("digits", "mnist1d")
 
 
 def resnet(channels: Sequence[int], blocks: int, inputs: int) -> Any:
@@ -157,7 +162,20 @@ def step_times(mode: int, batch_size: int, rounds: int, depth: int) -> tuple[dic
     return {name: 1e3 * seconds / (5 * rounds) for name, seconds in spent.items()}, compiling
 
 
-def accuracies(variants: Sequence[Variant], seeds: range, epochs: int) -> dict[str, list[float]]:
+def loaded(name: str) -> Any:
+    """Training and test images, one channel."""
+    from boost_ext.training import digits
+
+    if name == "digits":
+        return digits.load()
+    from .networks import data
+
+    train, test = data.mnist1d()
+    (x, y), (test_x, test_y) = ((signals[:, None, None], labels) for signals, labels in (train, test))
+    return digits.Digits(x, y, test_x, test_y)
+
+
+def accuracies(variants: Sequence[Variant], seeds: range, epochs: int, name: str) -> dict[str, list[float]]:
     """Test accuracy after the last epoch, for each variant and seed."""
     import mindspore as ms
     from rich.progress import track
@@ -166,18 +184,18 @@ def accuracies(variants: Sequence[Variant], seeds: range, epochs: int) -> dict[s
     from boost_ext.training.network import accuracy
 
     ms.set_context(mode=ms.PYNATIVE_MODE)
-    digits = data.load()
+    digits, channels = loaded(name), (8, 16) if name == "digits" else (8, 16, 32)
     steps = data.steps_per_epoch(digits, 32) * epochs
     rates = (0.05 * (1 + np.cos(np.pi * np.arange(steps) / steps))).tolist()
     found: dict[str, list[float]] = {}
     for variant in variants:
-        network = resnet((8, 16), 2, 1)
+        network = resnet(channels, 2, 1)
         cell = cell_of(variant, network, rates, steps)
         start = cell.state_dict()
         for seed in track(seeds, description=f"{variant.name}, {len(seeds)} seeds"):
             cell.load_state_dict(start)
             ms.set_seed(seed)
-            for name, parameter in resnet((8, 16), 2, 1).parameters_dict().items():
+            for name, parameter in resnet(channels, 2, 1).parameters_dict().items():
                 if name in network.parameters_dict():
                     ms.ops.assign(network.parameters_dict()[name], parameter.value())
             cell.set_train()
@@ -236,10 +254,10 @@ def markdown(result: dict[str, Any]) -> str:
             lines.append(f"| {variant.name} | " + " | ".join(cells) + " |")
         lines += compilation(times, result["compilation"])
     if found := result.get("accuracy"):
-        plain = np.array(found["O0"])
+        plain, first = np.array(found["O0"]), result["first_seed"]
         lines += [
             "",
-            f"| variant | test accuracy, seeds {result['first_seed']} to {result['first_seed'] + len(plain) - 1} |"
+            f"| variant | test accuracy, {result['data']}, seeds {first} to {first + len(plain) - 1} |"
             " difference to O0, same seeds | 95 % interval |",
             "|---|---|---|---|",
         ]
@@ -283,10 +301,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.levels", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="one seed, one round: only whether it all runs")
     parser.add_argument("--only", choices=("time", "accuracy"))
+    parser.add_argument("--data", choices=DATA, default=DATA[0], help="for the accuracy")
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--first-seed", type=int, default=0)
     parser.add_argument("--variant", action="append", help="these alone, by name, and O0; for the accuracy")
-    parser.add_argument("--sweep", action="store_true", help="the accuracy of O1 by freeze_p and head")
+    parser.add_argument("--sweep", action="store_true", help="the accuracy of O1 by how it freezes")
     parser.add_argument("--rounds", type=int, default=40, help="of five steps for each variant")
     parser.add_argument("--epochs", type=int, default=15)
     parser.add_argument("--out", type=Path, default=Path("runs/bench/levels"))
@@ -302,7 +321,7 @@ def main() -> None:
     watch = report.Watch()
     result: dict[str, Any] = report.machine(len(os.sched_getaffinity(0)))
     result |= {"quick": options.quick, "rounds": options.rounds, "epochs": options.epochs, "seeds": options.seeds}
-    result["first_seed"] = options.first_seed
+    result |= {"first_seed": options.first_seed, "data": options.data}
     result["onednn_max_cpu_isa"] = convolutions.limit()
     if options.only != "accuracy":
         shape = (4, 1, 1) if options.quick else (32, options.rounds, 3)
@@ -315,7 +334,7 @@ def main() -> None:
         if options.variant:
             variants = tuple(v for v in variants if v.name in ("O0", *options.variant))
         seeds = range(options.first_seed, options.first_seed + (1 if options.quick else options.seeds))
-        result["accuracy"] = accuracies(variants, seeds, 1 if options.quick else options.epochs)
+        result["accuracy"] = accuracies(variants, seeds, 1 if options.quick else options.epochs, options.data)
     result["others"] = round(watch.others(), 3)
     options.out.mkdir(parents=True, exist_ok=True)
     write_text(options.out / "levels.json", json.dumps(result, indent=1))

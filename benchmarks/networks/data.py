@@ -34,6 +34,16 @@ def mnist() -> tuple[Array, Array]:
     return (images.reshape(-1, 28, 28) / 255).astype(np.float32), labels.astype(np.int32)
 
 
+@cache
+def mnist1d() -> tuple[tuple[Array, Array], tuple[Array, Array]]:
+    """The 4,000 and 1,000 signals that mnist1d makes (Greydanus and Kobak 2020): (n, 40) float32, labels int32."""
+    from mnist1d.data import get_dataset_args, make_dataset
+
+    made = make_dataset(get_dataset_args())
+    train, test = ((made[f"x{end}"].astype(np.float32), made[f"y{end}"].astype(np.int32)) for end in ("", "_test"))
+    return train, test
+
+
 def resized(images: Array, pixels: int, channels: int) -> Array:
     """Bilinear, to (n, channels, pixels, pixels), of mean 0 and variance 1."""
     at = (np.arange(pixels) + 0.5) * images.shape[1] / pixels - 0.5
