@@ -41,9 +41,16 @@ def ask(request: dict[str, Any], limit: float = _LIMIT) -> dict[str, Any]:
     return found
 
 
+def by_group(turns: list[list[float]], values: list[float]) -> float:
+    """The mean over a training: of the turns that trained the same group of layers the median."""
+    groups = [turn[2] for turn in turns]
+    medians = {g: statistics.median(v for v, h in zip(values, groups, strict=True) if h == g) for g in set(groups)}
+    return statistics.fmean(medians[g] for g in groups)
+
+
 def median_ratio(plain: list[list[float]], ours: list[list[float]], which: int) -> float:
-    """MindSpore's time divided by ours, turn by turn; ``which``: 0 for wall time, 1 for CPU time."""
-    return statistics.median(p[which] / o[which] for p, o in zip(plain, ours, strict=True))
+    """MindSpore's time divided by ours; ``which``: 0 for wall time, 1 for CPU time."""
+    return 1 / by_group(ours, [o[which] / p[which] for p, o in zip(plain, ours, strict=True)])
 
 
 def ratio(plain: dict[str, Any], ours: dict[str, Any], key: str) -> str:
@@ -63,7 +70,7 @@ def steps_table(result: dict[str, Any], names: list[str]) -> Iterator[str]:
         plain = found["turns"][0]
         for i, variant in enumerate(found["variants"]):
             turns = found["turns"][i]
-            wall, cpu = (1e3 * statistics.median(t[k] for t in turns) for k in (0, 1))
+            wall, cpu = (1e3 * by_group(turns, [t[k] for t in turns]) for k in (0, 1))
             yield (
                 f"| {key if i == 0 else ''} | {names[variant]} | {wall:.1f} | {median_ratio(plain, turns, 0):.2f} |"
                 f" {cpu:.1f} | {median_ratio(plain, turns, 1):.2f} | {found['compilation'][i][0]:.1f} |"

@@ -82,19 +82,15 @@ def whole(name: str, variant: int, mode: str, steps: int | None) -> dict[str, An
     return found
 
 
-def _compile(cell: Any, batch: Sequence[Any]) -> None:
-    """Call every graph of a cell, so that none is compiled on the clock."""
+def _move(cell: Any, share: float) -> int:
+    """Go to this share of the training; the group of layers that is trained there. 0: all, as without freezing."""
     import mindspore as ms
 
-    schedule = getattr(cell.optimizer, "schedule", None)
-    position = getattr(cell.optimizer, "position", None)
-    if schedule is None or position is None:
-        _call(cell, batch)
-        return
-    for index in sorted(set(schedule)):
-        ms.ops.assign(position, ms.Tensor([schedule.index(index)], ms.int32))
-        _call(cell, batch)
-    ms.ops.assign(position, ms.Tensor([0], ms.int32))
+    freezing = cell.optimizer
+    if not hasattr(freezing, "schedule"):
+        return 0
+    ms.ops.assign(freezing.position, ms.Tensor([int(share * len(freezing.schedule))], ms.int32))
+    return int(freezing.current())
 
 
 def _call(cell: Any, batch: Sequence[Any]) -> float:
@@ -103,7 +99,10 @@ def _call(cell: Any, batch: Sequence[Any]) -> float:
 
 
 def steps(name: str, variants: Sequence[int], mode: str, rounds: int) -> dict[str, Any]:
-    """A few steps of each variant in turns: whatever else the machine does hits all of them."""
+    """A few steps of each variant in turns: whatever else the machine does hits all of them.
+
+    The turns are spread over the training, since a level trains less of the network at its end.
+    """
     import mindspore as ms
 
     from .recipes import VARIANTS, model, recipes
@@ -115,20 +114,28 @@ def steps(name: str, variants: Sequence[int], mode: str, rounds: int) -> dict[st
     cells, compiling, losses = [], [], []
     for variant in variants:
         start, used = time.perf_counter(), time.process_time()
-        cell = model(recipe, VARIANTS[variant], max(recipe.steps, rounds * _STEPS_A_TURN + 16)).train_network
+        cell = model(recipe, VARIANTS[variant], recipe.steps).train_network
         cell.set_train()
         losses.append(_call(cell, batch))
-        _compile(cell, batch)
         compiling.append([time.perf_counter() - start, time.process_time() - used])
         cells.append(cell)
     turns: list[list[list[float]]] = [[] for _ in cells]
+    trained = [0] * len(cells)
     gc.collect()
-    for _ in range(rounds):
-        for cell, times in zip(cells, turns, strict=True):
+    for turn in range(rounds):
+        for i, (cell, times) in enumerate(zip(cells, turns, strict=True)):
+            group = _move(cell, (turn + 0.5) / rounds)
             start, used = time.perf_counter(), time.process_time()
+            if group != trained[i]:  # the first step of a group compiles its graph
+                _call(cell, batch)
+                compiling[i][0] += time.perf_counter() - start
+                compiling[i][1] += time.process_time() - used
+                trained[i] = group
+                start, used = time.perf_counter(), time.process_time()
             for _ in range(_STEPS_A_TURN):
                 _call(cell, batch)
-            times.append([(time.perf_counter() - start) / _STEPS_A_TURN, (time.process_time() - used) / _STEPS_A_TURN])
+            spent = time.perf_counter() - start, time.process_time() - used
+            times.append([*(s / _STEPS_A_TURN for s in spent), group])
     return {"variants": list(variants), "turns": turns, "compilation": compiling, "first_loss": losses}
 
 

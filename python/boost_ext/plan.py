@@ -246,7 +246,9 @@ def _possible(level: str, name: str, why: str, config: BoostConfig, rank_size: i
         why = f"{why}; loss_scale_manager must be a GroupLossScaleManager"
     if name == "grad_freeze":
         own = config.level_defaults(level).get(name, {})
-        why = "; ".join([why, *(f"{key} {value} is the default of level {level}" for key, value in own.items())])
+        if own:
+            keys = ", ".join(f"{key} {value}" for key, value in own.items())
+            why = f"{why}; {keys} {'is the default' if len(own) == 1 else 'are the defaults'} of level {level}"
     settings = getattr(config, name).model_dump() if name in _SECTIONS and name != "less_bn" else {}
     return Decision("applied", why, _frozen(settings), _ignored_switch(name, config, False))
 

@@ -29,7 +29,7 @@ def test_own_defaults(level: str, freeze_p: float, mode: str) -> None:
     boost, parameters, share = trained(level, mode)
     assert share == pytest.approx(freeze_p, abs=2 / STEPS)
     assert boost.plan["grad_freeze"].details["freeze_p"] == boost.config.grad_freeze.freeze_p == freeze_p
-    assert f"freeze_p {freeze_p} is the default of level {level}" in boost.plan["grad_freeze"].reason
+    assert f"freeze_p {freeze_p} are the defaults of level {level}" in boost.plan["grad_freeze"].reason
     assert boost.plan["fn_head"].reason == f"level {level} leaves it out (less_bn.fn_flag switches it on)"
     assert "fc.multiplier" not in parameters
     other = boost.network_auto_process_eval(fill(ResNet(Basic), 9))
