@@ -82,7 +82,7 @@ def whole(name: str, variant: int, mode: str, steps: int | None) -> dict[str, An
     return found
 
 
-def _move(cell: Any, share: float) -> int:
+def move(cell: Any, share: float) -> int:
     """Go to this share of the training; the group of layers that is trained there. 0: all, as without freezing."""
     import mindspore as ms
 
@@ -124,7 +124,7 @@ def steps(name: str, variants: Sequence[int], mode: str, rounds: int) -> dict[st
     gc.collect()
     for turn in range(rounds):
         for i, (cell, times) in enumerate(zip(cells, turns, strict=True)):
-            group = _move(cell, (turn + 0.5) / rounds)
+            group = move(cell, (turn + 0.5) / rounds)
             start, used = time.perf_counter(), time.process_time()
             if group != trained[i]:  # the first step of a group compiles its graph
                 _call(cell, batch)
