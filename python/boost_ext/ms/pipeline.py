@@ -15,7 +15,7 @@ from typing import Any
 import mindspore as ms
 import numpy as np
 from mindspore import Parameter, ParameterTuple, Tensor, nn, ops
-from mindspore.common.api import _cell_graph_executor
+from mindspore.nn.cell import _cell_graph_executor
 
 from boost_ext.config import DimReduceConfig
 from boost_ext.ms import native
