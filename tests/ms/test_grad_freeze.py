@@ -221,7 +221,7 @@ def test_overflow_does_not_move_the_schedule(mode: int, compile: str) -> None:
 
 
 def test_graphs_that_no_step_needs_are_released(mode: int) -> None:
-    """And compiled again when the strategy starts again, with the same bits."""
+    """And compiled again when the strategy starts again, with the same bits; from then on they stay."""
     nets, seen = [Mlp(), Mlp()], []
     for net, keeps in zip(nets, (True, False), strict=True):
         optimizer = boost.FreezeOpt(nn.Momentum(net.trainable_params(), 0.1, 0.9), layers(net), [0, 1, 0, 2, 2])
@@ -229,7 +229,7 @@ def test_graphs_that_no_step_needs_are_released(mode: int) -> None:
         if keeps:
             optimizer.is_over = lambda group: False
         losses, compiled = [], []
-        for step in range(7):
+        for step in range(10):
             losses.append(cell(*mlp_batch(step, 16))[0])
             compiled.append([bool(pipeline.compile_cache) for pipeline in cell.pipelines])
         seen.append([loss.asnumpy() for loss in losses])  # of released graphs too
@@ -238,7 +238,8 @@ def test_graphs_that_no_step_needs_are_released(mode: int) -> None:
             assert compiled[-1] == [yes, yes, yes]
         else:
             expected = [[yes, no, no], [yes, yes, no], [yes, no, no], [no, no, yes], [no, no, yes]]
-            assert compiled == [*expected, [yes, no, yes], [yes, yes, yes]]
+            assert compiled[:7] == [*expected, [yes, no, yes], [yes, yes, yes]]
+            assert compiled[7:] == [[yes, yes, yes]] * 3
     np.testing.assert_array_equal(*seen)
     for ours, theirs in zip(*map(weights, nets), strict=True):
         np.testing.assert_array_equal(ours, theirs)

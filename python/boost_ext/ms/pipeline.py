@@ -307,7 +307,7 @@ class Pipeline(nn.Cell):
         self.values_of = Values(self.names)
         nothing_found = np.tile([NOT_RUN, 0.0, -1.0, 0.0], (len(self.names), 1))
         self.report = state(f"{name}.finiteness", nothing_found, ms.float64)
-        self._compile = compile
+        self._compile, self._released = compile, False
         self.instrumented = instrumented
         if instrumented:
             self.stamps = state(f"{name}.stamps", np.zeros(len(SLOTS) + 1), ms.float64)
@@ -335,7 +335,13 @@ class Pipeline(nn.Cell):
             raise
 
     def release(self) -> None:
-        """Give back the memory of the compiled graph, 100 MB and more on a ResNet; the next call compiles again."""
+        """Give back the memory of the compiled graph, 100 MB and more on a ResNet; the next call compiles again.
+
+        Once: what comes back after its time, in a loop that calls ``Model.train`` for each epoch, comes back often.
+        """
+        if self._released:
+            return
+        self._released = True
         _cell_graph_executor.del_net_res(self, self.compile_cache)
         self.compile_cache.clear()
         gc.collect()
