@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -75,3 +78,58 @@ def test_the_cpu_is_the_one_of_the_library() -> None:
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=True)
     slow, has_avx512 = done.stdout.split()
     assert slow == has_avx512
+
+
+class TestNotice:
+    @pytest.fixture
+    def said(
+        self, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, tmp_path: Path
+    ) -> Callable[..., list[str]]:
+        (tmp_path / "mindspore.py").touch()
+        monkeypatch.setattr(sys, "path", [str(tmp_path)])
+        monkeypatch.delitem(sys.modules, "mindspore", raising=False)
+        caplog.set_level(logging.WARNING, "boost_ext")
+
+        def said(command: str = "train.py") -> list[str]:
+            monkeypatch.setattr(sys, "argv", [command])
+            convolutions.notice()
+            return [record.getMessage() for record in caplog.records if record.name == "boost_ext"]
+
+        return said
+
+    def test_the_variable_is_missing(self, pretend: Callable[..., None], said: Callable[..., list[str]]) -> None:
+        pretend(avx512=True)
+        (message,) = said()
+        assert message.startswith("ONEDNN_MAX_CPU_ISA is not set: this CPU has AVX-512")
+        assert message.endswith(
+            "set ONEDNN_MAX_CPU_ISA=AVX2 before MindSpore starts. `boost-ext run script.py` does it for you."
+        )
+
+    @pytest.mark.parametrize(
+        "machine", [{"avx512": False}, {"avx512": True, "onednn": "AVX2"}, {"avx512": True, "dnnl": "AVX512_CORE"}]
+    )
+    def test_nothing_is_missing(
+        self, pretend: Callable[..., None], said: Callable[..., list[str]], machine: dict[str, Any]
+    ) -> None:
+        pretend(**machine)
+        assert said() == []
+
+    def test_who_need_not_know(
+        self, pretend: Callable[..., None], said: Callable[..., list[str]], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        pretend(avx512=True)
+        assert said("/usr/bin/boost-ext") == []
+        monkeypatch.setitem(sys.modules, "mindspore", None)
+        assert said() == []
+
+
+def test_import_says_once_that_the_variable_is_missing(tmp_path: Path) -> None:
+    (tmp_path / "mindspore.py").touch()
+    code = (
+        "import boost_ext, boost_ext.ops; from boost_ext import build_info; print('avx512' in build_info()['cpu_isas'])"
+    )
+    environment = {name: value for name, value in os.environ.items() if not name.endswith("_MAX_CPU_ISA")}
+    environment["PYTHONPATH"] = f"{tmp_path}{os.pathsep}{environment.get('PYTHONPATH', '')}"
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=True)
+    assert done.stderr.count("ONEDNN_MAX_CPU_ISA is not set") == (done.stdout.strip() == "True")

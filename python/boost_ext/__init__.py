@@ -7,7 +7,7 @@ MindSpore (``pip install boost_ext[mindspore]``).
 import importlib
 from typing import Any
 
-from boost_ext import ops
+from boost_ext import convolutions, ops
 from boost_ext._core import build_info, num_threads, set_num_threads
 from boost_ext.adasum import adasum_simulate
 
@@ -27,3 +27,6 @@ def __getattr__(name: str) -> Any:
             f"boost_ext.Model needs mindspore, which could not be imported ({error}); "
             "install it with: pip install 'boost_ext[mindspore]'"
         ) from error
+
+
+convolutions.notice()

@@ -1,4 +1,4 @@
-"""The command ``boost-ext``: info, train, pca, doctor, report.
+"""The command ``boost-ext``: info, run, train, pca, doctor, report.
 
 MindSpore, scikit-learn and matplotlib are imported inside the commands that need them: this module must import fast and
 without them.
@@ -131,6 +131,72 @@ def info(
     for name, version in versions.items():
         table.add_row(name, version or "[dim]not installed[/]")
     Console().print(table)
+
+
+class Level(str, Enum):
+    """Boost levels."""
+
+    O0 = "O0"
+    O1 = "O1"
+    O2 = "O2"
+
+
+@app.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+def run(
+    script: Annotated[Path, typer.Argument(help="A Python file that trains with MindSpore.")],
+    arguments: Annotated[list[str] | None, typer.Argument(help="Of the script: all that follows it.")] = None,
+    level: Annotated[Level, typer.Option(help="Boost level of the training; O0 keeps the numbers.")] = Level.O0,
+    eager: Annotated[
+        bool, typer.Option("--eager", help="In PYNATIVE_MODE: do not compile the step, as MindSpore does not.")
+    ] = False,
+    dry: Annotated[
+        bool, typer.Option("--dry", help="Print the lines that one would change for the same, as a diff; run nothing.")
+    ] = False,
+    compare: Annotated[
+        bool, typer.Option("--compare", help="Run the script twice, with boost_ext and plainly, and compare.")
+    ] = False,
+) -> None:
+    """Run a MindSpore script as it is, faster.
+
+    Its Model, amp.build_train_network and the training cells of mindspore.nn train with boost_ext; arguments, outputs
+    and numbers stay. Where AVX-512 makes MindSpore's convolutions slow, ONEDNN_MAX_CPU_ISA is set, unless it is.
+    The plan and what was measured go to stderr. Exit code: the script's.
+    """
+    with _errors():
+        if not script.is_file():
+            raise ValueError(f"run: script must be an existing Python file, got {script}")
+        if dry and compare:
+            raise ValueError("run: --dry and --compare must not be given together")
+        if dry:
+            _print_edits(script, level.value)
+            return
+    from boost_ext import script_run
+
+    if compare:
+        children = script_run.compare(
+            script, arguments or [], ["--level", level.value, *(["--eager"] if eager else [])]
+        )
+        script_run.print_comparison(children, Console(stderr=True))
+        raise typer.Exit(next((child.code for child in children.values() if child.code), 0))
+    record = script_run.Record(str(script), limited=convolutions.make_fast())
+    script_run.after_mindspore(partial(_swap_in, record, level.value, eager))
+    raise typer.Exit(script_run.execute(script, arguments or [], record))
+
+
+def _swap_in(record: Any, level: str, eager: bool) -> None:
+    from boost_ext.ms.swaps import swap_in
+
+    swap_in(record, level, eager=eager)
+
+
+def _print_edits(script: Path, level: str) -> None:
+    from boost_ext.script_edits import diff, edited
+
+    source = script.read_text(encoding="utf-8")
+    changed, notes = edited(source, level, limit_isa=convolutions.are_slow() and convolutions.limit() is None)
+    typer.echo(diff(source, changed, str(script)), nl=False)
+    for note in notes:
+        Console(stderr=True).print(note, soft_wrap=True, highlight=False, markup=False)
 
 
 @app.command()

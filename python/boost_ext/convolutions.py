@@ -7,11 +7,14 @@ oneDNN, which reads it once: after MindSpore's first convolution or matrix produ
 
 from __future__ import annotations
 
+import importlib.util
+import logging
 import os
+import sys
 
 from boost_ext._core import build_info
 
-__all__ = ["FAST", "VARIABLE", "advice", "are_slow", "limit", "make_fast", "state"]
+__all__ = ["FAST", "VARIABLE", "advice", "are_slow", "limit", "make_fast", "notice", "state"]
 
 VARIABLE = "ONEDNN_MAX_CPU_ISA"
 FAST = "AVX2"
@@ -82,3 +85,16 @@ def make_fast() -> bool:
         return False
     os.environ[VARIABLE] = FAST
     return True
+
+
+def notice() -> None:
+    """Log, as a warning of the logger ``boost_ext``, that the variable is missing on a CPU that needs it.
+
+    Nothing where MindSpore is not installed, where a limit is set, whatever it is, and in the command ``boost-ext``,
+    which sets the variable or shows the advice itself.
+    """
+    command = os.path.basename(getattr(sys, "argv", [""])[0]) in ("boost-ext", "-m")
+    if limit() is None and are_slow() and not command and importlib.util.find_spec("mindspore") is not None:
+        logging.getLogger("boost_ext").warning(
+            "%s is not set: %s `boost-ext run script.py` does it for you.", VARIABLE, advice()
+        )

@@ -24,7 +24,9 @@ from boost_ext.ms.loss_scale_update import check_scale
 from boost_ext.ms.options import brought_by
 from boost_ext.ms.step import BoostTrainOneStepCell, BoostTrainOneStepWithLossScaleCell
 
-__all__ = ["Training", "assemble", "build_train_network"]
+__all__ = ["Cells", "Training", "assemble", "build_train_network"]
+
+Cells = tuple[type[BoostTrainOneStepCell], type[BoostTrainOneStepWithLossScaleCell]]
 
 _OWNER = "build_train_network"
 _LEVELS = ("O0", "O1", "O2", "O3", "auto")
@@ -103,8 +105,12 @@ def assemble(
     level: str,
     boost: AutoBoost,
     options: Mapping[str, Any],
+    cells: Cells = (BoostTrainOneStepCell, BoostTrainOneStepWithLossScaleCell),
 ) -> Training:
-    """:func:`build_train_network`, for a caller that has the AutoBoost; ``options`` are its keywords."""
+    """:func:`build_train_network`, for a caller that has the AutoBoost; ``options`` are its keywords.
+
+    ``cells``: the classes of the training cell without and with an update of the loss scale.
+    """
     _check_cell("network", network)
     if loss_fn is not None:
         _check_cell("loss_fn", loss_fn)
@@ -137,11 +143,9 @@ def assemble(
         half = conversion != "O0" or before is not None
         with_loss = (_WithLossInFloat32 if half else nn.WithLossCell)(with_loss, loss_fn)
     if update_cell is None:
-        cell = BoostTrainOneStepCell(with_loss, optimizer, sens, plan=boost.plan, clip_norm=clip_norm)
+        cell = cells[0](with_loss, optimizer, sens, plan=boost.plan, clip_norm=clip_norm)
     else:
-        cell = BoostTrainOneStepWithLossScaleCell(
-            with_loss, optimizer, update_cell, plan=boost.plan, clip_norm=clip_norm
-        )
+        cell = cells[1](with_loss, optimizer, update_cell, plan=boost.plan, clip_norm=clip_norm)
     boost.plan = cell.plan or boost.plan  # which knows what the optimizer brought
     return Training(cell.set_train(), network, cell.optimizer)
 

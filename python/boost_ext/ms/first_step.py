@@ -24,7 +24,7 @@ from boost_ext.ms.less_bn import LessBN
 from boost_ext.ms.optim.thor_layers import Observed
 from boost_ext.ms.residual import RemovedBatchNorm
 
-__all__ = ["Built", "FirstStep", "family", "is_ours", "watching"]
+__all__ = ["Built", "FirstStep", "caller", "family", "is_library", "is_ours", "watching"]
 
 Built = list[tuple[Any, str]]
 """Objects, and the lines that built them."""
@@ -44,7 +44,7 @@ class FirstStep(BaseException):
     def __init__(self, what: str, trainer: Any) -> None:
         super().__init__(what)
         self.what, self.trainer = what, trainer
-        self.where, self.frame, entry = _caller()
+        self.where, self.frame, entry = caller()
         if entry is not None and entry.f_code.co_filename.startswith(_OURS) and entry.f_code.co_filename != __file__:
             # Inside of a method or function of ours, which is what the script knows by name.
             self.trainer = entry.f_locals.get("self", trainer)
@@ -53,13 +53,16 @@ class FirstStep(BaseException):
         self.ours = is_ours(self.trainer)
 
 
-def _caller() -> tuple[str, FrameType | None, FrameType | None]:
+def is_library(file: str) -> bool:
+    """Whether the code of this file is MindSpore's or ours, or made by neither the script nor a file."""
+    return file.startswith(_LIBRARIES) or file.startswith("<")
+
+
+def caller() -> tuple[str, FrameType | None, FrameType | None]:
     """The innermost line and frame that are not the libraries' own, and what that frame has called."""
     frame: FrameType | None = sys._getframe(1)
     entry = None
-    while frame is not None and (
-        frame.f_code.co_filename.startswith(_LIBRARIES) or frame.f_code.co_filename.startswith("<")
-    ):
+    while frame is not None and is_library(frame.f_code.co_filename):
         entry, frame = frame, frame.f_back
     where = "unknown" if frame is None else f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}"
     return where, frame, entry
@@ -197,7 +200,7 @@ def _recording(init: Callable[..., None], built: Built) -> Callable[..., None]:
     @functools.wraps(init)
     def record(self: Any, *args: Any, **kwargs: Any) -> None:
         init(self, *args, **kwargs)
-        built.append((self, _caller()[0]))
+        built.append((self, caller()[0]))
 
     return record
 

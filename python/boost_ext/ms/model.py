@@ -9,10 +9,11 @@ from mindspore import nn
 from mindspore.train import model as _reference
 
 from boost_ext.config import nearest
-from boost_ext.ms.amp import assemble
+from boost_ext.ms.amp import Cells, assemble
 from boost_ext.ms.auto import AutoBoost
 from boost_ext.ms.freeze_optimizer import FreezeOpt
 from boost_ext.ms.group_loss_scale import GroupLossScaleManager
+from boost_ext.ms.step import BoostTrainOneStepCell, BoostTrainOneStepWithLossScaleCell
 from boost_ext.plan import Plan
 
 __all__ = ["Model"]
@@ -60,6 +61,7 @@ class Model(ms.Model):
         >>> model.eval(test_dataset)
     """
 
+    _cells: Cells = (BoostTrainOneStepCell, BoostTrainOneStepWithLossScaleCell)
     _network: nn.Cell
     _optimizer: nn.Cell | None
     _eval_network: nn.Cell | None
@@ -127,7 +129,7 @@ class Model(ms.Model):
             return super()._build_train_network()
         inputs = self._inputs()
         cell, self._network, optimizer = assemble(
-            self._network, self._optimizer, self._loss_fn, self._amp_level, self._boost, self._options
+            self._network, self._optimizer, self._loss_fn, self._amp_level, self._boost, self._options, self._cells
         )
         # Callbacks ask it for its learning rate; the two share their state.
         self._optimizer = optimizer.optimizer if isinstance(optimizer, FreezeOpt) else optimizer

@@ -1,0 +1,5 @@
+"""``python -m boost_ext``: the command ``boost-ext``, for launchers that start Python."""
+
+from boost_ext.cli import main
+
+main()

@@ -1,0 +1,144 @@
+"""boost-ext run beside python, for scripts that need no MindSpore: what a script sees, and how it ends."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from textwrap import dedent
+
+import pytest
+
+from boost_ext import script_run
+
+SEES = """
+import multiprocessing, os, pickle, sys
+class Mine:
+    def __init__(self, value):
+        self.value = value
+def double(mine):
+    return Mine(2 * mine.value)
+if __name__ == "__main__":
+    main = sys.modules["__main__"]
+    print(sys.argv, sys.path[0], __file__, __name__, __spec__, main.Mine is Mine)
+    print(pickle.loads(pickle.dumps(Mine(3))).value)
+    for way in ("spawn", "fork"):
+        with multiprocessing.get_context(way).Pool(1) as pool:
+            print(way, pool.map(double, [Mine(4)])[0].value, flush=True)
+    import beside
+"""
+RAISES = """
+def inner():
+    try:
+        return {}["key"]
+    except KeyError as error:
+        raise ValueError("of the script") from error
+inner()
+"""
+
+
+def ended(command: list[str], folder: Path) -> tuple[int, str, str]:
+    environment = {name: value for name, value in os.environ.items() if not name.endswith("_MAX_CPU_ISA")}
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    lines = done.stderr.splitlines(keepends=True)
+    return done.returncode, done.stdout, "".join(x for x in lines if not x.startswith("boost-ext run:"))
+
+
+@pytest.fixture
+def both(tmp_path: Path) -> Callable[..., tuple[tuple[int, str, str], tuple[int, str, str]]]:
+    def both(text: str, *arguments: str, name: str = "scripts/train.py") -> tuple[tuple[int, str, str], ...]:
+        path = tmp_path / name
+        path.parent.mkdir(exist_ok=True)
+        (path.parent / "beside.py").write_text("print(__name__)\n")
+        path.write_text(text)
+        ours = [sys.executable, "-m", "boost_ext", "run", name, *arguments]
+        return ended([sys.executable, name, *arguments], tmp_path), ended(ours, tmp_path)
+
+    return both  # type: ignore[return-value]
+
+
+def test_a_script_sees_what_it_sees_under_python(both: Callable[..., tuple[tuple[int, str, str], ...]]) -> None:
+    plain, ours = both(SEES, "--level", "O7", "--help", "x", "-v")
+    assert plain == ours
+    assert plain[0] == 0
+    assert plain[1].startswith("['scripts/train.py', '--level', 'O7', '--help', 'x', '-v'] ")
+    assert plain[1].endswith("spawn 8\nfork 8\nbeside\n")
+
+
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [
+        (RAISES, 1),
+        ("x = 1\nif x\n", 1),
+        ("import sys\nsys.exit(7)\n", 7),
+        ("import sys\nsys.excepthook = lambda *error: print(error[1])\nraise OSError(32, 'pipe')\n", 1),
+    ],
+    ids=["exception", "syntax", "exit", "hook"],
+)
+def test_how_a_script_ends(both: Callable[..., tuple[tuple[int, str, str], ...]], text: str, code: int) -> None:
+    plain, ours = both(text)
+    assert plain == ours
+    assert plain[0] == code
+
+
+def test_the_report(tmp_path: Path) -> None:
+    path = tmp_path / "train.py"
+    path.write_text("import sys\nsys.exit(3)\n")
+    command = [sys.executable, "-m", "boost_ext", "run", str(path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.stdout == ""
+    assert f"boost-ext run: {path} exited with 3 after " in done.stderr
+    assert "nothing swapped: no mindspore.Model with an optimizer, no training cell of mindspore.nn" in done.stderr
+    other = {**os.environ, "MS_NODE_ID": "1"}  # another worker of msrun
+    done = subprocess.run(command, env=other, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (3, "")
+
+
+def test_the_variable_is_set_before_the_script(tmp_path: Path) -> None:
+    path = tmp_path / "train.py"
+    path.write_text("import os\nprint(os.environ.get('ONEDNN_MAX_CPU_ISA'))\n")
+    code = dedent("""\
+        import sys
+        from boost_ext import cli, convolutions
+        convolutions.build_info = lambda: {"cpu_isas": ["avx512"]}
+        cli.main()
+        """)
+    code_, output, _ = ended([sys.executable, "-c", code, "run", str(path)], tmp_path)
+    assert (code_, output) == (0, "AVX2\n")
+
+
+def test_compare_runs_both(tmp_path: Path) -> None:
+    path = tmp_path / "train.py"
+    path.write_text("import sys\nprint('boost_ext' in sys.modules, sys.argv[1:])\n")
+    command = [sys.executable, "-m", "boost_ext", "run", "--compare", str(path), "--flag"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0
+    assert done.stdout.splitlines() == ["True ['--flag']", "False ['--flag']"]
+    assert "times as fast" in done.stderr
+
+
+def test_after_mindspore(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Once, when it is there, and not before: scripts set variables first."""
+    (tmp_path / "mindspore.py").write_text("seen.append('imported')\n")
+    code = dedent("""\
+        import builtins, sys
+        builtins.seen = []
+        from boost_ext.script_run import after_mindspore
+        after_mindspore(lambda: seen.append("then"))
+        seen.append("script")
+        import mindspore, mindspore
+        after_mindspore(lambda: seen.append("at once"))
+        print(seen)
+        """)
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.strip() == str(["script", "imported", "then", "at once"])
+
+
+def test_steps_are_counted_by_python_or_by_the_cell() -> None:
+    swap = script_run.Swap("train.py:1", "mindspore.Model", None, lambda: 9)  # type: ignore[arg-type]
+    for began, end in ((0.0, 2.0), (2.5, 3.0), (3.0, 3.5), (3.5, 4.0)):
+        swap.stepped(began, end)
+    assert (swap.first, list(swap.between), swap.calls) == (2.0, [1.0, 0.5, 0.5], 4)
