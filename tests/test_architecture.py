@@ -172,7 +172,7 @@ def test_the_cuda_emulator_knows_cuda_only():
 
 def test_the_core_does_not_import_mindspore():
     core = [PACKAGE / "__init__.py", PACKAGE / "ops.py", PACKAGE / "config.py", PACKAGE / "convolutions.py"]
-    core += PACKAGE.glob("pca*.py")
+    core += [PACKAGE / "plan.py", *PACKAGE.glob("pca*.py"), *PACKAGE.glob("script_*.py")]
     for path in [p for p in core if p.exists()] + [TESTS / "oracle.py"]:
         bad = {m for m in imports(path) if within(m, "mindspore") or within(m, "boost_ext.ms")}
         assert not bad, f"{name(path)} imports {bad}"

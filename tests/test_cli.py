@@ -78,10 +78,11 @@ def test_info_tells_how_mindspore_convolves(
     [
         ([], []),
         (["info"], ["--json"]),
+        (["run"], ["--level", "--eager", "--dry", "--compare"]),
         (["train"], ["--epochs", "--batch-size", "--output", "--mode", "--seed", "--quick", "--runs", "--target"]),
         (["pca"], ["--n-components", "--output", "--dtype", "--reference", "--exclude"]),
     ],
-    ids=["all", "info", "train", "pca"],
+    ids=["all", "info", "run", "train", "pca"],
 )
 def test_help(run: Callable[..., Result], command: list[str], options: list[str]) -> None:
     result = run(*command, "--help")
@@ -90,6 +91,35 @@ def test_help(run: Callable[..., Result], command: list[str], options: list[str]
     assert "Usage" in text
     for option in options:
         assert option in text
+
+
+def test_run_shows_what_one_would_write(
+    run: Callable[..., Result], pretend: Callable[..., None], tmp_path: Path
+) -> None:
+    path = tmp_path / "train.py"
+    path.write_text("from mindspore import Model\nmodel = Model(net, loss)\nraise SystemExit(3)\n")
+    pretend(avx512=True)
+    result = run("run", "--dry", "--level", "O1", path, "--dry")
+    assert result.exit_code == 0
+    assert result.output == (
+        f"--- {path}\n+++ {path}\n@@ -1,3 +1,6 @@\n"
+        "-from mindspore import Model\n-model = Model(net, loss)\n"
+        '+import os\n+\n+os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX2")\n'
+        '+from boost_ext import Model\n+model = Model(net, loss, boost_level="O1")\n raise SystemExit(3)\n'
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["missing.py"], "run: script must be an existing Python file, got missing.py"),
+        (["--dry", "--compare", __file__], "run: --dry and --compare must not be given together"),
+    ],
+)
+def test_run_refuses(run: Callable[..., Result], arguments: list[str], message: str) -> None:
+    result = run("run", *arguments)
+    assert result.exit_code == 1
+    assert message in result.output
 
 
 def test_train_without_the_extra_says_what_to_install(tmp_path: Path) -> None:

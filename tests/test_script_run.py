@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import subprocess
 import sys
@@ -10,6 +11,7 @@ from pathlib import Path
 from textwrap import dedent
 
 import pytest
+from rich.console import Console
 
 from boost_ext import script_run
 
@@ -83,6 +85,24 @@ def test_how_a_script_ends(both: Callable[..., tuple[tuple[int, str, str], ...]]
     assert plain[0] == code
 
 
+def test_a_module(tmp_path: Path) -> None:
+    (tmp_path / "package").mkdir()
+    (tmp_path / "package" / "other.py").write_text("print(__name__)\n")
+    text = (
+        "import sys\nfrom . import other\nprint(sys.argv, sys.path[0], __file__, __package__, __spec__.name)\n1 / 0\n"
+    )
+    for name in ("train.py", "__main__.py"):
+        (tmp_path / "package" / name).write_text(text)
+    for name in ("package.train", "package"):
+        plain = ended([sys.executable, "-m", name, "-m", "x"], tmp_path)
+        ours = ended([sys.executable, "-m", "boost_ext", "run", "-m", name, "-m", "x"], tmp_path)
+        assert plain[:2] == ours[:2]
+        assert plain[1].startswith("package.other\n")
+        assert ours[2].splitlines()[1:] == [x for x in plain[2].splitlines()[1:] if "frozen runpy" not in x]
+    code, _, error = ended([sys.executable, "-m", "boost_ext", "run", "-m", "package.none"], tmp_path)
+    assert (code, error) == (1, "error: run: script must be the name of a module with -m, got package.none\n")
+
+
 def test_the_report(tmp_path: Path) -> None:
     path = tmp_path / "train.py"
     path.write_text("import sys\nsys.exit(3)\n")
@@ -109,14 +129,32 @@ def test_the_variable_is_set_before_the_script(tmp_path: Path) -> None:
     assert (code_, output) == (0, "AVX2\n")
 
 
-def test_compare_runs_both(tmp_path: Path) -> None:
+def test_compare(tmp_path: Path, pretend: Callable[..., None], capfd: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "train.py"
-    path.write_text("import sys\nprint('boost_ext' in sys.modules, sys.argv[1:])\n")
-    command = [sys.executable, "-m", "boost_ext", "run", "--compare", str(path), "--flag"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode == 0
-    assert done.stdout.splitlines() == ["True ['--flag']", "False ['--flag']"]
-    assert "times as fast" in done.stderr
+    path.write_text(
+        "import os, sys\nprint('boost_ext' in sys.modules, sys.argv[1:], os.environ['ONEDNN_MAX_CPU_ISA'])\n"
+    )
+    pretend(avx512=True)
+    children = script_run.compare([str(path)], ["--flag"], ["--level", "O0"])
+    first, *plain = capfd.readouterr().out.splitlines()
+    assert first.startswith("True ['--flag'] ")
+    assert plain == ["False ['--flag'] AVX2", "False ['--flag'] "]
+    assert list(children) == ["boost_ext", "plain, ONEDNN_MAX_CPU_ISA=AVX2", "plain"]
+    assert all(child.code == 0 and child.seconds > 0 and child.megabytes > 5 for child in children.values())
+
+
+def test_the_comparison() -> None:
+    console = Console(file=io.StringIO(), width=200)
+    child = script_run.Child
+    script_run.print_comparison({"boost_ext": child(0, 2.0, 3.0, 300), "plain": child(0, 5.0, 6.0, 400)}, console)
+    script_run.print_comparison({"boost_ext": child(3, 2.0, 3.0, 300), "plain": child(0, 5.0, 6.0, 400)}, console)
+    ratios = "boost_ext 2.50 times as fast, in 0.75 of the memory"
+    assert console.file.getvalue().splitlines() == [  # type: ignore[attr-defined]
+        "boost-ext run: boost_ext: 2.0 s, 3.0 CPU s, peak memory 300 MB",
+        f"boost-ext run: plain: 5.0 s, 6.0 CPU s, peak memory 400 MB; {ratios}",
+        "boost-ext run: boost_ext: 2.0 s, 3.0 CPU s, peak memory 300 MB, exit code 3",
+        "boost-ext run: plain: 5.0 s, 6.0 CPU s, peak memory 400 MB",
+    ]
 
 
 def test_after_mindspore(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

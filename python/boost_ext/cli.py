@@ -143,9 +143,10 @@ class Level(str, Enum):
 
 @app.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
 def run(
-    script: Annotated[Path, typer.Argument(help="A Python file that trains with MindSpore.")],
+    script: Annotated[str, typer.Argument(help="A Python file that trains with MindSpore.")],
     arguments: Annotated[list[str] | None, typer.Argument(help="Of the script: all that follows it.")] = None,
     level: Annotated[Level, typer.Option(help="Boost level of the training; O0 keeps the numbers.")] = Level.O0,
+    module: Annotated[bool, typer.Option("-m", help="SCRIPT is the name of a module, as for python -m.")] = False,
     eager: Annotated[
         bool, typer.Option("--eager", help="In PYNATIVE_MODE: do not compile the step, as MindSpore does not.")
     ] = False,
@@ -153,7 +154,8 @@ def run(
         bool, typer.Option("--dry", help="Print the lines that one would change for the same, as a diff; run nothing.")
     ] = False,
     compare: Annotated[
-        bool, typer.Option("--compare", help="Run the script twice, with boost_ext and plainly, and compare.")
+        bool,
+        typer.Option("--compare", help="Run the script with boost_ext and plainly, one after the other, and compare."),
     ] = False,
 ) -> None:
     """Run a MindSpore script as it is, faster.
@@ -162,25 +164,26 @@ def run(
     and numbers stay. Where AVX-512 makes MindSpore's convolutions slow, ONEDNN_MAX_CPU_ISA is set, unless it is.
     The plan and what was measured go to stderr. Exit code: the script's.
     """
+    from boost_ext import script_run
+
     with _errors():
-        if not script.is_file():
+        spec = script_run.module_spec(script) if module else None
+        file = Path(script if spec is None else spec.origin or "")
+        if not file.is_file():
             raise ValueError(f"run: script must be an existing Python file, got {script}")
         if dry and compare:
             raise ValueError("run: --dry and --compare must not be given together")
         if dry:
-            _print_edits(script, level.value)
+            _print_edits(file, level.value)
             return
-    from boost_ext import script_run
-
     if compare:
-        children = script_run.compare(
-            script, arguments or [], ["--level", level.value, *(["--eager"] if eager else [])]
-        )
+        options = ["--level", level.value, *(["--eager"] if eager else [])]
+        children = script_run.compare([*(["-m"] if module else []), script], arguments or [], options)
         script_run.print_comparison(children, Console(stderr=True))
         raise typer.Exit(next((child.code for child in children.values() if child.code), 0))
-    record = script_run.Record(str(script), limited=convolutions.make_fast())
+    record = script_run.Record(script, limited=convolutions.make_fast())
     script_run.after_mindspore(partial(_swap_in, record, level.value, eager))
-    raise typer.Exit(script_run.execute(script, arguments or [], record))
+    raise typer.Exit(script_run.execute(file, arguments or [], record, spec))
 
 
 def _swap_in(record: Any, level: str, eager: bool) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.abc
 import importlib.machinery
 import importlib.util
@@ -12,19 +13,18 @@ import sys
 import time
 import types
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple, TextIO
 
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
 
 from boost_ext import convolutions
 from boost_ext.plan import Plan
 
-__all__ = ["Child", "Record", "Swap", "after_mindspore", "compare", "execute", "print_comparison"]
+__all__ = ["Child", "Record", "Swap", "after_mindspore", "compare", "execute", "module_spec", "print_comparison"]
 
 
 @dataclass
@@ -102,9 +102,11 @@ class Record:
             self._shown.add(text)
             self._console.print(swap.plan if self._console.is_terminal else escape(text))
         elif swap.plan.level == "O0":
-            for decision in swap.plan.features.values():
+            for name, decision in swap.plan.features.items():
                 if decision.status == "applied":
                     self.say(f"  {decision.reason}")
+                elif name == "fused_optimizer":
+                    self.say(f"  the optimizer steps as it is: {decision.reason}")
         for note in swap.notes:
             self.say(f"  {note}")
         return swap
@@ -140,7 +142,8 @@ def _measured(swap: Swap) -> str:
         return "made no step"
     parts = [f"{steps} steps" if steps != 1 else "1 step"]
     if swap.first:
-        parts.append(f"the first {swap.first:.2f} s, compilation included")
+        parts[0] += f" in {swap.first + sum(swap.between):.1f} s"
+        parts.append(f"the first took {swap.first:.2f} s, compilation included")
     if swap.between:
         parts.append(f"then {statistics.median(swap.between) * 1e3:.2f} ms from step to step (median)")
     if swap.gave_way:
@@ -194,13 +197,31 @@ def after_mindspore(then: Callable[[], None]) -> None:
         sys.meta_path.insert(0, _AfterMindSpore(then))
 
 
-def execute(script: Path, arguments: Sequence[str], record: Record) -> int:
+def module_spec(name: str) -> importlib.machinery.ModuleSpec:
+    """The module that ``python -m name`` executes: ``name.__main__`` of a package.
+
+    Raises:
+        ValueError: if there is none.
+    """
+    sys.path[0] = os.getcwd()
+    with contextlib.suppress(ImportError, ValueError):
+        for candidate in (name, f"{name}.__main__"):
+            spec = importlib.util.find_spec(candidate)
+            if spec is not None and spec.origin and spec.submodule_search_locations is None:
+                return spec
+    raise ValueError(f"run: script must be the name of a module with -m, got {name}")
+
+
+def execute(
+    script: Path, arguments: Sequence[str], record: Record, spec: importlib.machinery.ModuleSpec | None = None
+) -> int:
     """Execute a script in this process as ``python script arguments`` does, then print the report.
 
     Args:
         script (Path): a Python file.
         arguments (Sequence[str]): ``sys.argv[1:]`` of the script.
         record (Record): gets printed.
+        spec (ModuleSpec, optional): of a script that is run as a module. Default: None.
 
     Returns:
         int, the exit code: 1 after an exception, whose traceback is printed as Python prints it.
@@ -215,7 +236,10 @@ def execute(script: Path, arguments: Sequence[str], record: Record) -> int:
     # It stays: pickle, multiprocessing and the graph compiler look classes and sources up there, at the exit too.
     sys.modules["__main__"] = module
     sys.argv = [str(script), *arguments]
-    if not getattr(sys.flags, "safe_path", False):
+    if spec is not None:
+        module.__spec__, module.__package__ = spec, spec.parent
+        sys.path[0] = os.getcwd()
+    elif not getattr(sys.flags, "safe_path", False):
         sys.path[0] = os.path.dirname(os.path.realpath(script))
     began, outcome = time.perf_counter(), "ended"
     try:
@@ -243,47 +267,52 @@ def _from_the_script(trace: types.TracebackType | None, path: str) -> types.Trac
 
 
 class Child(NamedTuple):
-    """A process that has ended: exit code, seconds, and its peak memory."""
+    """A process that has ended: exit code, seconds of wall and of CPU time, and its peak memory."""
 
     code: int
     seconds: float
+    cpu_seconds: float
     megabytes: int
 
 
-def compare(script: Path, arguments: Sequence[str], options: Sequence[str]) -> dict[str, Child]:
-    """Run a script with boost_ext and then plainly, one process each. The first finds the caches cold.
+def compare(script: Sequence[str], arguments: Sequence[str], options: Sequence[str]) -> dict[str, Child]:
+    """Run a script with boost_ext and then plainly, one process each. The first one finds the caches cold.
 
     Args:
-        script (Path): a Python file.
+        script (Sequence[str]): a Python file, or ``-m`` and a module.
         arguments (Sequence[str]): of the script.
         options (Sequence[str]): of ``boost-ext run``.
 
     Returns:
-        dict: "boost_ext" and "plain".
+        dict: what ran, "boost_ext" first and "plain" last; between them, on a CPU that needs the limit of oneDNN, plain
+        with that limit, which tells apart what the limit gains and what the steps gain.
     """
-    plain = [sys.executable, str(script), *arguments]
-    boosted = [sys.executable, "-m", "boost_ext", "run", *options, str(script), *arguments]
-    return {"boost_ext": _timed(boosted), "plain": _timed(plain)}
+    plain = [sys.executable, *script, *arguments]
+    boosted = [sys.executable, "-m", "boost_ext", "run", *options, *script, *arguments]
+    children = {"boost_ext": _timed(boosted)}
+    if convolutions.are_slow() and convolutions.limit() is None:
+        limit = {convolutions.VARIABLE: convolutions.FAST}
+        children[f"plain, {convolutions.VARIABLE}={convolutions.FAST}"] = _timed(plain, limit)
+    return {**children, "plain": _timed(plain)}
 
 
-def _timed(command: Sequence[str]) -> Child:
+def _timed(command: Sequence[str], environment: Mapping[str, str] | None = None) -> Child:
     began = time.perf_counter()
-    process = subprocess.Popen(command)
+    process = subprocess.Popen(command, env={**os.environ, **(environment or {})})
     _, status, usage = os.wait4(process.pid, 0)
     process.returncode = os.waitstatus_to_exitcode(status)
-    return Child(process.returncode, time.perf_counter() - began, _megabytes(usage.ru_maxrss))
+    wall, cpu = time.perf_counter() - began, usage.ru_utime + usage.ru_stime
+    return Child(process.returncode, wall, cpu, _megabytes(usage.ru_maxrss))
 
 
-def print_comparison(children: dict[str, Child], console: Console) -> None:
-    """Print both runs; the ratios only if both ended well."""
-    table = Table(title="the whole script")
-    for column in ("", "wall time", "peak memory", "exit code"):
-        table.add_column(column)
+def print_comparison(children: Mapping[str, Child], console: Console) -> None:
+    """Print each run; ratios to that with boost_ext only if both ended well."""
+    ours = children["boost_ext"]
     for name, child in children.items():
-        table.add_row(name, f"{child.seconds:.1f} s", f"{child.megabytes} MB", str(child.code))
-    console.print(table)
-    ours, plain = children["boost_ext"], children["plain"]
-    if ours.code == plain.code == 0:
-        faster, memory = plain.seconds / ours.seconds, ours.megabytes / plain.megabytes
-        text = f"With boost_ext {faster:.2f} times as fast, in {memory:.2f} of the memory; one run each."
-        console.print(text, highlight=False)
+        text = f"{name}: {child.seconds:.1f} s, {child.cpu_seconds:.1f} CPU s, peak memory {child.megabytes} MB"
+        if child.code:
+            text += f", exit code {child.code}"
+        elif child is not ours and not ours.code:
+            faster, memory = child.seconds / ours.seconds, ours.megabytes / child.megabytes
+            text += f"; boost_ext {faster:.2f} times as fast, in {memory:.2f} of the memory"
+        console.print(f"[bold]boost-ext run:[/] {escape(text)}", soft_wrap=True, highlight=False)

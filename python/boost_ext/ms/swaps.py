@@ -123,7 +123,8 @@ def _unsupported() -> str:
 
 
 def _summary(error: Exception) -> str:
-    text = next((line.strip() for line in str(error).splitlines() if line.strip("- ")), "")
+    lines = [line.strip() for line in str(error).splitlines()]
+    text = next((line for line in lines if line and not line.startswith("-")), "")  # without MindSpore's headings
     return f"{type(error).__name__}: {text[:160]}"
 
 
