@@ -122,6 +122,20 @@ class TestLevels:
             swaps._model(Net(), loss_fn(), boost_level="O1")
 
 
+def test_a_network_that_boost_has_begun_to_change(at_level: Callable[[str], io.StringIO]) -> None:
+    """MindSpore would train something else than the script has made."""
+    at_level("O1")
+
+    def fails(net: nn.Cell, changes: bool) -> None:
+        if changes:
+            net.bn1 = nn.ReLU()
+        raise ValueError("of boost")
+
+    with pytest.raises(ValueError, match="of boost"):
+        swaps._made("mindspore.Model", fails, (Net(), True), {})
+    assert swaps._made("mindspore.Model", fails, (), {"net": Net(), "changes": False}) is None
+
+
 def test_a_loss_scale_cell(at_level: Callable[[str], io.StringIO]) -> None:
     said = at_level("O0")
     net = Net()
@@ -143,7 +157,9 @@ def test_many_shapes_in_pynative_mode(at_level: Callable[[str], io.StringIO], mo
         said = at_level("O0")
         ms.set_seed(3)
         net = Net()
-        cell = kind(nn.WithLossCell(net, loss_fn()), nn.Momentum(net.trainable_params(), 0.1, 0.9), 2.0).set_train()
+        cell = kind(
+            nn.WithLossCell(net, loss_fn()), nn.Momentum(net.trainable_params(), 0.1, 0.9), sens=2.0
+        ).set_train()
         inputs = [
             (np.random.default_rng(size).standard_normal((size, 1, 4, 4)), np.arange(size) % 3) for size in (2, 3, 4)
         ]

@@ -13,7 +13,7 @@ import inspect
 import random
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from types import CodeType, FunctionType
 from typing import Any
@@ -34,6 +34,8 @@ __all__ = ["swap_in"]
 
 _SHAPES = 8
 """Input shapes that PYNATIVE_MODE compiles a step for; compiling for more of them would cost more than it saves."""
+_GIVEN = ("sens", "return_grad", "scale_sense")
+"""Keywords of MindSpore's cells."""
 _HOOKS = ("_lazy_forward_pre_hook", "_lazy_forward_hook", "_lazy_backward_pre_hook", "_lazy_backward_hook")
 
 
@@ -100,12 +102,16 @@ def _made(what: str, make: Callable[..., Any], args: tuple[Any, ...], kwargs: di
     inner = bool(_run.where)  # inside of something else that is being made
     if not inner:
         _run.where, _run.what = caller()[0], what
+    networks = [thing for thing in (*args, *kwargs.values()) if isinstance(thing, nn.Cell)]
+    before = _structure(networks)
     try:
         reason, made = _unsupported(), None
         if not reason:
             try:
                 made = make(*args, **kwargs)
             except Exception as error:
+                if _structure(networks) != before:  # MindSpore would train something else than the script has made
+                    raise
                 reason = _summary(error)
         if reason:
             _run.record.leave(_run.where, what, reason)
@@ -113,6 +119,10 @@ def _made(what: str, make: Callable[..., Any], args: tuple[Any, ...], kwargs: di
     finally:
         if not inner:
             _run.where = ""
+
+
+def _structure(networks: Sequence[nn.Cell]) -> list[tuple[str, type]]:
+    return [(name, type(cell)) for network in networks for name, cell in network.cells_and_names()]
 
 
 def _unsupported() -> str:
@@ -145,7 +155,7 @@ class _Measured:
     """
 
     def __init__(self, network: nn.Cell, optimizer: nn.Cell, *args: Any, **kwargs: Any) -> None:
-        notes = []
+        notes, given = [], {key: value for key, value in kwargs.items() if key in _GIVEN}
         if in_pynative_mode():
             why = "--eager" if _run.eager else _python_of(network)
             notes = [f"forward and backward run eagerly: {why}" if why else "PYNATIVE_MODE: the step is one graph"]
@@ -155,7 +165,7 @@ class _Measured:
         super().__init__(network, optimizer, *args, **kwargs)  # type: ignore[call-arg]
         cell: Any = self
         swap = Swap(_run.where, _run.what, cell.plan, lambda: int(cell.steps_made), notes)
-        plain: Callable[[], nn.Cell] = lambda: _plain(cell, network, optimizer, args)  # noqa: E731
+        plain: Callable[[], nn.Cell] = lambda: _plain(cell, network, optimizer, *args, **given)  # noqa: E731
         # Not as attributes, which would make children of cells, with parameters of this one.
         self.__dict__.update(_swap=_run.record.swapped(swap), _make_plain=plain, _plain=None, _shapes=set())
 
@@ -176,8 +186,8 @@ class _Measured:
 
     def _varies(self, inputs: tuple[Any, ...]) -> bool:
         cell: Any = self
-        if cell.compile_option != "step" or not in_pynative_mode():
-            return False
+        if cell.compile_option != "step" or cell.ranks.size > 1 or not in_pynative_mode():
+            return False  # ranks must change to the other cell together, or not at all
         shapes = self.__dict__["_shapes"]
         shapes.add(tuple(tuple(x.shape) if isinstance(x, Tensor) else None for x in inputs))
         return len(shapes) > _SHAPES and self._give_way(
@@ -195,13 +205,11 @@ class _Measured:
         return True
 
 
-def _plain(cell: Any, network: nn.Cell, optimizer: nn.Cell, args: tuple[Any, ...]) -> nn.Cell:
+def _plain(cell: Any, *args: Any, **kwargs: Any) -> nn.Cell:
+    with_scale = isinstance(cell, nn.TrainOneStepWithLossScaleCell)
     _run.off = True
     try:
-        if isinstance(cell, nn.TrainOneStepWithLossScaleCell):
-            made = nn.TrainOneStepWithLossScaleCell(network, optimizer, *args)
-        else:
-            made = nn.TrainOneStepCell(network, optimizer, *args)
+        made = (nn.TrainOneStepWithLossScaleCell if with_scale else nn.TrainOneStepCell)(*args, **kwargs)
     finally:
         _run.off = False
     return made.set_train(cell.training)
