@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 from mindspore import Tensor, nn, ops
 
+import boost_ext.nn
 from boost_ext.ms import swaps
 from boost_ext.script_edits import edited
 from boost_ext.script_run import Record
@@ -215,3 +216,15 @@ class TestPythonInTheNetwork:
         net = nn.Dense(2, 2)
         net.register_forward_hook(lambda cell, inputs, output: None)
         assert swaps._python_of(nn.SequentialCell(net)) == "Dense has hooks"
+
+
+class Doubled(boost_ext.nn.TrainOneStepCell):
+    def construct(self, *inputs: Tensor) -> Tensor:
+        return 2 * self.network(*inputs)
+
+
+def test_a_subclass_of_our_cell_runs_its_construct() -> None:
+    net = nn.WithLossCell(Net(), loss_fn())
+    inputs = Tensor(np.ones((2, 1, 4, 4), np.float32)), Tensor([0, 1], ms.int32)
+    doubled = Doubled(net, nn.Momentum(net.trainable_params(), 0.1, 0.9))
+    np.testing.assert_allclose(float(doubled(*inputs)), 2 * float(net(*inputs)), rtol=1e-6)

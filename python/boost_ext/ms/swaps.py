@@ -169,18 +169,18 @@ class _Measured:
         # Not as attributes, which would make children of cells, with parameters of this one.
         self.__dict__.update(_swap=_run.record.swapped(swap), _make_plain=plain, _plain=None, _shapes=set())
 
-    def __call__(self, *inputs: Any) -> Any:
+    def __call__(self, *inputs: Any, **kwargs: Any) -> Any:
         state, began = self.__dict__, time.perf_counter()
         swap: Swap = state["_swap"]
         outputs, done = None, False
         if state["_plain"] is None and not self._varies(inputs):
             try:
-                outputs, done = super().__call__(*inputs), True  # type: ignore[misc]
+                outputs, done = super().__call__(*inputs, **kwargs), True  # type: ignore[misc]
             except Exception as error:
-                if swap.calls or not self._give_way(_summary(error)):
+                if swap.calls or swap.counter() or not self._give_way(_summary(error)):  # or a step was made
                     raise
         if not done:
-            outputs = state["_plain"](*inputs)
+            outputs = state["_plain"](*inputs, **kwargs)
         swap.stepped(began, time.perf_counter())
         return outputs
 
