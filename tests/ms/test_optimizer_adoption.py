@@ -6,8 +6,8 @@ import pytest
 from mindspore import Tensor, nn
 from tests.ms.networks import Mlp, classes, layers, mlp_batch
 
-from boost_ext import amp, boost
-from boost_ext.ms.optimizer_adoption import native_step, reason_to_keep
+from boost_ext import amp, boost, optim
+from boost_ext.ms.optimizer_adoption import decision, native_step
 
 RATES = np.linspace(0.1, 0.02, 8).astype(np.float32).tolist()
 
@@ -22,23 +22,52 @@ def groups(net: nn.Cell) -> list[dict]:
     ]
 
 
+def grouped(name: str, *args, **kwargs):
+    """An optimizer over groups, with a learning rate for each step."""
+    return lambda net: getattr(nn, name)(groups(net), *args, learning_rate=RATES, **kwargs)
+
+
+def plain(name: str, *args, **kwargs):
+    return lambda net, **more: getattr(nn, name)(net.trainable_params(), *args, **kwargs, **more)
+
+
+DECAYED = {"weight_decay": 0.01}
 OPTIMIZERS = {
-    "momentum": lambda net, **kwargs: nn.Momentum(net.trainable_params(), 0.1, 0.9, 0.01, **kwargs),
-    "momentum-groups": lambda net, **kwargs: nn.Momentum(groups(net), RATES, 0.9, **kwargs),
-    "sgd": lambda net, **kwargs: nn.SGD(net.trainable_params(), RATES, weight_decay=0.01, **kwargs),
-    "adam": lambda net, **kwargs: nn.Adam(groups(net), RATES, **kwargs),
-    "adam-nesterov": lambda net, **kwargs: nn.Adam(net.trainable_params(), 0.01, use_nesterov=True, **kwargs),
-    "adam_weight_decay": lambda net: nn.AdamWeightDecay(groups(net), RATES, weight_decay=0.1),
+    "momentum": plain("Momentum", 0.1, 0.9, **DECAYED),
+    "momentum-groups": grouped("Momentum", momentum=0.9),
+    "sgd": plain("SGD", RATES, **DECAYED),
+    "sgd-momentum": plain("SGD", RATES, 0.9, **DECAYED),
+    "sgd-dampening": grouped("SGD", momentum=0.9, dampening=0.5),
+    "sgd-nesterov": grouped("SGD", momentum=0.9, nesterov=True),
+    "adam": grouped("Adam"),
+    "adam-nesterov": plain("Adam", 0.01, use_nesterov=True),
+    "adam-amsgrad": grouped("Adam", use_amsgrad=True),
+    "adam-lazy": grouped("Adam", use_lazy=True),
+    "adam-offload": plain("Adam", RATES, use_offload=True, **DECAYED),
+    "lazy_adam": plain("LazyAdam", RATES, **DECAYED),
+    "adam_offload": grouped("AdamOffload", use_nesterov=True),
+    "adam_weight_decay": grouped("AdamWeightDecay", weight_decay=0.1),
+    "adagrad": grouped("Adagrad", 0.2),
+    "proximal_adagrad": grouped("ProximalAdagrad"),
+    "ftrl": plain("FTRL", 0.1, 0.05, -0.6, l2=1e-3, **DECAYED),
+    "rmsprop": grouped("RMSProp", decay=0.8, momentum=0.5),
+    "rmsprop-centered": plain("RMSProp", RATES, centered=True, epsilon=1e-3, **DECAYED),
+    "adafactor": plain("AdaFactor", **DECAYED),
+    "adafactor-rate": plain("AdaFactor", RATES, relative_step=False, scale_parameter=False, beta1=0.0),
 }
-TO_THE_BIT = ("momentum", "momentum-groups", "sgd")
+TO_THE_BIT = ("momentum", "momentum-groups", "sgd", "sgd-momentum", "sgd-dampening", "sgd-nesterov")
 
 
-def train(optimizer, fused: bool, steps: int = 6, **kwargs) -> tuple[nn.Cell, nn.Optimizer]:
+def steps(cell: nn.Cell, numbers: range) -> None:
+    for i in numbers:
+        cell(*mlp_batch(i, 8))
+
+
+def train(optimizer, fused: bool, count: int = 6, **kwargs) -> tuple[nn.Cell, nn.Optimizer]:
     net = Mlp()
     made = optimizer(net)
     cell = boost.BoostTrainOneStepCell(classes(net), made, fused_optimizer=fused, **kwargs)
-    for i in range(steps):
-        cell(*mlp_batch(i, 8))
+    steps(cell, range(count))
     return cell, made
 
 
@@ -54,11 +83,38 @@ def same(ours: nn.Cell, theirs: nn.Cell, exact: bool) -> None:
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_trains_as_the_optimizer_itself(mode: int, name: str) -> None:
-    fused, ours = train(OPTIMIZERS[name], True)
-    plain, theirs = train(OPTIMIZERS[name], False)
+    """And either goes on where the other stopped: they share the Parameters, as they would share a checkpoint."""
+    compile = "step" if mode == ms.GRAPH_MODE or name == "momentum" else "off"
+    net = classes(Mlp())
+    ours = OPTIMIZERS[name](net)
+    assert native_step(ours) is not None, decision(ours).reason
+    itself, fused = (
+        boost.BoostTrainOneStepCell(net, ours, fused_optimizer=fused, compile=compile) for fused in (False, True)
+    )
+    steps(itself, range(1))
+    steps(fused, range(1, 5))
+    steps(itself, range(5, 7))
+    cell, theirs = train(OPTIMIZERS[name], False, 7, compile=compile)
     same(ours, theirs, name in TO_THE_BIT)
-    assert [p.name for p in fused.get_parameters()] == [p.name for p in plain.get_parameters()]
-    assert int(ours.global_step.asnumpy()[0]) == 6
+    assert [p.name for p in fused.get_parameters()] == [p.name for p in cell.get_parameters()]
+    assert int(ours.global_step.asnumpy()[0]) == 7
+
+
+@pytest.mark.parametrize("name", ["Lamb", "LARS"])
+def test_what_does_not_run_in_mindspore_on_a_cpu(name: str) -> None:
+    """As boost_ext's own, which tests/ms/test_optim.py compares with the equations."""
+
+    def made(module, net: nn.Cell) -> nn.Optimizer:
+        if name == "Lamb":
+            return module.Lamb(groups(net), RATES, weight_decay=0.1)
+        inner = module.Momentum(net.trainable_params(), RATES, 0.9, weight_decay=0.01, loss_scale=2.0)
+        return module.LARS(inner, coefficient=0.01, lars_filter=lambda p: p.ndim > 1)
+
+    cells = [train(lambda net, module=module: made(module, net), True) for module in (nn, optim)]
+    weights = [[p.asnumpy() for p in cell.weights] for cell, _ in cells]
+    for ours, theirs, before in zip(*weights, Mlp().trainable_params(), strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-7)
+        assert np.abs(ours - before.asnumpy()).max() > 1e-3
 
 
 def test_what_is_loaded_counts(mode: int) -> None:
@@ -109,8 +165,12 @@ class Mine(nn.Momentum):
         (lambda net: Mine(net.trainable_params(), 0.1, 0.9), "Mine has no native step"),
         (lambda net: nn.Rprop(net.trainable_params()), "Rprop has no native step"),
         (lambda net: nn.Momentum(net.trainable_params(), 0.1, 0.9, use_nesterov=True), "use_nesterov"),
-        (lambda net: nn.SGD(net.trainable_params(), 0.1, momentum=0.9), "momentum, whose first step"),
-        (lambda net: nn.Adam(net.trainable_params(), use_amsgrad=True), "use_amsgrad"),
+        (lambda net: nn.AdaFactor(net.trainable_params(), compression=True), "compression"),
+        (lambda net: nn.AdaFactor(groups(net)), "groups"),
+        (lambda net: nn.LARS(nn.Lamb(net.trainable_params(), 0.1)), "nn.Lamb inside"),
+        (lambda net: nn.LARS(nn.Rprop(net.trainable_params(), 0.1)), "Rprop has no native step"),
+        (lambda net: nn.FTRL(net.trainable_params(), l1=1e-4), "l1, which"),
+        (lambda net: nn.ProximalAdagrad(net.trainable_params(), l1=1e-4), "l1 or l2"),
         (lambda net: nn.Momentum(net.to_float(ms.float16).trainable_params(), 0.1, 0.9), "not float32"),
     ],
 )
@@ -120,7 +180,7 @@ def test_what_keeps_its_own_step(optimizer, reason: str) -> None:
         for p in net.trainable_params():
             p.set_dtype(ms.float16)
     made = optimizer(net)
-    assert reason in reason_to_keep(made)
+    assert reason in decision(made).reason
     assert native_step(made) is None
 
 

@@ -11,95 +11,188 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import mindspore as ms
-from mindspore import Parameter, nn
+from mindspore import nn
 
 from boost_ext.ms import native
 from boost_ext.ms.grad_centralization import CentralizingOptimizer
-from boost_ext.ms.optim.adam import Adam, AdamWeightDecay
+from boost_ext.ms.optim import adagrad, momentum, rmsprop, sgd
+from boost_ext.ms.optim.adafactor import AdaFactor
+from boost_ext.ms.optim.adam import Adam, AdamOffload, AdamWeightDecay, LazyAdam
+from boost_ext.ms.optim.ftrl import FTRL
 from boost_ext.ms.optim.fused import FusedOptimizer
-from boost_ext.ms.optim.momentum import Momentum
-from boost_ext.ms.optim.sgd import SGD
+from boost_ext.ms.optim.lamb import Lamb
+from boost_ext.ms.optim.lars import LARS
 from boost_ext.ms.optimizer_copy import twin
+from boost_ext.plan import Decision
 
-__all__ = ["library_class", "native_step", "reason_to_keep"]
+__all__ = ["decision", "native_step"]
 
 
-class _Rule(NamedTuple):
-    """What :meth:`FusedOptimizer._fuse` takes, read from an optimizer of ``mindspore.nn``."""
+class _Form(NamedTuple):
+    """What :meth:`FusedOptimizer._fuse` takes, read from an optimizer of ``mindspore.nn``: the names of attributes."""
 
     cls: type[FusedOptimizer]
-    hyper: Callable[[Any], tuple[float, ...]]
-    states: tuple[str, ...]
+    hyper: tuple[float, ...]
+    states: tuple[str, ...] = ()
     powers: tuple[str, ...] = ()
-    refused: Callable[[Any], str] = lambda optimizer: ""
-    """Why an optimizer of this class would compute other numbers; "" if it would not."""
+    first: str = ""
+    given: dict[str, Any] = {}  # noqa: RUF012 (never written)
+    """Attributes that have another value in the native class."""
 
 
 def _number(value: Any) -> float:
-    return float(value.asnumpy().item())
+    return float(value.asnumpy().item()) if isinstance(value, ms.Tensor) else float(value)
 
 
-def _momentum_refused(optimizer: Any) -> str:
-    return "use_nesterov, which nn.Momentum ignores on a CPU" if optimizer.use_nesterov else ""
+def _numbers(optimizer: Any, *names: str) -> tuple[float, ...]:
+    return tuple(_number(getattr(optimizer, name)) for name in names)
 
 
-def _sgd_refused(optimizer: Any) -> str:
-    return "a momentum, whose first step it keeps in stat" if _number(optimizer.momentum) else ""
+def _momentum(o: Any) -> _Form | str:
+    if o.use_nesterov:
+        return "use_nesterov, which nn.Momentum ignores on a CPU"
+    return _Form(momentum.Momentum, (_number(o.momentum), 0.0), ("moments",), ("momentum",))
 
 
-def _adam_refused(optimizer: Any) -> str:
-    for name in ("use_amsgrad", "use_lazy", "use_offload"):
-        if getattr(optimizer, name, False):
-            return name
-    return ""
+def _sgd(o: Any) -> _Form | str:
+    has_state = _number(o.momentum) > 0
+    hyper = (*_numbers(o, "momentum", "dampening"), o.nesterov)
+    return _Form(sgd.SGD, hyper, ("accum",) * has_state, ("momentum",), "stat" if has_state else "")
 
 
-_RULES = {
-    "Momentum": _Rule(Momentum, lambda o: (_number(o.momentum), 0.0), ("moments",), ("momentum",), _momentum_refused),
-    "SGD": _Rule(SGD, lambda o: (0.0, 0.0, False), (), ("momentum",), _sgd_refused),
-    "Adam": _Rule(
-        Adam,
-        lambda o: (_number(o.beta1), _number(o.beta2), _number(o.eps), o.use_nesterov),
-        ("moment1", "moment2"),
-        ("beta1_power", "beta2_power"),
-        _adam_refused,
-    ),
-    "AdamWeightDecay": _Rule(
-        AdamWeightDecay, lambda o: tuple(map(_number, (o.beta1, o.beta2, o.eps))), ("moments1", "moments2")
-    ),
+def _adam_form(o: Any, cls: type[FusedOptimizer], nesterov: bool, *more: str) -> _Form:
+    states, powers = ("moment1", "moment2", *more), ("beta1_power", "beta2_power")
+    return _Form(cls, (*_numbers(o, "beta1", "beta2", "eps"), nesterov), states, powers)
+
+
+def _adam(o: Any) -> _Form | str:
+    if getattr(o, "use_offload", False) and isinstance(o, CentralizingOptimizer):
+        return "use_offload, which centralizes gradients before their decay"
+    return _adam_form(o, Adam, o.use_nesterov, *("vhat",) * o.use_amsgrad)
+
+
+def _adam_offload(o: Any) -> _Form | str:
+    if isinstance(o, CentralizingOptimizer):
+        return "gradients that are centralized before their decay"
+    return _adam_form(o, AdamOffload, bool(o.opt.attrs["use_nesterov"]))
+
+
+def _rmsprop(o: Any) -> _Form | str:
+    states = (*("mg",) * o.centered, "ms", "moment")
+    given = {"rule": "centered_rmsprop"} if o.centered else {}
+    return _Form(rmsprop.RMSProp, _numbers(o, "decay", "momentum", "epsilon"), states, given=given)
+
+
+def _proximal_adagrad(o: Any) -> _Form | str:
+    if any(_numbers(o, "l1", "l2")):
+        return "l1 or l2, which it divides by the root of the accumulator"
+    return _Form(adagrad.ProximalAdagrad, (0.0, 0.0), ("accum",))
+
+
+def _ftrl(o: Any) -> _Form | str:
+    if o.l1:
+        return "l1, which its operator does not subtract as the paper does"
+    return _Form(FTRL, _numbers(o, "l1", "l2", "lr_power"), ("moments", "linear"))
+
+
+def _adafactor(o: Any) -> _Form | str:
+    if o.is_group:
+        return "groups, whose weight decay it ignores"
+    if o.compression:
+        return "compression, whose rounding would change"
+    if o.loss_scale != 1.0:
+        return "a loss_scale, which it ignores"
+    eps = tuple(map(_number, o.eps))
+    if not (min(eps) > 0 and _number(o.clip_threshold) > 0):
+        return "eps or clip_threshold of 0"
+    clip, decay, beta1 = _numbers(o, "clip_threshold", "decay_rate", "beta1")
+    hyper = (*eps, clip, -decay, beta1, o.scale_parameter, o.relative_step, o.warmup_init)
+    # It decays every parameter, whatever its name.
+    given = {"decay_flags": (True,) * len(o.parameters)}
+    return _Form(AdaFactor, hyper, ("exp_avg",) if o.use_first_moment else (), ("step",), given=given)
+
+
+def _betas(cls: type[FusedOptimizer]) -> Callable[[Any], _Form | str]:
+    return lambda o: _Form(cls, _numbers(o, "beta1", "beta2", "eps"), ("moments1", "moments2"))
+
+
+def _lars(o: Any) -> _Form | str:
+    form = _form(o.opt)
+    if isinstance(form, str):
+        return f"an optimizer inside that stays as it is: {form}"
+    if form.cls in (AdaFactor, AdamWeightDecay, Lamb):
+        return f"nn.{form.cls.__name__} inside, which decouples its weight decay"
+    # nn.LARS has taken the weight decay out of it.
+    decay = {name: getattr(o, name) for name in ("decay_flags", "dynamic_decay_flags", "dynamic_weight_decay")}
+    return form._replace(given={**form.given, **decay, "exec_weight_decay": True})
+
+
+_FORMS: dict[str, Callable[[Any], _Form | str]] = {
+    "Momentum": _momentum,
+    "SGD": _sgd,
+    "Adam": _adam,
+    "LazyAdam": lambda o: _adam_form(o, LazyAdam, o.use_nesterov),
+    "AdamOffload": _adam_offload,
+    "AdamWeightDecay": _betas(AdamWeightDecay),
+    "Lamb": _betas(Lamb),
+    "Adagrad": lambda o: _Form(adagrad.Adagrad, (o.opt.attrs["update_slots"],), ("accum",)),
+    "ProximalAdagrad": _proximal_adagrad,
+    "RMSProp": _rmsprop,
+    "FTRL": _ftrl,
+    "AdaFactor": _adafactor,
+    "LARS": _lars,
 }
+"""By name, since some of them will leave ``mindspore.nn``: the native form of an optimizer, or what it has that would
+make other numbers."""
 
 
-def library_class(optimizer: nn.Cell) -> type:
+def _library_class(optimizer: nn.Cell) -> type:
     """The optimizer's class; of one that centralizes, the class in ``mindspore.nn`` it was made from."""
     cls = type(optimizer)
     return cls.__bases__[-1] if issubclass(cls, CentralizingOptimizer) and "update" in vars(cls) else cls
 
 
-def reason_to_keep(optimizer: nn.Cell) -> str:
-    """Why the optimizer steps as it is; "" if a native step computes what it computes."""
-    cls = library_class(optimizer)
+def _form(optimizer: Any) -> _Form | str:
+    """The native form, or why the optimizer steps as it is."""
+    cls = _library_class(optimizer)
     name = cls.__name__
-    rule = _RULES.get(name)
-    if rule is None or getattr(nn, name, None) is not cls:
+    form = _FORMS.get(name)
+    if form is None or getattr(nn, name, None) is not cls:
         return f"{type(optimizer).__name__} has no native step"
-    if refused := rule.refused(optimizer):
-        return f"nn.{name} has {refused}"
     if any(p.dtype != ms.float32 for p in optimizer.parameters):
         return f"nn.{name} has parameters that are not float32, whose arithmetic would change"
     if optimizer.use_parallel:
         return f"nn.{name} is a parallel optimizer"
-    return ""
+    found = form(optimizer)
+    return f"nn.{name} has {found}" if isinstance(found, str) else found
 
 
-def _adopted(optimizer: nn.Cell) -> FusedOptimizer:
-    rule = _RULES[library_class(optimizer).__name__]
-    made = twin(optimizer, rule.cls)  # type: ignore[type-var]
+def _adopted(optimizer: nn.Optimizer, form: _Form) -> nn.Optimizer:
+    if _library_class(optimizer) is getattr(nn, "LARS", None):
+        around: LARS = twin(optimizer, LARS)  # type: ignore[type-var]
+        del around._primitives["lars"]
+        around._cells["opt"] = _adopted(optimizer.opt, form)
+        around.prepare(**{name: optimizer.init_args[name] for name in ("epsilon", "coefficient", "use_clip")})
+        return around
+    made = twin(optimizer, form.cls)  # type: ignore[type-var]
+    made.__dict__.update(form.given)
     made.centralized = native.Centralized()
-    states: list[Any] = [getattr(optimizer, name) for name in rule.states]
-    powers: list[Parameter] = [getattr(optimizer, name) for name in rule.powers]
-    made._fuse(rule.hyper(optimizer), states, powers=powers)
+    states: list[Any] = [getattr(optimizer, name) for name in form.states]
+    powers = [getattr(optimizer, name) for name in form.powers]
+    made._fuse(form.hyper, states, powers=powers, first=getattr(optimizer, form.first) if form.first else ())
     return made
+
+
+def decision(optimizer: nn.Cell, adopt: bool = True) -> Decision:
+    """What becomes of the feature ``fused_optimizer``, see :func:`native_step`."""
+    if hasattr(optimizer, "step_unless"):
+        return Decision("skipped", f"boost_ext's {type(optimizer).__name__} is one native call anyway")
+    if not adopt:
+        return Decision("skipped", "fused_optimizer is False")
+    form = _form(optimizer)
+    if isinstance(form, str):
+        return Decision("skipped", form)
+    return Decision("applied", f"nn.{_library_class(optimizer).__name__} steps as one native call, on its own state")
 
 
 def native_step(optimizer: nn.Cell, adopt: bool = True) -> nn.Cell | None:
@@ -114,4 +207,5 @@ def native_step(optimizer: nn.Cell, adopt: bool = True) -> nn.Cell | None:
     if hasattr(optimizer, "natively"):  # a step that holds an optimizer
         step: nn.Cell | None = optimizer.natively(adopt)
         return step
-    return _adopted(optimizer) if adopt and not reason_to_keep(optimizer) else None
+    form = _form(optimizer) if adopt else ""
+    return None if isinstance(form, str) else _adopted(optimizer, form)

@@ -14,9 +14,9 @@ from boost_ext.ms.clipping import checked_clip_norm
 from boost_ext.ms.freeze_optimizer import FreezeOpt
 from boost_ext.ms.grad_accumulation import checked_steps
 from boost_ext.ms.optim.thor import Thor
-from boost_ext.ms.optimizer_adoption import library_class, reason_to_keep
+from boost_ext.ms.optimizer_adoption import decision
 from boost_ext.ms.weight_averaging import TrainableWeightAveraging
-from boost_ext.plan import Plan
+from boost_ext.plan import Decision, Plan
 
 __all__ = ["StepOptions", "brought_by", "step_options", "warn_of_strangers", "what_trains"]
 
@@ -75,23 +75,11 @@ def what_trains(plan: Plan, optimizer: nn.Cell, options: StepOptions, groups: bo
             plan = plan.with_result(name, details=details)
         elif not on and known.status == "applied":
             plan = plan.with_result(name, "skipped", "neither the optimizer nor the training cell has it")
-    return _who_steps(plan, optimizer.optimizer if isinstance(optimizer, FreezeOpt) else optimizer, options)
-
-
-def _who_steps(plan: Plan, optimizer: nn.Cell, options: StepOptions) -> Plan:
-    """The plan, with what becomes of ``fused_optimizer``."""
-    feature = "fused_optimizer"
-    if not options.fused_optimizer:
-        return plan.with_result(feature, "skipped", f"{feature} is False")
-    if options.dim_reduce is not None or options.adasum_devices is not None:
-        return plan.with_result(feature, "skipped", "another algorithm moves the weights")
-    if hasattr(optimizer, "step_unless"):
-        return plan.with_result(feature, "skipped", f"boost_ext's {type(optimizer).__name__} is one native call anyway")
-    if reason := reason_to_keep(optimizer):
-        return plan.with_result(feature, "skipped", reason)
-    return plan.with_result(
-        feature, "applied", f"nn.{library_class(optimizer).__name__} steps as one native call, on its own state"
-    )
+    whole = optimizer.optimizer if isinstance(optimizer, FreezeOpt) else optimizer
+    fused = decision(whole, options.fused_optimizer)
+    if fused.status == "applied" and (dim_reduce is not None or devices is not None):
+        fused = Decision("skipped", "another algorithm moves the weights")
+    return plan.with_result("fused_optimizer", fused.status, fused.reason)
 
 
 def step_options(

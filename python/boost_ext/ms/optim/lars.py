@@ -107,6 +107,10 @@ class LARS(nn.Optimizer):
             "use_clip": use_clip,
             "lars_filter": lars_filter,
         }
+        self.prepare(epsilon, coefficient, use_clip)
+
+    def prepare(self, epsilon: float, coefficient: float, use_clip: bool) -> None:
+        """The last act of the constructor: what the native call takes."""
         self.lars = Tensor(np.array([coefficient, epsilon, float(use_clip)], np.float64))
         self.ratios_of = LarsRatios()
         # Written before they are read in every step: no state, and in no checkpoint. One for all that are narrowed.
