@@ -34,7 +34,12 @@ DOCUMENTED = {
         "dim_reduce": False,
         "loss_scale_group": False,
     },
-    "common": {"gradient_split_groups": [50, 100], "device_number": 8, "fused_optimizer": True},
+    "common": {
+        "gradient_split_groups": [50, 100],
+        "device_number": 8,
+        "fused_optimizer": True,
+        "check_overflow": True,
+    },
     "less_bn": {"fn_flag": True, "gc_flag": True},
     "grad_freeze": {"param_groups": 10, "freeze_type": 1, "freeze_p": 0.7, "total_steps": 65536},
     "grad_accumulation": {"grad_accumulation_step": 1},

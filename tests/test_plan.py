@@ -23,14 +23,15 @@ def make(level: str = "O0", rank_size: int = 1, **sections: Any) -> Plan:
 
 
 def on(decided: Plan) -> set[str]:
-    """The algorithms that are on. How the optimizer steps is no algorithm, and on at every level."""
-    return {name for name in decided.features if decided.applies(name)} - {"fused_optimizer"}
+    """The algorithms that are on. How a step is made is no algorithm, and on at every level."""
+    return {name for name in decided.features if decided.applies(name)} - STEP
 
 
 def manual(**switches: bool) -> dict[str, Any]:
     return {"mode": "manual", **switches}
 
 
+STEP = {"fused_optimizer", "check_overflow"}
 PARTS = {"less_bn", "fn_head", "grad_centralization"}
 O1 = {"less_bn", "grad_centralization", "grad_freeze"}
 
@@ -192,7 +193,7 @@ class TestPrecedence:
         for level, mode, values in combinations:
             switches = dict(zip(FEATURES, values, strict=True))
             decided = make(level, rank_size, boost={"mode": mode, **switches}, **PCA)
-            assert set(FEATURES) | PARTS | {"fused_optimizer"} == set(decided.features)
+            assert set(FEATURES) | PARTS | STEP == set(decided.features)
             assert decided.applies("fused_optimizer") != decided.applies("dim_reduce")
             assert all(decision.reason for decision in decided.features.values())
             if decided.applies("dim_reduce"):
@@ -200,6 +201,12 @@ class TestPrecedence:
             assert not {"grad_freeze", "adasum"} <= on(decided)
             if mode == "manual":
                 assert {name for name in FEATURES if switches[name]} >= on(decided) & set(FEATURES)
+
+
+def test_check_overflow_has_a_key() -> None:
+    assert make("O0").applies("check_overflow")
+    off = make("O1", common={"check_overflow": False})["check_overflow"]
+    assert (off.status, off.reason) == ("skipped", "check_overflow is False: inf and nan reach the weights")
 
 
 def test_fused_optimizer_has_a_key() -> None:
@@ -243,7 +250,7 @@ class TestData:
         lines = str(make("O1")).splitlines()
         assert lines[0] == "boost plan: level O1, mode auto"
         assert lines[1].split() == ["less_bn", "applied", "level", "O1", "has", "it"]
-        assert len(lines) == 1 + len(FEATURES) + len({"fn_head", "grad_centralization", "fused_optimizer"})
+        assert len(lines) == 1 + len(FEATURES) + len({"fn_head", "grad_centralization"} | STEP)
 
     def test_rich(self) -> None:
         console = Console(file=io.StringIO(), width=200)

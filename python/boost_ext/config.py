@@ -111,6 +111,8 @@ class CommonConfig(_Section):
     """Devices of one node: AdaSum averages their gradients and adds up over nodes."""
     fused_optimizer: bool = True
     """Whether an optimizer of mindspore.nn steps as one native call on its own state, where the numbers stay."""
+    check_overflow: bool = True
+    """Whether a step whose gradients hold inf or nan changes nothing; without a loss scale it may be left out."""
 
     @field_validator("gradient_split_groups", mode="before")
     @classmethod

@@ -13,12 +13,14 @@ from rich.table import Table
 
 from boost_ext.config import EXCLUDES, LEVELS, BoostConfig, nearest
 
-__all__ = ["Decision", "Plan", "Status", "adasum_obstacle", "plan"]
+__all__ = ["CHECKED", "UNCHECKED", "Decision", "Plan", "Status", "adasum_obstacle", "plan"]
 
 Status = Literal["applied", "skipped", "refused"]
 _STYLES = {"applied": "green", "skipped": "dim", "refused": "red"}
 # Features that are part of another one, and the key of section less_bn that switches them.
 _PARTS = {"fn_head": "fn_flag", "grad_centralization": "gc_flag"}
+CHECKED = "a step with inf or nan in its gradients changes nothing"
+UNCHECKED = "check_overflow is False: inf and nan reach the weights"
 _SECTIONS = ("less_bn", "grad_freeze", "grad_accumulation", "dim_reduce")
 
 
@@ -159,6 +161,8 @@ def plan(level: str, config: BoostConfig, *, rank_size: int = 1) -> Plan:
         if name == "less_bn":
             decisions.update(_parts(level, decision, config))
     decisions["fused_optimizer"] = _fused_optimizer(config, decisions["dim_reduce"].status == "applied")
+    check = config.common.check_overflow
+    decisions["check_overflow"] = Decision("applied", CHECKED) if check else Decision("skipped", UNCHECKED)
     return Plan(level, config.boost.mode, types.MappingProxyType(decisions))
 
 

@@ -141,7 +141,7 @@ class TestBoost:
     def test_off(self, off: Any) -> None:
         cell = build(boost_config_dict=off)
         assert not cell.check_dim_reduce_enable()
-        assert [name for name in cell.plan.features if cell.plan.applies(name)] == ["fused_optimizer"]
+        assert [name for name in cell.plan.features if cell.plan.applies(name)] == ["fused_optimizer", "check_overflow"]
 
     @pytest.mark.parametrize(
         ("asked", "error", "message"),

@@ -3,7 +3,7 @@
 import mindspore as ms
 import numpy as np
 import pytest
-from mindspore import Tensor, nn
+from mindspore import Tensor, nn, ops
 from tests.ms.networks import Mlp, classes, layers, mlp_batch
 
 from boost_ext import amp, boost, optim
@@ -144,8 +144,9 @@ def test_overflow_changes_nothing(mode: int, name: str) -> None:
         np.testing.assert_array_equal(p.asnumpy(), before[p.name], err_msg=p.name)
 
 
-@pytest.mark.parametrize("name", ["momentum", "adam"])
-def test_freezing_and_accumulation(mode: int, name: str) -> None:
+def test_freezing_and_accumulation(mode: int) -> None:
+    name = "momentum" if mode == ms.GRAPH_MODE else "adam"
+
     def frozen(net: nn.Cell) -> nn.Cell:
         return boost.FreezeOpt(OPTIMIZERS[name](net), layers(net), (0, 1, 2, 1))
 
@@ -153,6 +154,33 @@ def test_freezing_and_accumulation(mode: int, name: str) -> None:
     same(cells[0], cells[1], name in TO_THE_BIT)
     cells = [train(OPTIMIZERS[name], fused, accumulation_steps=2)[0] for fused in (True, False)]
     same(cells[0], cells[1], name in TO_THE_BIT)
+    assert [hasattr(cell.accumulation.optimizer, "step_unless") for cell in cells] == [True, False]
+
+
+def test_freeze_cells_that_accumulate(mode: int) -> None:
+    name = "momentum" if mode == ms.GRAPH_MODE else "adam"
+    made = []
+    for fused in (None, False):
+        net = Mlp()
+        frozen = boost.FreezeOpt(OPTIMIZERS[name](net))
+        grad = ops.GradOperation(get_by_list=True, sens_param=True)
+        arguments = (False, classes(net), frozen, 1.0, grad, True)
+        (cell,) = boost.freeze_cell(*arguments, max_accumulation_step=2, fused_optimizer=fused)
+        steps(cell, range(6))
+        made.append((cell, frozen.optimizer))
+    holds = [cell.pipeline.apply_slot.accumulation.optimizer for cell, _ in made]
+    assert [hasattr(hold, "step_unless") for hold in holds] == [True, False]
+    assert made[0][1].global_step.asnumpy()[0] == 3
+    same(made[0][1], made[1][1], name in TO_THE_BIT)
+
+
+def test_an_accumulator_steps_natively() -> None:
+    """One in a loop of one's own too."""
+    net = Mlp()
+    optimizer = OPTIMIZERS["momentum"](net)
+    for fused in (True, False):
+        hold = boost.GradientAccumulation(2, optimizer, fused_optimizer=fused)
+        assert hasattr(hold.optimizer, "step_unless") == fused
 
 
 class Mine(nn.Momentum):

@@ -266,6 +266,7 @@ class AutoBoost:
             dim_reduce=self.config.dim_reduce if on("dim_reduce") else brought.dim_reduce,
             adasum_devices=self.config.common.device_number if on("adasum") else brought.adasum_devices,
             fused_optimizer=self.config.common.fused_optimizer and brought.fused_optimizer,
+            check_overflow=self.config.common.check_overflow and brought.check_overflow,
         )
         if options == brought_by(optimizer):
             return optimizer

@@ -10,6 +10,7 @@ from mindspore.common.initializer import initializer
 
 from boost_ext.ms import native
 from boost_ext.ms.clipping import ClipInPlace, Clipping
+from boost_ext.ms.optimizer_adoption import native_step
 from boost_ext.ms.state import hold_state, state
 
 __all__ = ["GradientAccumulation", "checked_steps", "gradient_accumulation_op", "gradient_clear_op"]
@@ -58,6 +59,8 @@ class GradientAccumulation(nn.Cell):
         share (GradientAccumulation, optional): use its accumulators and its count, for an optimizer of some of its
             parameters. Default: None.
         clipping (Clipping, optional): clips the mean before each update. Default: None.
+        fused_optimizer (bool): whether an optimizer of ``mindspore.nn`` steps as one native call on its own state.
+            Default: True.
 
     Inputs:
         - **loss** (Tensor) - passed through.
@@ -87,11 +90,12 @@ class GradientAccumulation(nn.Cell):
         *,
         share: GradientAccumulation | None = None,
         clipping: Clipping | None = None,
+        fused_optimizer: bool = True,
     ) -> None:
         super().__init__(auto_prefix=False)
         steps = checked_steps(type(self).__name__, "max_accumulation_step", max_accumulation_step)
         self.max_accumulation_step = steps
-        self.optimizer = optimizer
+        self.optimizer = native_step(optimizer, fused_optimizer) or optimizer
         weights = optimizer.parameters
         if share is None:
             self.accumulators = ParameterTuple(

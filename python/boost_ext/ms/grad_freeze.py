@@ -18,6 +18,7 @@ from boost_ext.ms.compiled import Compile, Gradients, require_compile
 from boost_ext.ms.freeze_optimizer import FreezeOpt
 from boost_ext.ms.grad_accumulation import GradientAccumulation
 from boost_ext.ms.grad_reducer import reducer_of
+from boost_ext.ms.options import brought_by
 from boost_ext.ms.pipeline import ApplyAccumulated, Guard, Pipeline, apply_optimizer, step_counters
 from boost_ext.ms.ranks import rank_count
 from boost_ext.ms.scale_sense import scale_barriers, scale_parameter
@@ -228,6 +229,7 @@ def freeze_cell(
     max_accumulation_step: int = 1,
     *,
     compile: Compile = "step",
+    fused_optimizer: bool | None = None,
 ) -> tuple[nn.Cell, ...]:
     """A training cell for each group of a FreezeOpt.
 
@@ -247,6 +249,8 @@ def freeze_cell(
         degree (int, optional): ranks. Default: None, all.
         max_accumulation_step (int, optional): micro-batches for each update. Default: 1.
         compile (str, optional): as in :class:`BoostTrainOneStepCell`. Default: ``"step"``.
+        fused_optimizer (bool, optional): as in :class:`BoostTrainOneStepCell`. Default: None, what the optimizer
+            brings.
 
     Raises:
         TypeError: if `sens` is no number, or `grad` no GradOperation.
@@ -268,14 +272,19 @@ def freeze_cell(
     least, most = float(np.finfo(np.float32).tiny), float(np.finfo(np.float32).max)
     scale = scale_parameter(_number(owner, "sens", sens, least, most))
     barriers, counters = scale_barriers(), step_counters()
-    whole = GradientAccumulation(max_accumulation_step, frozen.optimizer) if use_grad_accumulation else None
+    fused = brought_by(frozen).fused_optimizer if fused_optimizer is None else fused_optimizer
+
+    def hold(opt: nn.Cell, share: GradientAccumulation | None = None) -> GradientAccumulation:
+        return GradientAccumulation(max_accumulation_step, opt, share=share, fused_optimizer=fused)
+
+    whole = hold(frozen.optimizer) if use_grad_accumulation else None
     cells = []
     for i, opt in enumerate(frozen.opts):
         reducer = reducer_of(mean, degree) if reducer_flag else None
         if whole is None:
-            slot = apply_optimizer(opt, False, None, True)
+            slot = apply_optimizer(opt, False, None, True, fused)
         else:
-            slot = ApplyAccumulated(GradientAccumulation(max_accumulation_step, opt, share=whole), unscale=False)
+            slot = ApplyAccumulated(hold(opt, whole), unscale=False)
         pipeline = Pipeline(
             Gradients(network, opt.parameters, reducer, compile != "off"),
             Guard(scaled=False, divide=False),

@@ -42,10 +42,12 @@ class Observation(TypedDict):
     loss_scale: float
     """Of the next step."""
     overflow: bool | None
-    """None if a graph that was compiled before :meth:`instrument` made the step, which nothing here tells of."""
+    """None if a graph that was compiled before :meth:`instrument` made the step, which nothing here tells of; and with
+    ``check_overflow=False``."""
     overflowed: list[Overflowed]
     largest_gradient: float | None
-    """The largest finite magnitude of all gradients, as the optimizer got them; None before the first step."""
+    """The largest finite magnitude of all gradients, as the optimizer got them; None before the first step, and with
+    ``check_overflow=False``."""
     gradient_norm: float | None
     """Of all gradients together, before clipping; None without clip_norm."""
     frozen_share: float
@@ -63,7 +65,8 @@ def observation(cell: Any, number: int, step: int) -> Observation:
     """Of ``cell``, whose last step was that of its pipeline ``number``."""
     pipeline = cell.pipelines[number]
     report = pipeline.report.asnumpy()
-    ran = bool(step) and not np.any(report[:, 0] == NOT_RUN)
+    checks = pipeline.guard.checks
+    ran = bool(step) and not (checks and np.any(report[:, 0] == NOT_RUN))
     rows = np.flatnonzero(report[:, 2] >= 0)
     overflowed = [_overflowed(pipeline.names[i], report[i]) for i in rows]
     index = number if cell.freeze else None
@@ -72,9 +75,9 @@ def observation(cell: Any, number: int, step: int) -> Observation:
     return Observation(
         step=step,
         loss_scale=float(cell.scale_sense.asnumpy().reshape(())),
-        overflow=bool(overflowed) if ran or not step else None,
+        overflow=bool(overflowed) if checks and (ran or not step) else None,
         overflowed=overflowed,
-        largest_gradient=float(report[:, 3].max(initial=0)) if ran else None,
+        largest_gradient=float(report[:, 3].max(initial=0)) if ran and checks else None,
         gradient_norm=None if cell.grad_norm is None or not step else float(cell.grad_norm.asnumpy()[0]),
         frozen_share=float(cell.optimizer.frozen_shares[index]) if index is not None else 0.0,
         freeze_index=index,

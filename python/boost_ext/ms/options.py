@@ -16,7 +16,7 @@ from boost_ext.ms.grad_accumulation import checked_steps
 from boost_ext.ms.optim.thor import Thor
 from boost_ext.ms.optimizer_adoption import decision
 from boost_ext.ms.weight_averaging import TrainableWeightAveraging
-from boost_ext.plan import Decision, Plan
+from boost_ext.plan import CHECKED, UNCHECKED, Decision, Plan
 
 __all__ = ["StepOptions", "brought_by", "step_options", "warn_of_strangers", "what_trains"]
 
@@ -31,6 +31,7 @@ class StepOptions:
         clip_norm: greatest norm of all gradients together, or None.
         adasum_devices: devices of a node if AdaSum adds up over nodes, or None.
         fused_optimizer: whether an optimizer of ``mindspore.nn`` may step as one native call on its own state.
+        check_overflow: whether to look for inf and nan in the gradients.
     """
 
     accumulation_steps: int = 1
@@ -38,6 +39,12 @@ class StepOptions:
     clip_norm: float | None = None
     adasum_devices: int | None = None
     fused_optimizer: bool = True
+    check_overflow: bool = True
+
+    @property
+    def checks(self) -> bool:
+        """Whether a guard reads the gradients: clipping needs their norm, and then the check is free."""
+        return self.check_overflow or self.clip_norm is not None
 
 
 def brought_by(optimizer: nn.Cell) -> StepOptions:
@@ -79,7 +86,12 @@ def what_trains(plan: Plan, optimizer: nn.Cell, options: StepOptions, groups: bo
     fused = decision(whole, options.fused_optimizer)
     if fused.status == "applied" and (dim_reduce is not None or devices is not None):
         fused = Decision("skipped", "another algorithm moves the weights")
-    return plan.with_result("fused_optimizer", fused.status, fused.reason)
+    plan = plan.with_result("fused_optimizer", fused.status, fused.reason)
+    if options.check_overflow:
+        return plan.with_result("check_overflow", "applied", CHECKED)
+    if options.checks:
+        return plan.with_result("check_overflow", "applied", "clip_norm reads the gradients anyway")
+    return plan.with_result("check_overflow", "skipped", UNCHECKED)
 
 
 def step_options(
@@ -89,16 +101,20 @@ def step_options(
     accumulation_steps: int | None,
     clip_norm: float | None,
     fused_optimizer: bool | None = None,
+    check_overflow: bool | None = None,
 ) -> StepOptions:
     """What the optimizer brings, as ``boost_options``, with the keywords of a training cell over it."""
     brought = brought_by(optimizer)
     steps = brought.accumulation_steps if accumulation_steps is None else accumulation_steps
+    if check_overflow is not None and not isinstance(check_overflow, bool):
+        raise TypeError(f"{owner}: check_overflow must be a bool, got {type(check_overflow).__name__}")
     options = StepOptions(
         checked_steps(owner, "accumulation_steps", steps),
         brought.dim_reduce if dim_reduce is None else dim_reduce,
         checked_clip_norm(owner, clip_norm),
         brought.adasum_devices,
         brought.fused_optimizer if fused_optimizer is None else fused_optimizer,
+        brought.check_overflow if check_overflow is None else check_overflow,
     )
     if options.dim_reduce is not None and (options.accumulation_steps > 1 or isinstance(optimizer, FreezeOpt)):
         raise ValueError(f"{owner}: dim_reduce must be the only algorithm, got freezing or accumulation with it")
@@ -107,7 +123,7 @@ def step_options(
     if options.dim_reduce is not None and options.clip_norm is not None:
         raise ValueError(f"{owner}: clip_norm must be None with dim_reduce, which searches the length of its step")
     if isinstance(optimizer, Thor):
-        if replace(options, fused_optimizer=True) != StepOptions():
+        if replace(options, fused_optimizer=True, check_overflow=True) != StepOptions():
             raise ValueError(
                 f"{owner}: thor must be the only algorithm, got dim_reduce, accumulation, adasum or clip_norm with it"
             )

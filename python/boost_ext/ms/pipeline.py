@@ -42,6 +42,7 @@ __all__ = [
     "Choice",
     "GroupGuard",
     "Guard",
+    "NoGuard",
     "Pipeline",
     "apply_optimizer",
     "refused_rows",
@@ -182,12 +183,29 @@ class ApplyDimReduce(ApplySlot):
         return self.dim_reduce(loss, grads, scale, self.weights, self.weights_clone, *inputs)
 
 
+class NoGuard(nn.Cell):
+    """In the place of a guard: nothing is looked at, and nothing is ever found."""
+
+    checks = False
+    groups = None
+    writes = False
+
+    def __init__(self) -> None:
+        super().__init__(auto_prefix=False)
+        self.not_found = Tensor([False])
+
+    def construct(self, scale: Tensor, report: Parameter, grads: Any) -> Tensor:
+        return self.not_found
+
+
 class Guard(nn.Cell):
     """The guard slot: one flag, and what was found in each gradient.
 
     ``scaled``: the gradients hold the loss scale, which the report does not; ``divide``: take it out of them in place;
     ``clipping``: what to fill in, in the same read.
     """
+
+    checks = True
 
     def __init__(self, scaled: bool, divide: bool, clipping: Clipping | None = None) -> None:
         super().__init__(auto_prefix=False)
@@ -210,6 +228,8 @@ class Guard(nn.Cell):
 
 class GroupGuard(nn.Cell):
     """The guard slot with a loss scale for each group of layers, which it takes out."""
+
+    checks = True
 
     def __init__(self, manager: GroupLossScaleManager, weights: Sequence[Parameter]) -> None:
         super().__init__(auto_prefix=False)
@@ -296,7 +316,7 @@ class Pipeline(nn.Cell):
         self.one_step, self.number = Tensor([1], ms.int32), Tensor([number], ms.int32)
         self.source = source
         self.guard = guard
-        self.agreement = Agreement(guard.groups) if ranks > 1 else None
+        self.agreement = Agreement(guard.groups) if ranks > 1 and guard.checks else None
         self.apply_slot = apply_slot
         self.update_scale = update_scale
         self.scale_sense = scale_sense
@@ -387,7 +407,7 @@ class Pipeline(nn.Cell):
         overflow = ops.reshape(found, ())
         if self.apply_slot.skips:
             loss = self.apply_slot(loss, grads, self.scale_sense, found)
-        elif not overflow:
+        elif not self.guard.checks or not overflow:
             loss = self.apply_slot(loss, grads, self.scale_sense, *inputs)
         loss = self._stamp(3, loss)
         if self.update_scale is not None:

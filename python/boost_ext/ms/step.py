@@ -25,7 +25,6 @@ from boost_ext.ms.freeze_optimizer import FreezeOpt
 from boost_ext.ms.grad_accumulation import GradientAccumulation
 from boost_ext.ms.grad_reducer import Agreement, GradReducer
 from boost_ext.ms.observation import Observation, observation
-from boost_ext.ms.optimizer_adoption import native_step
 from boost_ext.ms.options import StepOptions, step_options, warn_of_strangers, what_trains
 from boost_ext.ms.pipeline import (
     ApplyAccumulated,
@@ -34,6 +33,7 @@ from boost_ext.ms.pipeline import (
     Choice,
     GroupGuard,
     Guard,
+    NoGuard,
     Pipeline,
     apply_optimizer,
     refused_rows,
@@ -80,6 +80,9 @@ class BoostTrainOneStepCell(AlgorithmMethods, nn.TrainOneStepCell):
         fused_optimizer (bool, optional): whether an optimizer of ``mindspore.nn`` steps as one native call on its own
             state: Momentum and SGD to the bit, Adam and AdamWeightDecay but for the rounding of the last bit. Default:
             None, what AutoBoost has decided, or True.
+        check_overflow (bool, optional): whether to look for inf and nan in the gradients. False saves a pass over them;
+            inf and nan then reach the weights, as in ``mindspore.nn.TrainOneStepCell``, and ``overflow`` is always
+            False. Default: None, what AutoBoost has decided, or True.
 
     Inputs:
         - **\*inputs** (tuple[Tensor]) - the network's inputs.
@@ -110,13 +113,16 @@ class BoostTrainOneStepCell(AlgorithmMethods, nn.TrainOneStepCell):
         plan: Plan | None = None,
         clip_norm: float | None = None,
         fused_optimizer: bool | None = None,
+        check_overflow: bool | None = None,
     ) -> None:
         name = type(self).__name__
         if isinstance(sens, bool) or not isinstance(sens, numbers.Real):
             raise TypeError(f"{name}: sens must be a number, got {type(sens).__name__}")
         if not 0 < float(sens) <= np.finfo(np.float32).max:
             raise ValueError(f"{name}: sens must be finite and > 0, got {sens}")
-        options = step_options(name, optimizer, dim_reduce, accumulation_steps, clip_norm, fused_optimizer)
+        options = step_options(
+            name, optimizer, dim_reduce, accumulation_steps, clip_norm, fused_optimizer, check_overflow
+        )
         self._assemble(network, optimizer, ScaleSense(scale_parameter(float(sens))), compile, options, plan)
         self.sens, self.sense_flag = float(sens), True
 
@@ -133,6 +139,9 @@ class BoostTrainOneStepCell(AlgorithmMethods, nn.TrainOneStepCell):
     ) -> None:
         """Put the slots together. ``unscale``: the optimizer gets gradients without the loss scale."""
         require_compile(type(self).__name__, compile)
+        if unscale and not options.check_overflow:
+            name = type(self).__name__
+            raise ValueError(f"{name}: check_overflow must be True with a loss scale that it moves, got False")
         groups = scale.groups
         if groups is None:
             require_no_groups(type(self).__name__, network)
@@ -153,15 +162,20 @@ class BoostTrainOneStepCell(AlgorithmMethods, nn.TrainOneStepCell):
         self.clipping = None if options.clip_norm is None else Clipping(options.clip_norm, optimizer)
         reducer = self._reducer()
         if options.accumulation_steps > 1:
-            whole = native_step(whole, options.fused_optimizer) or whole
-            self.accumulation = GradientAccumulation(options.accumulation_steps, whole, clipping=self.clipping)
+            self.accumulation = self._hold(whole, options)
         self.compile_option, self.options = compile, options
         self.loss_scale_update = scale.manager
         self.slots: list[tuple[Any, nn.Cell, ApplySlot, Any]] = []
         for update in updates:
             slot = self._apply_slot(network, update, options, compile != "off", unscale, groups is None)
             divide = unscale and not slot.unscales
-            guard = Guard(unscale, divide, slot.clipping) if groups is None else GroupGuard(groups, update.parameters)
+            guard: nn.Cell
+            if groups is not None:
+                guard = GroupGuard(groups, update.parameters)
+            elif options.checks:
+                guard = Guard(unscale, divide, slot.clipping)
+            else:
+                guard = NoGuard()
             refusal = refused_rows(type(self).__name__, slot, update, guard, self.ranks.size, self.freeze)
             source = Gradients(network, update.parameters, reducer, compile != "off", refusal)
             self.slots.append((source, guard, slot, update.parameters))
@@ -183,10 +197,14 @@ class BoostTrainOneStepCell(AlgorithmMethods, nn.TrainOneStepCell):
             return apply_optimizer(update, unscale and whole, self.clipping, whole, options.fused_optimizer)
         held = self.accumulation
         if self.freeze:
-            steps = options.accumulation_steps
-            update = native_step(update, options.fused_optimizer) or update
-            held = GradientAccumulation(steps, update, share=self.accumulation, clipping=self.clipping)
+            held = self._hold(update, options, self.accumulation)
         return ApplyAccumulated(held, unscale and whole)
+
+    def _hold(
+        self, optimizer: nn.Cell, options: StepOptions, share: GradientAccumulation | None = None
+    ) -> GradientAccumulation:
+        steps, fused = options.accumulation_steps, options.fused_optimizer
+        return GradientAccumulation(steps, optimizer, share=share, clipping=self.clipping, fused_optimizer=fused)
 
     def _reducer(self) -> GradReducer | None:
         if self.adasum_update is not None:
