@@ -8,6 +8,7 @@ from tests.ms.networks import Mlp, classes, layers, mlp_batch
 
 from boost_ext import amp, boost, optim
 from boost_ext.ms.optimizer_adoption import decision, native_step
+from boost_ext.ms.optimizer_rebuild import rebuild
 
 RATES = np.linspace(0.1, 0.02, 8).astype(np.float32).tolist()
 
@@ -20,6 +21,19 @@ def groups(net: nn.Cell) -> list[dict]:
         {"params": [w for w in weights if w.ndim < 2], "lr": 0.02},
         {"order_params": weights},
     ]
+
+
+def centralized(name: str, *args, **kwargs):
+    """An optimizer that AutoBoost has made centralize the gradients of the matrices."""
+
+    def made(net: nn.Cell) -> nn.Optimizer:
+        weights = net.trainable_params()
+        matrices = {"params": [w for w in weights if w.ndim > 1], "weight_decay": 0.1, "grad_centralization": True}
+        vectors = {"params": [w for w in weights if w.ndim < 2], "weight_decay": 0.1}
+        optimizer = plain(name, *args, learning_rate=RATES, **kwargs)(net)
+        return rebuild(optimizer, [matrices, vectors, {"order_params": weights}])
+
+    return made
 
 
 def grouped(name: str, *args, **kwargs):
@@ -35,6 +49,7 @@ DECAYED = {"weight_decay": 0.01}
 OPTIMIZERS = {
     "momentum": plain("Momentum", 0.1, 0.9, **DECAYED),
     "momentum-groups": grouped("Momentum", momentum=0.9),
+    "momentum-centralized": centralized("Momentum", momentum=0.9),
     "sgd": plain("SGD", RATES, **DECAYED),
     "sgd-momentum": plain("SGD", RATES, 0.9, **DECAYED),
     "sgd-dampening": grouped("SGD", momentum=0.9, dampening=0.5),
@@ -47,6 +62,7 @@ OPTIMIZERS = {
     "lazy_adam": plain("LazyAdam", RATES, **DECAYED),
     "adam_offload": grouped("AdamOffload", use_nesterov=True),
     "adam_weight_decay": grouped("AdamWeightDecay", weight_decay=0.1),
+    "adam_weight_decay-centralized": centralized("AdamWeightDecay"),
     "adagrad": grouped("Adagrad", 0.2),
     "proximal_adagrad": grouped("ProximalAdagrad"),
     "ftrl": plain("FTRL", 0.1, 0.05, -0.6, l2=1e-3, **DECAYED),

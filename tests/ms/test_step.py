@@ -312,3 +312,23 @@ def test_a_network_without_source(mode: int, compile: str, module: str | None) -
         return
     with pytest.raises(TypeError, match=r'source of Unread.construct must be in a file.*compile="off" trains it'):
         cell(x)
+
+
+def test_the_cells_of_a_step_hear_of_a_new_graph_only() -> None:
+    """MindSpore tells each of them in each call, which takes microseconds a cell."""
+    ms.set_context(mode=ms.GRAPH_MODE)
+    net = Weight()
+    cell = boost.BoostTrainOneStepCell(net, nn.SGD(net.trainable_params(), 0.1))
+    cell(Tensor([1.0, 2.0], ms.float32))
+    guard = cell.pipelines[0].guard
+    first = guard.compile_phase
+    assert first == cell.pipelines[0].compile_phase
+    guard.compile_phase = "seen"
+    cell(Tensor([3.0, 4.0], ms.float32))
+    assert guard.compile_phase == "seen"
+    np.testing.assert_allclose(net.w.asnumpy(), [0.6, 1.4], rtol=1e-6)
+    cell(Tensor([[1.0, 2.0], [1.0, 2.0]], ms.float32))  # another shape, another graph
+    assert guard.compile_phase == cell.pipelines[0].compile_phase != first
+    cell(Tensor([1.0, 1.0], ms.float32))
+    assert guard.compile_phase == first
+    np.testing.assert_allclose(net.w.asnumpy(), [0.3, 0.9], rtol=1e-6)

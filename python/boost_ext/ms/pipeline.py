@@ -336,6 +336,17 @@ class Pipeline(nn.Cell):
         hold_state(self)
         self.__dict__["_fixed"] = None
 
+    @property
+    def compile_phase(self) -> Any:
+        """The name of the graph that the last call took. MindSpore tells it to every cell of a step, one by one, in
+        each call; only the graph compiler asks for it, so we pass on what changes."""
+        return self._compile_phase
+
+    @compile_phase.setter
+    def compile_phase(self, value: str) -> None:
+        if value != self._compile_phase:
+            nn.Cell.compile_phase.fset(self, value)
+
     def __call__(self, *inputs: Any) -> Any:
         # A graph goes on with the memory of what has changed since it was compiled, whatever size that has now.
         if self._fixed is None:
