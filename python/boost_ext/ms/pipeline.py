@@ -287,7 +287,7 @@ class Pipeline(nn.Cell):
 
     Args:
         counters: of :func:`step_counters`.
-        number: its own, among the pipelines of the cell.
+        number: its own, among the pipelines of the cell; None if there is no other.
 
     Attributes:
         report (Parameter): float64 (weights, 4), see :class:`boost_ext.ms.native.UnscaleAndCheckReport`.
@@ -307,13 +307,14 @@ class Pipeline(nn.Cell):
         name: str,
         compile: bool,
         counters: tuple[Parameter, Parameter],
-        number: int = 0,
+        number: int | None = None,
         ranks: int = 1,
         instrumented: bool = False,
     ) -> None:
         super().__init__(auto_prefix=False)
         self.steps, self.last = counters
-        self.one_step, self.number = Tensor([1], ms.int32), Tensor([number], ms.int32)
+        self.of_several = number is not None
+        self.one_step, self.number = Tensor([1], ms.int32), Tensor([number or 0], ms.int32)
         self.source = source
         self.guard = guard
         self.agreement = Agreement(guard.groups) if ranks > 1 and guard.checks else None
@@ -425,7 +426,9 @@ class Pipeline(nn.Cell):
             overflow = self.update_scale(self.scale_sense, ops.depend(overflow, loss))
         # Last: a step that a rank did not finish does not count.
         counted = ops.assign_add(self.steps, ops.depend(self.one_step, (loss, overflow)))
-        overflow = ops.depend(overflow, (counted, ops.assign(self.last, self.number)))
+        overflow = ops.depend(overflow, counted)
+        if self.of_several:
+            overflow = ops.depend(overflow, ops.assign(self.last, self.number))
         return loss, self._stamp(4, overflow), scale
 
     def _stamp(self, slot: int, value: Tensor) -> Tensor:

@@ -225,7 +225,7 @@ class BoostTrainOneStepCell(AlgorithmMethods, nn.TrainOneStepCell):
                 name="guard" if len(self.slots) == 1 else f"guard.{i}",
                 compile=self.compile_option == "step",
                 counters=(self.steps, self.last),
-                number=i,
+                number=i if len(self.slots) > 1 else None,
                 ranks=self.ranks.size,
                 instrumented=instrumented,
             )
