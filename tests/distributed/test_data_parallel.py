@@ -105,7 +105,7 @@ def test_the_loss_scale_moves_on_all_ranks(results: Results, mode: str) -> None:
 @pytest.mark.parametrize("mode", MODES)
 def test_a_micro_batch_that_overflows_anywhere_counts_nowhere(results: Results, mode: str) -> None:
     for rank in results(2, mode, "accumulation"):
-        assert rank["count"].tolist() == [1], "6 micro-batches, one of them dropped, two for each update"
+        assert rank["count"].tolist() == 1, "6 micro-batches, one of them dropped, two for each update"
 
 
 @pytest.mark.parametrize("mode", MODES)
