@@ -47,11 +47,15 @@ class TestLevels:
         assert make("O1")["adasum"].reason == "level O1 does not have it"
 
     @pytest.mark.parametrize("mode", ["auto", "manual"])
-    @pytest.mark.parametrize(("level", "freeze_p"), [("O1", 0.4), ("O2", 0.2)])
+    @pytest.mark.parametrize(("level", "freeze_p"), [("O1", 0.7), ("O2", 0.4)])
     def test_own_defaults(self, level: str, freeze_p: float, mode: str) -> None:
         decided = make(level, boost={"mode": mode})
         assert decided["grad_freeze"].details["freeze_p"] == freeze_p
-        own = f"param_groups 2, freeze_type 2, freeze_p {freeze_p} are the defaults of level {level}"
+        own = (
+            "param_groups 2, freeze_type 2"
+            + f", freeze_p {freeze_p}" * (level == "O2")
+            + f" are the defaults of level {level}"
+        )
         assert decided["grad_freeze"].reason == f"level {level} has it; {own}"
         assert decided["fn_head"].status == "skipped"
         assert decided["fn_head"].reason == f"level {level} leaves it out (less_bn.fn_flag switches it on)"
@@ -60,9 +64,9 @@ class TestLevels:
     @pytest.mark.parametrize("mode", ["auto", "manual"])
     @pytest.mark.parametrize("level", ["O1", "O2"])
     def test_what_is_given_is_not_the_levels(self, level: str, mode: str) -> None:
-        decided = make(level, boost={"mode": mode}, grad_freeze={"freeze_p": 0.7}, less_bn={"fn_flag": True})
+        decided = make(level, boost={"mode": mode}, grad_freeze={"freeze_p": 0.6}, less_bn={"fn_flag": True})
         assert on(decided) == PARTS | {"grad_freeze"}
-        assert decided["grad_freeze"].details["freeze_p"] == 0.7
+        assert decided["grad_freeze"].details["freeze_p"] == 0.6
         assert "freeze_p" not in decided["grad_freeze"].reason
         assert decided["fn_head"].reason == "less_bn.fn_flag is True"
 
@@ -184,7 +188,7 @@ class TestPrecedence:
         assert ignored(less_bn={"gc_flag": False}) == ["section less_bn has no effect"]
 
     def test_the_documented_default_is_a_setting_where_the_level_has_its_own(self) -> None:
-        decided = make("O1", boost=manual(grad_freeze=False), grad_freeze={"freeze_p": 0.7})
+        decided = make("O2", boost=manual(grad_freeze=False), grad_freeze={"freeze_p": 0.7})
         assert decided["grad_freeze"].ignored == ("section grad_freeze has no effect",)
 
     @pytest.mark.parametrize("rank_size", [1, 2])
@@ -243,7 +247,7 @@ class TestData:
         data = make("O1", boost={"adasum": True}).as_dict()
         assert json.loads(json.dumps(data)) == data
         assert data["level"] == "O1"
-        assert data["features"]["grad_freeze"]["details"]["freeze_p"] == 0.4
+        assert data["features"]["grad_freeze"]["details"]["freeze_p"] == 0.7
         assert data["features"]["adasum"]["ignored"]
 
     def test_text(self) -> None:
@@ -257,7 +261,7 @@ class TestData:
         console.print(make("O1"))
         text = console.file.getvalue()
         assert "boost plan: level O1, mode auto" in text
-        assert "freeze_p=0.4" in text
+        assert "freeze_p=0.7" in text
         assert "level O1 leaves it out (less_bn.fn_flag switches it on)" in text
 
     def test_names_are_no_markup(self) -> None:

@@ -39,7 +39,7 @@ class TestConfiguration:
         assert "boost plan: level O1, mode auto" in result.output
         assert "freeze_p=0.5" in result.output
 
-    @pytest.mark.parametrize(("level", "freeze_p"), [("O1", 0.4), ("O2", 0.2)])
+    @pytest.mark.parametrize(("level", "freeze_p"), [("O1", 0.7), ("O2", 0.4)])
     def test_a_levels_own_defaults(
         self, run: Callable[..., Result], config: Callable[[Any], Path], level: str, freeze_p: float
     ) -> None:
@@ -47,8 +47,8 @@ class TestConfiguration:
             text = " ".join(run(config({}), "--level", level, "--mode", mode).output.split())
             assert f"freeze_p={freeze_p}" in text
             assert f"level {level} leaves it out (less_bn.fn_flag switches it on)" in text
-        given = run(config({"less_bn": {"fn_flag": True}, "grad_freeze": {"freeze_p": 0.7}}), "--level", level).output
-        assert "freeze_p=0.7" in given
+        given = run(config({"less_bn": {"fn_flag": True}, "grad_freeze": {"freeze_p": 0.6}}), "--level", level).output
+        assert "freeze_p=0.6" in given
         assert "leaves it out" not in given
 
     def test_mode_and_ranks(self, run: Callable[..., Result], config: Callable[[Any], Path]) -> None:
@@ -116,7 +116,7 @@ class TestScript:
         assert 'removed=["bn1"]' in text
         assert "removed 1 of 2 batch norms" in text
         assert "trains: 6 parameters of 71 elements" in text
-        assert "freeze_p=0.4" in text
+        assert "freeze_p=0.7" in text
         assert "frozen elements of each group: 0: 0.0%" in text
         assert not Path("after.txt").exists()
 

@@ -171,7 +171,7 @@ class TestPlainScripts:
         assert "stopped before" in text
         assert "What boost_level O1 would do" in text
         assert "removed 1 of 2 batch norms" in text
-        assert "freeze_p=0.4" in text
+        assert "freeze_p=0.7" in text
         for line in lines:
             assert line in text
         assert not Path("after.txt").exists()

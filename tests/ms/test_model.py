@@ -77,7 +77,7 @@ def test_the_front_freezes_by_the_length_of_the_training(rate: str) -> None:
             moved.append(bool(np.any(front.asnumpy() != self.before)))
 
     model.train(5, data, callbacks=[Moves()])
-    full = round(0.4 * steps)
+    full = round(0.7 * steps)
     assert moved == [True] * full + [False] * (steps - full)
     decision = model.train_network.plan["grad_freeze"]
     assert decision.details["total_steps"] == steps
