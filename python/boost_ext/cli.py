@@ -196,7 +196,7 @@ def _print_edits(script: Path, level: str) -> None:
     from boost_ext.script_edits import diff, edited
 
     source = script.read_text(encoding="utf-8")
-    changed, notes = edited(source, level, limit_isa=convolutions.are_slow() and convolutions.limit() is None)
+    changed, notes = edited(source, level, limit_isa=convolutions.needs_limit())
     typer.echo(diff(source, changed, str(script)), nl=False)
     for note in notes:
         Console(stderr=True).print(note, soft_wrap=True, highlight=False, markup=False)

@@ -14,7 +14,7 @@ import sys
 
 from boost_ext._core import build_info
 
-__all__ = ["FAST", "VARIABLE", "advice", "are_slow", "limit", "make_fast", "notice", "state"]
+__all__ = ["FAST", "VARIABLE", "advice", "are_slow", "limit", "make_fast", "needs_limit", "notice", "state"]
 
 VARIABLE = "ONEDNN_MAX_CPU_ISA"
 FAST = "AVX2"
@@ -73,6 +73,11 @@ def advice() -> str | None:
     )
 
 
+def needs_limit() -> bool:
+    """Whether the variable is missing: this CPU needs a limit, and none is set, whatever it is."""
+    return limit() is None and _has_avx512()
+
+
 def make_fast() -> bool:
     """Set the variable for this process and those that it starts, on a CPU that needs it.
 
@@ -81,7 +86,7 @@ def make_fast() -> bool:
     Returns:
         bool, whether it was set.
     """
-    if limit() is not None or not _has_avx512():
+    if not needs_limit():
         return False
     os.environ[VARIABLE] = FAST
     return True
@@ -94,7 +99,7 @@ def notice() -> None:
     which sets the variable or shows the advice itself.
     """
     command = os.path.basename(getattr(sys, "argv", [""])[0]) in ("boost-ext", "-m")
-    if limit() is None and are_slow() and not command and importlib.util.find_spec("mindspore") is not None:
+    if needs_limit() and not command and importlib.util.find_spec("mindspore") is not None:
         logging.getLogger("boost_ext").warning(
             "%s is not set: %s `boost-ext run script.py` does it for you.", VARIABLE, advice()
         )

@@ -290,7 +290,7 @@ def compare(script: Sequence[str], arguments: Sequence[str], options: Sequence[s
     plain = [sys.executable, *script, *arguments]
     boosted = [sys.executable, "-m", "boost_ext", "run", *options, *script, *arguments]
     children = {"boost_ext": _timed(boosted)}
-    if convolutions.are_slow() and convolutions.limit() is None:
+    if convolutions.needs_limit():
         limit = {convolutions.VARIABLE: convolutions.FAST}
         children[f"plain, {convolutions.VARIABLE}={convolutions.FAST}"] = _timed(plain, limit)
     return {**children, "plain": _timed(plain)}
