@@ -64,7 +64,7 @@ class AutoBoost:
         self.config = config.at_level(level)
         self.level = level
         self._decided = self.plan  # before a network is seen
-        self._of_unknown_length: tuple[GradientFreeze, FreezeOpt] | None = None
+        self._of_unknown_length: tuple[GradientFreeze, FreezeOpt, str] | None = None
         self.boost_config = {name: self.plan.applies(name) for name in FEATURES}
 
     def network_auto_process_train(self, network: nn.Cell, optimizer: nn.Cell) -> tuple[nn.Cell, nn.Cell]:
@@ -87,7 +87,7 @@ class AutoBoost:
         """
         for name in self.plan.refused:
             raise ValueError(f"AutoBoost: {name} was asked for, but {self.plan[name].reason}")
-        self.plan, brought = self._decided, brought_by(optimizer)
+        self.plan, brought, self._of_unknown_length = self._decided, brought_by(optimizer), None
         self._require_optimizer(optimizer)
         if self._decided.applies("less_bn"):
             before = network.trainable_params()
@@ -205,24 +205,25 @@ class AutoBoost:
 
     def _freeze(self, network: nn.Cell, optimizer: nn.Cell) -> tuple[nn.Cell, nn.Cell]:
         settings = self.config.grad_freeze
-        total, notes = settings.total_steps, []
-        if settings.freeze_type == FRONT_TO_BACK and "total_steps" not in settings.model_fields_set:
-            rates = min(scheduled_steps(optimizer), MAX_STEPS)
-            total = rates or total
-            notes = [f"total_steps {rates} is the number of learning rates" if rates else _OPEN]
+        known = settings.freeze_type != FRONT_TO_BACK or "total_steps" in settings.model_fields_set
+        rates = 0 if known else min(scheduled_steps(optimizer), MAX_STEPS)
+        total = rates or settings.total_steps
         freeze = GradientFreeze(settings.param_groups, settings.freeze_type, settings.freeze_p, total)
         network, frozen = freeze.freeze_generate(network, optimizer)
         if not frozen.freezes:
             self._nothing_to_freeze(frozen)
             return network, optimizer
-        if notes == [_OPEN]:
-            self._of_unknown_length = freeze, frozen
         details = {
             "groups": frozen.groups_num,
             "frozen_shares": [round(s, 4) for s in frozen.frozen_shares],
             "total_steps": total,
         }
-        reason = "; ".join([self.plan["grad_freeze"].reason, *freeze.notes, *notes])
+        reason = "; ".join([self.plan["grad_freeze"].reason, *freeze.notes])
+        if rates:
+            reason = f"{reason}; total_steps {rates} is the number of learning rates"
+        elif not known:
+            self._of_unknown_length = freeze, frozen, reason
+            reason = f"{reason}; {_OPEN}"
         self.plan = self.plan.with_result("grad_freeze", reason=reason, details=details)
         return network, frozen
 
@@ -237,11 +238,11 @@ class AutoBoost:
         """
         if self._of_unknown_length is None:
             return False
-        (freeze, frozen), self._of_unknown_length = self._of_unknown_length, None
+        (freeze, frozen, reason), self._of_unknown_length = self._of_unknown_length, None
         settings = self.config.grad_freeze
         args = (frozen.groups_num, settings.freeze_type, settings.freeze_p, min(steps, MAX_STEPS))
         frozen.reschedule(freeze.generate_freeze_index_sequence(*args)[:steps])
-        reason = self.plan["grad_freeze"].reason.replace(_OPEN, f"total_steps {steps} is what the training makes")
+        reason = f"{reason}; total_steps {steps} is what the training makes"
         self.plan = self.plan.with_result("grad_freeze", reason=reason, details={"total_steps": steps})
         return True
 
