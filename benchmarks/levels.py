@@ -168,7 +168,7 @@ def loaded(name: str) -> Any:
     return digits.Digits(x, y, test_x, test_y)
 
 
-def accuracies(variants: Sequence[Variant], seeds: range, epochs: int, name: str) -> dict[str, list[float]]:
+def accuracies(variants: Sequence[Variant], seeds: range, epochs: int, dataset: str) -> dict[str, list[float]]:
     """Test accuracy after the last epoch, for each variant and seed."""
     import mindspore as ms
     from rich.progress import track
@@ -177,7 +177,7 @@ def accuracies(variants: Sequence[Variant], seeds: range, epochs: int, name: str
     from boost_ext.training.network import accuracy
 
     ms.set_context(mode=ms.PYNATIVE_MODE)
-    digits, channels = loaded(name), (8, 16) if name == "digits" else (8, 16, 32)
+    digits, channels = loaded(dataset), (8, 16) if dataset == "digits" else (8, 16, 32)
     steps = data.steps_per_epoch(digits, 32) * epochs
     rates = (0.05 * (1 + np.cos(np.pi * np.arange(steps) / steps))).tolist()
     found: dict[str, list[float]] = {}

@@ -16,14 +16,13 @@ class AlgorithmMethods:
 
     choice: Any
     optimizer: Any
-    position: Any
     accumulation: Any
     adasum_update: Any
     apply_slot: Any
 
     def gradient_freeze_process(self, *inputs: Tensor) -> Tensor:
         """Train one step of gradient freezing on the network's inputs; returns the loss."""
-        return self.choice(self.optimizer.strategy[self.position[0] % self.optimizer.length], *inputs)[0]
+        return self.choice(self.optimizer.chosen(), *inputs)[0]
 
     def gradient_accumulation_process(
         self, loss: Tensor, grads: tuple[Tensor, ...], sens: Tensor, *inputs: Tensor

@@ -103,8 +103,9 @@ class FreezeOpt(nn.Cell):
     def reschedule(self, train_strategy: Sequence[int] | Tensor | None) -> None:
         """Another strategy, before the first step: graphs that are compiled keep the one that they have."""
         given = self.train_strategy = _strategy(train_strategy, self.groups_num)
-        self.schedule = tuple(range(self.groups_num)) if given is None else tuple(int(i) for i in given.asnumpy())
-        self.strategy, self.length = Tensor(np.asarray(self.schedule, np.int32)), len(self.schedule)
+        self.strategy = Tensor(np.arange(self.groups_num, dtype=np.int32)) if given is None else given
+        self.schedule: tuple[int, ...] = tuple(self.strategy.asnumpy().tolist())
+        self.length = len(self.schedule)
         self._last = {group: at for at, group in enumerate(self.schedule)}
         self.freezes = any(self.frozen_shares[i] > 0 for i in set(self.schedule))
         """Whether there is a step that leaves something out."""
@@ -116,11 +117,18 @@ class FreezeOpt(nn.Cell):
 
     def current(self) -> int:
         """The group that the next step trains."""
-        return self.schedule[int(self.position.asnumpy()[0]) % self.length]
+        return self.schedule[self._place()]
+
+    def chosen(self) -> Tensor:
+        """:meth:`current` inside a graph."""
+        return self.strategy[self.position[0] % self.length]
 
     def is_over(self, group: int) -> bool:
         """Whether no step trains this group any more, before the strategy starts again."""
-        return self._last.get(group, -1) < int(self.position.asnumpy()[0]) % self.length
+        return self._last.get(group, -1) < self._place()
+
+    def _place(self) -> int:
+        return int(self.position.asnumpy()[0]) % self.length
 
     def construct(self, grads: Any) -> Any:
         raise TypeError("FreezeOpt: it is used by BoostTrainOneStepCell or freeze_cell, not called with gradients")

@@ -182,11 +182,16 @@ class BoostTrainOneStepCell(AlgorithmMethods, nn.TrainOneStepCell):
         self.steps, self.last = step_counters()
         self._together = Together()
         self._build(instrumented=False)
-        self._own_construct = type(self).construct is not BoostTrainOneStepCell.construct
+        self._own_construct = self._has_own_construct()
         # For a construct of a subclass, by the names of mindspore.boost.
         self.hyper_map = ops.HyperMap()
         self.max_accumulation_step = options.accumulation_steps
         self.use_grad_accumulation = options.accumulation_steps > 1
+
+    @classmethod
+    def _has_own_construct(cls) -> bool:
+        """Whether somebody else's subclass has overridden ``construct``."""
+        return not cls.construct.__module__.startswith("boost_ext.")
 
     def _apply_slot(
         self, network: nn.Cell, update: nn.Cell, options: StepOptions, compile: bool, unscale: bool, whole: bool
@@ -233,8 +238,6 @@ class BoostTrainOneStepCell(AlgorithmMethods, nn.TrainOneStepCell):
         self.pipelines = nn.CellList(pipelines, auto_prefix=False)
         self.choice = Choice(pipelines)
         self._running: int | None = None  # the number of the pipeline of the last call
-        if self.freeze:
-            self.position = self.optimizer.position
 
     @property
     def steps_made(self) -> int:
@@ -267,7 +270,7 @@ class BoostTrainOneStepCell(AlgorithmMethods, nn.TrainOneStepCell):
     def construct(self, *inputs: Tensor) -> Any:
         """Inside another graph, a data sink's for example."""
         if self.freeze:
-            return self.choice(self.optimizer.strategy[self.position[0] % self.optimizer.length], *inputs)
+            return self.choice(self.optimizer.chosen(), *inputs)
         return self.choice.pipeline(*inputs)
 
     def set_train(self, mode: bool = True) -> BoostTrainOneStepCell:
@@ -349,8 +352,8 @@ class BoostTrainOneStepWithLossScaleCell(BoostTrainOneStepCell):
     ) -> None:
         name = type(self).__name__
         scale = scale_sense_of(name, scale_sense, network)
-        owns = type(self).construct is not BoostTrainOneStepCell.construct  # and unscales as it likes
-        if not owns and float(getattr(optimizer, "loss_scale", 1.0)) != 1.0:
+        # A construct of a subclass unscales as it likes.
+        if not self._has_own_construct() and float(getattr(optimizer, "loss_scale", 1.0)) != 1.0:
             raise ValueError(
                 f"{name}: optimizer.loss_scale must be 1, got {optimizer.loss_scale}; the cell unscales the gradients, "
                 "and the optimizer would do it again"

@@ -48,7 +48,6 @@ class TrainOneStepCell(BoostTrainOneStepCell):
             raise ValueError("TrainOneStepCell: return_grad must be False, got True: the step keeps no gradients")
         network, optimizer = _boosted(network, optimizer, boost_level, options)
         super().__init__(network, optimizer, 1.0 if sens is None else sens, **options)
-        self._own_construct = type(self).construct is not TrainOneStepCell.construct
 
     def __call__(self, *inputs: Any, **kwargs: Any) -> Any:
         outputs = super().__call__(*inputs, **kwargs)
