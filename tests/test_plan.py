@@ -47,15 +47,11 @@ class TestLevels:
         assert make("O1")["adasum"].reason == "level O1 does not have it"
 
     @pytest.mark.parametrize("mode", ["auto", "manual"])
-    @pytest.mark.parametrize(("level", "freeze_p"), [("O1", 0.7), ("O2", 0.4)])
+    @pytest.mark.parametrize(("level", "freeze_p"), [("O1", 0.75), ("O2", 0.6)])
     def test_own_defaults(self, level: str, freeze_p: float, mode: str) -> None:
         decided = make(level, boost={"mode": mode})
         assert decided["grad_freeze"].details["freeze_p"] == freeze_p
-        own = (
-            "param_groups 2, freeze_type 2"
-            + f", freeze_p {freeze_p}" * (level == "O2")
-            + f" are the defaults of level {level}"
-        )
+        own = f"param_groups 2, freeze_type 2, freeze_p {freeze_p} are the defaults of level {level}"
         assert decided["grad_freeze"].reason == f"level {level} has it; {own}"
         assert decided["fn_head"].status == "skipped"
         assert decided["fn_head"].reason == f"level {level} leaves it out (less_bn.fn_flag switches it on)"
@@ -247,7 +243,7 @@ class TestData:
         data = make("O1", boost={"adasum": True}).as_dict()
         assert json.loads(json.dumps(data)) == data
         assert data["level"] == "O1"
-        assert data["features"]["grad_freeze"]["details"]["freeze_p"] == 0.7
+        assert data["features"]["grad_freeze"]["details"]["freeze_p"] == 0.75
         assert data["features"]["adasum"]["ignored"]
 
     def test_text(self) -> None:

@@ -114,6 +114,25 @@ class TestGroups:
             ours = boost.GradientFreeze(count, 0, 0.5, 10).split_parameters_groups(net, count)
             assert [[id(p) for p in g] for g in ours] == [[id(p) for p in g] for g in expected]
 
+    @pytest.mark.parametrize("count", [1, 2, 3, 4, 6, 9])
+    def test_the_last_group_of_type_2_is_the_head(self, count: int) -> None:
+        net = nn.SequentialCell()
+        for i in range(5):
+            net.insert_child_to_cell(f"conv{i}", nn.Conv2d(2, 2, 3))
+            net.insert_child_to_cell(f"bn{i}", nn.BatchNorm2d(2))
+        net.insert_child_to_cell("head", nn.Dense(2, 2))
+        names = [p.name for p in net.trainable_params()]
+        groups = boost.GradientFreeze(count, 2, 0.5, 10).split_parameters_groups(net, count)
+        kept = [len(group) for group in groups]
+        assert len(kept) == min(count, 6)
+        assert kept == sorted(kept, reverse=True)
+        assert len(set(kept)) == len(kept)
+        assert kept[0] == len(names)
+        assert count == 1 or kept[-1] == 2
+        assert count != 3 or kept[1] == len(names) - 6  # two of the five blocks before the head
+        for group in groups:
+            assert [p.name for p in group] == names[-len(group) :]
+
     def test_more_groups_than_blocks(self) -> None:
         """mindspore.boost then freezes nothing, and keeps the state of every group."""
         net = Mlp()

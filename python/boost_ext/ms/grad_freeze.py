@@ -64,8 +64,9 @@ def _follows(name: str) -> bool:
 class GradientFreeze:
     """Split the parameters into groups and draw which one each step trains.
 
-    Group 0 is everything; group i leaves out the first i / `param_groups` of the network. A step that trains group i
-    computes no gradient for what it leaves out, so the backward pass ends at the first layer of group i.
+    Group 0 is everything; group i leaves out the first i / `param_groups` of the network, with type 2 the first
+    i / (`param_groups` - 1) of all but the last block, so that the last group is the head alone. A step that trains
+    group i computes no gradient for what it leaves out, so the backward pass ends at the first layer of group i.
 
     Args:
         param_groups (int): groups; more than the network has blocks means as many as it has blocks, which
@@ -102,9 +103,10 @@ class GradientFreeze:
             freeze_para_groups_number (int): groups.
 
         Returns:
-            list[list[Parameter]], group i without the first i parts of the blocks. A block is a weight with the batch
-            norms and biases after it, at least three parameters. As many groups as blocks at most. A batch norm is
-            known by its parameters (gamma, beta) or the name of its layer (bn, bn1, my_bn).
+            list[list[Parameter]], group i without the first i parts of the blocks; with type 2 the last one is the last
+            block. A block is a weight with the batch norms and biases after it, at least three parameters. As many
+            groups as blocks at most. A batch norm is known by its parameters (gamma, beta) or the name of its layer
+            (bn, bn1, my_bn).
         """
         wanted = _count(type(self).__name__, "freeze_para_groups_number", freeze_para_groups_number)
         blocks: list[list[Parameter]] = []
@@ -117,11 +119,13 @@ class GradientFreeze:
         if block:
             blocks.append(block)
         count = max(1, min(wanted, len(blocks)))
-        stride = len(blocks) // count
+        starts = [i * (len(blocks) // count) for i in range(count)]
+        if self._freeze_type == FRONT_TO_BACK and count > 1:
+            starts = [i * (len(blocks) - 1) // (count - 1) for i in range(count)]
         self.notes = ()
         if count < wanted:
             self.notes = (f"{wanted} groups were asked for, the network has {len(blocks)} blocks: {count} groups",)
-        return [[p for b in blocks[i * stride :] for p in b] for i in range(count)]
+        return [[p for b in blocks[start:] for p in b] for start in starts]
 
     def generate_freeze_index_sequence(
         self, parameter_groups_number: int, freeze_strategy: int, freeze_p: float, total_steps: int
