@@ -99,7 +99,7 @@ def test_which_keys_were_given_is_known() -> None:
 
 OWN = {
     "O0": ({}, {}),
-    "O1": ({"param_groups": 2, "freeze_type": 2, "freeze_p": 0.75}, {"fn_flag": False}),
+    "O1": ({"param_groups": 2, "freeze_type": 2, "freeze_p": 0.78}, {"fn_flag": False}),
     "O2": ({"param_groups": 2, "freeze_type": 2, "freeze_p": 0.6}, {"fn_flag": False}),
 }
 """What is other than documented in sections grad_freeze and less_bn, of a configuration that says nothing."""
@@ -136,7 +136,7 @@ class TestLevels:
 
     def test_one_key_of_two(self) -> None:
         config = BoostConfig.load({"less_bn": {"fn_flag": True}}).at_level("O1")
-        assert (config.grad_freeze.freeze_p, config.less_bn.fn_flag) == (0.75, True)
+        assert (config.grad_freeze.freeze_p, config.less_bn.fn_flag) == (0.78, True)
 
     def test_nothing_is_marked_as_given(self) -> None:
         given = {"less_bn": {"gc_flag": False}, "grad_freeze": {"param_groups": 3}}

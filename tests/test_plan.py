@@ -47,7 +47,7 @@ class TestLevels:
         assert make("O1")["adasum"].reason == "level O1 does not have it"
 
     @pytest.mark.parametrize("mode", ["auto", "manual"])
-    @pytest.mark.parametrize(("level", "freeze_p"), [("O1", 0.75), ("O2", 0.6)])
+    @pytest.mark.parametrize(("level", "freeze_p"), [("O1", 0.78), ("O2", 0.6)])
     def test_own_defaults(self, level: str, freeze_p: float, mode: str) -> None:
         decided = make(level, boost={"mode": mode})
         assert decided["grad_freeze"].details["freeze_p"] == freeze_p
@@ -243,7 +243,7 @@ class TestData:
         data = make("O1", boost={"adasum": True}).as_dict()
         assert json.loads(json.dumps(data)) == data
         assert data["level"] == "O1"
-        assert data["features"]["grad_freeze"]["details"]["freeze_p"] == 0.75
+        assert data["features"]["grad_freeze"]["details"]["freeze_p"] == 0.78
         assert data["features"]["adasum"]["ignored"]
 
     def test_text(self) -> None:

@@ -41,16 +41,16 @@ def ask(request: dict[str, Any], limit: float = _LIMIT) -> dict[str, Any]:
     return found
 
 
-def by_group(turns: list[list[float]], values: list[float]) -> float:
-    """The mean over a training: of the turns that trained the same group of layers the median."""
-    groups = [turn[2] for turn in turns]
+def by_group(turns: list[list[float]], values: list[float], shares: list[float]) -> float:
+    """The mean over a training: of the turns that trained the same group of layers the median, by the group's share."""
+    groups = [int(turn[2]) for turn in turns]
     medians = {g: statistics.median(v for v, h in zip(values, groups, strict=True) if h == g) for g in set(groups)}
-    return statistics.fmean(medians[g] for g in groups)
+    return statistics.fmean(list(medians.values()), [shares[g] for g in medians])
 
 
-def median_ratio(plain: list[list[float]], ours: list[list[float]], which: int) -> float:
+def median_ratio(plain: list[list[float]], ours: list[list[float]], shares: list[float], which: int) -> float:
     """MindSpore's time divided by ours; ``which``: 0 for wall time, 1 for CPU time."""
-    return 1 / by_group(ours, [o[which] / p[which] for p, o in zip(plain, ours, strict=True)])
+    return 1 / by_group(ours, [o[which] / p[which] for p, o in zip(plain, ours, strict=True)], shares)
 
 
 def ratio(plain: dict[str, Any], ours: dict[str, Any], key: str) -> str:
@@ -69,11 +69,12 @@ def steps_table(result: dict[str, Any], names: list[str]) -> Iterator[str]:
             continue
         plain = found["turns"][0]
         for i, variant in enumerate(found["variants"]):
-            turns = found["turns"][i]
-            wall, cpu = (1e3 * by_group(turns, [t[k] for t in turns]) for k in (0, 1))
+            turns, shares = found["turns"][i], found["shares"][i]
+            wall, cpu = (1e3 * by_group(turns, [t[k] for t in turns], shares) for k in (0, 1))
+            ratios = [median_ratio(plain, turns, shares, k) for k in (0, 1)]
             yield (
-                f"| {key if i == 0 else ''} | {names[variant]} | {wall:.1f} | {median_ratio(plain, turns, 0):.2f} |"
-                f" {cpu:.1f} | {median_ratio(plain, turns, 1):.2f} | {found['compilation'][i][0]:.1f} |"
+                f"| {key if i == 0 else ''} | {names[variant]} | {wall:.1f} | {ratios[0]:.2f} |"
+                f" {cpu:.1f} | {ratios[1]:.2f} | {found['compilation'][i][0]:.1f} |"
                 f" {found['compilation'][i][1]:.1f} | {found['first_loss'][i]:.4f} |"
             )
 

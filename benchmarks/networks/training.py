@@ -93,6 +93,12 @@ def move(cell: Any, share: float) -> int:
     return int(freezing.current())
 
 
+def _shares(cell: Any) -> list[float]:
+    """Of all steps of the training the share that each group of layers has."""
+    schedule = np.asarray(getattr(cell.optimizer, "schedule", [0]))
+    return (np.bincount(schedule) / len(schedule)).tolist()  # type: ignore[no-any-return]
+
+
 def _call(cell: Any, batch: Sequence[Any]) -> float:
     out = cell(*batch)
     return float((out[0] if isinstance(out, (tuple, list)) else out).asnumpy())
@@ -136,7 +142,13 @@ def steps(name: str, variants: Sequence[int], mode: str, rounds: int) -> dict[st
                 _call(cell, batch)
             spent = time.perf_counter() - start, time.process_time() - used
             times.append([*(s / _STEPS_A_TURN for s in spent), group])
-    return {"variants": list(variants), "turns": turns, "compilation": compiling, "first_loss": losses}
+    return {
+        "variants": list(variants),
+        "turns": turns,
+        "shares": [_shares(cell) for cell in cells],
+        "compilation": compiling,
+        "first_loss": losses,
+    }
 
 
 def main() -> None:

@@ -66,7 +66,7 @@ def _level_defaults(freeze_p: float) -> Mapping[str, Mapping[str, Any]]:
 # The documented defaults freeze too little for the speed that the levels are documented with, compile ten graphs for
 # it, and cost accuracy; so does the FN head, which saves no time: docs/benchmarks.md has the measurements.
 LEVEL_DEFAULTS: Mapping[str, Mapping[str, Mapping[str, Any]]] = types.MappingProxyType(
-    {"O0": types.MappingProxyType({}), "O1": _level_defaults(freeze_p=0.75), "O2": _level_defaults(freeze_p=0.6)}
+    {"O0": types.MappingProxyType({}), "O1": _level_defaults(freeze_p=0.78), "O2": _level_defaults(freeze_p=0.6)}
 )
 """What keys that are left out are at each level, by section, where that is not the documented default."""
 

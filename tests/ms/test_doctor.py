@@ -39,7 +39,7 @@ class TestConfiguration:
         assert "boost plan: level O1, mode auto" in result.output
         assert "freeze_p=0.5" in result.output
 
-    @pytest.mark.parametrize(("level", "freeze_p"), [("O1", 0.75), ("O2", 0.6)])
+    @pytest.mark.parametrize(("level", "freeze_p"), [("O1", 0.78), ("O2", 0.6)])
     def test_a_levels_own_defaults(
         self, run: Callable[..., Result], config: Callable[[Any], Path], level: str, freeze_p: float
     ) -> None:
