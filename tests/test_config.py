@@ -40,7 +40,7 @@ DOCUMENTED = {
         "fused_optimizer": True,
         "check_overflow": True,
     },
-    "less_bn": {"fn_flag": True, "gc_flag": True},
+    "less_bn": {"bn_flag": True, "fn_flag": True, "gc_flag": True},
     "grad_freeze": {"param_groups": 10, "freeze_type": 1, "freeze_p": 0.7, "total_steps": 65536},
     "grad_accumulation": {"grad_accumulation_step": 1},
     "dim_reduce": {
@@ -99,7 +99,7 @@ def test_which_keys_were_given_is_known() -> None:
 
 OWN = {
     "O0": ({}, {}),
-    "O1": ({"param_groups": 2, "freeze_type": 2, "freeze_p": 0.78}, {"fn_flag": False}),
+    "O1": ({"param_groups": 2, "freeze_type": 2}, {"fn_flag": False, "bn_flag": False}),
     "O2": ({"param_groups": 2, "freeze_type": 2, "freeze_p": 0.6}, {"fn_flag": False}),
 }
 """What is other than documented in sections grad_freeze and less_bn, of a configuration that says nothing."""
@@ -127,16 +127,22 @@ class TestLevels:
     @pytest.mark.parametrize("mode", ["auto", "manual"])
     def test_what_is_given_wins_though_it_is_the_documented_default(self, level: str, mode: str) -> None:
         given = {
-            "less_bn": {"fn_flag": True},
+            "less_bn": {"bn_flag": True, "fn_flag": True},
             "grad_freeze": {"param_groups": 10, "freeze_type": 1, "freeze_p": 0.7},
         }
         config = BoostConfig.load({"boost": {"mode": mode}, **given})
         assert config.at_level(level) == config
         assert config.level_defaults(level) == {"less_bn": {}, "grad_freeze": {}}
 
+    def test_less_bn_by_name_is_more_than_the_level_of_it(self) -> None:
+        asked = BoostConfig.load({"boost": {"mode": "manual", "less_bn": True}}).at_level("O1").less_bn
+        assert (asked.bn_flag, asked.fn_flag) == (True, False)
+        for boost in ({}, {"mode": "auto", "less_bn": True}, {"mode": "manual"}):
+            assert not BoostConfig.load({"boost": boost}).at_level("O1").less_bn.bn_flag
+
     def test_one_key_of_two(self) -> None:
         config = BoostConfig.load({"less_bn": {"fn_flag": True}}).at_level("O1")
-        assert (config.grad_freeze.freeze_p, config.less_bn.fn_flag) == (0.78, True)
+        assert (config.grad_freeze.freeze_p, config.less_bn.fn_flag) == (0.7, True)
 
     def test_nothing_is_marked_as_given(self) -> None:
         given = {"less_bn": {"gc_flag": False}, "grad_freeze": {"param_groups": 3}}

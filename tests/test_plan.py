@@ -33,11 +33,12 @@ def manual(**switches: bool) -> dict[str, Any]:
 
 STEP = {"fused_optimizer", "check_overflow"}
 PARTS = {"less_bn", "fn_head", "grad_centralization"}
-O1 = {"less_bn", "grad_centralization", "grad_freeze"}
+ALL = {"fn_flag": True, "bn_flag": True}
+O1 = {"grad_centralization", "grad_freeze"}
 
 
 class TestLevels:
-    @pytest.mark.parametrize(("level", "expected"), [("O0", set()), ("O1", O1), ("O2", O1)])
+    @pytest.mark.parametrize(("level", "expected"), [("O0", set()), ("O1", O1), ("O2", O1 | {"less_bn"})])
     def test_auto(self, level: str, expected: set[str]) -> None:
         assert on(make(level)) == expected
 
@@ -47,20 +48,22 @@ class TestLevels:
         assert make("O1")["adasum"].reason == "level O1 does not have it"
 
     @pytest.mark.parametrize("mode", ["auto", "manual"])
-    @pytest.mark.parametrize(("level", "freeze_p"), [("O1", 0.78), ("O2", 0.6)])
+    @pytest.mark.parametrize(("level", "freeze_p"), [("O1", 0.7), ("O2", 0.6)])
     def test_own_defaults(self, level: str, freeze_p: float, mode: str) -> None:
         decided = make(level, boost={"mode": mode})
         assert decided["grad_freeze"].details["freeze_p"] == freeze_p
-        own = f"param_groups 2, freeze_type 2, freeze_p {freeze_p} are the defaults of level {level}"
+        own = f"param_groups 2, freeze_type 2{', freeze_p 0.6' * (level == 'O2')} are the defaults of level {level}"
         assert decided["grad_freeze"].reason == f"level {level} has it; {own}"
         assert decided["fn_head"].status == "skipped"
         assert decided["fn_head"].reason == f"level {level} leaves it out (less_bn.fn_flag switches it on)"
+        kept = "level O1 leaves it out (less_bn.bn_flag switches it on)"
+        assert decided["less_bn"].reason == (kept if level == "O1" else "level O2 has it")
         assert not [name for name, decision in decided.features.items() if decision.ignored]
 
     @pytest.mark.parametrize("mode", ["auto", "manual"])
     @pytest.mark.parametrize("level", ["O1", "O2"])
     def test_what_is_given_is_not_the_levels(self, level: str, mode: str) -> None:
-        decided = make(level, boost={"mode": mode}, grad_freeze={"freeze_p": 0.6}, less_bn={"fn_flag": True})
+        decided = make(level, boost={"mode": mode}, grad_freeze={"freeze_p": 0.6}, less_bn=ALL)
         assert on(decided) == PARTS | {"grad_freeze"}
         assert decided["grad_freeze"].details["freeze_p"] == 0.6
         assert "freeze_p" not in decided["grad_freeze"].reason
@@ -94,10 +97,10 @@ class TestModes:
         assert not decided["grad_freeze"].ignored
 
     def test_manual_overrides_what_is_given(self) -> None:
-        decided = make("O1", boost=manual(grad_freeze=False))
-        assert on(decided) == O1 - {"grad_freeze"}
+        decided = make("O2", boost=manual(grad_freeze=False))
+        assert on(decided) == {"less_bn", "grad_centralization"}
         assert decided["grad_freeze"].reason == "boost.grad_freeze is False"
-        assert decided["less_bn"].reason == "level O1 has it"
+        assert decided["less_bn"].reason == "level O2 has it"
         assert on(make("O0", boost=manual(grad_freeze=True))) == {"grad_freeze"}
 
     def test_enable_all_needs_a_subspace(self) -> None:
@@ -158,12 +161,15 @@ class TestPrecedence:
         assert decided["grad_accumulation"].status == "skipped"
         assert "grad_accumulation_step is 1" in decided["grad_accumulation"].reason
 
-    @pytest.mark.parametrize(("flag", "part"), [("fn_flag", "fn_head"), ("gc_flag", "grad_centralization")])
+    @pytest.mark.parametrize(
+        ("flag", "part"), [("bn_flag", "less_bn"), ("fn_flag", "fn_head"), ("gc_flag", "grad_centralization")]
+    )
     def test_parts_of_less_bn(self, flag: str, part: str) -> None:
-        decided = make("O1", less_bn={"fn_flag": True, flag: False})
+        decided = make("O1", less_bn={**ALL, flag: False})
         assert on(decided) == (PARTS | {"grad_freeze"}) - {part}
         assert decided[part].reason == f"less_bn.{flag} is False"
-        assert make("O0")[part].reason == "it comes with less_bn, which is off"
+        off = "level O0 does not have it" if part == "less_bn" else "it comes with less_bn, which is off"
+        assert make("O0")[part].reason == off
 
     def test_settings_of_what_is_off_are_named(self) -> None:
         decided = make("O0", grad_freeze={"freeze_p": 0.5}, common={"device_number": 4, "gradient_split_groups": 3})
@@ -218,9 +224,9 @@ def test_fused_optimizer_has_a_key() -> None:
 
 class TestData:
     def test_with_result_is_a_new_plan(self) -> None:
-        before = make("O1")
+        before = make("O2")
         after = before.with_result("less_bn", reason="removed 2 of 4 batch norms", details={"removed": ["a", "b"]})
-        assert before == make("O1")
+        assert before == make("O2")
         assert (after["less_bn"].status, after["less_bn"].reason) == ("applied", "removed 2 of 4 batch norms")
         skipped = after.with_result("less_bn", status="skipped", details={"batch_norms": 4})
         assert skipped["less_bn"].details == {"removed": ["a", "b"], "batch_norms": 4}
@@ -243,13 +249,13 @@ class TestData:
         data = make("O1", boost={"adasum": True}).as_dict()
         assert json.loads(json.dumps(data)) == data
         assert data["level"] == "O1"
-        assert data["features"]["grad_freeze"]["details"]["freeze_p"] == 0.78
+        assert data["features"]["grad_freeze"]["details"]["freeze_p"] == 0.7
         assert data["features"]["adasum"]["ignored"]
 
     def test_text(self) -> None:
         lines = str(make("O1")).splitlines()
         assert lines[0] == "boost plan: level O1, mode auto"
-        assert lines[1].split() == ["less_bn", "applied", "level", "O1", "has", "it"]
+        assert lines[1].split()[:5] == ["less_bn", "skipped", "level", "O1", "leaves"]
         assert len(lines) == 1 + len(FEATURES) + len({"fn_head", "grad_centralization"} | STEP)
 
     def test_rich(self) -> None:

@@ -55,18 +55,23 @@ LEVELS: Mapping[str, frozenset[str]] = types.MappingProxyType(
 """What each level switches on."""
 
 
-def _level_defaults(freeze_p: float) -> Mapping[str, Mapping[str, Any]]:
+def _level_defaults(less_bn: dict[str, bool], freezing: dict[str, float]) -> Mapping[str, Mapping[str, Any]]:
     sections: dict[str, dict[str, Any]] = {
-        "less_bn": {"fn_flag": False},
-        "grad_freeze": {"param_groups": 2, "freeze_type": 2, "freeze_p": freeze_p},
+        "less_bn": {"fn_flag": False, **less_bn},
+        "grad_freeze": {"param_groups": 2, "freeze_type": 2, **freezing},
     }
     return types.MappingProxyType({name: types.MappingProxyType(keys) for name, keys in sections.items()})
 
 
 # The documented defaults freeze too little for the speed that the levels are documented with, compile ten graphs for
-# it, and cost accuracy; so does the FN head, which saves no time: docs/benchmarks.md has the measurements.
+# it, and cost accuracy; so does the FN head, which saves no time. Removing batch norms saves some, but not at unchanged
+# accuracy, which is what O1 is for: docs/benchmarks.md has the measurements.
 LEVEL_DEFAULTS: Mapping[str, Mapping[str, Mapping[str, Any]]] = types.MappingProxyType(
-    {"O0": types.MappingProxyType({}), "O1": _level_defaults(freeze_p=0.78), "O2": _level_defaults(freeze_p=0.6)}
+    {
+        "O0": types.MappingProxyType({}),
+        "O1": _level_defaults({"bn_flag": False}, {}),
+        "O2": _level_defaults({}, {"freeze_p": 0.6}),
+    }
 )
 """What keys that are left out are at each level, by section, where that is not the documented default."""
 
@@ -126,8 +131,10 @@ class CommonConfig(_Section):
 
 
 class LessBNConfig(_Section):
-    """Section ``less_bn``: what is done together with less_bn."""
+    """Section ``less_bn``: what less_bn does."""
 
+    bn_flag: bool = True
+    """Whether the inner batch norms of residual branches go."""
     fn_flag: bool = True
     """Whether the last Dense becomes a normalized one (the FN head)."""
     gc_flag: bool = True
@@ -209,10 +216,13 @@ class BoostConfig(_Section):
         """The :data:`LEVEL_DEFAULTS` in force, by section: of keys that were not given, if the mode reads the level."""
         if self.boost.mode not in ("auto", "manual"):
             return {}
-        return {
+        own = {
             section: {key: value for key, value in keys.items() if key not in getattr(self, section).model_fields_set}
             for section, keys in LEVEL_DEFAULTS[level].items()
         }
+        if self.boost.mode == "manual" and self.boost.less_bn:  # asked for by name, and not by the level
+            own.get("less_bn", {}).pop("bn_flag", None)
+        return own
 
     def at_level(self, level: str) -> BoostConfig:
         """The configuration in force at a level. ``model_fields_set`` still says which keys were given."""

@@ -18,7 +18,8 @@ __all__ = ["CHECKED", "UNCHECKED", "Decision", "Plan", "Status", "adasum_obstacl
 Status = Literal["applied", "skipped", "refused"]
 _STYLES = {"applied": "green", "skipped": "dim", "refused": "red"}
 # Features that are part of another one, and the key of section less_bn that switches them.
-_PARTS = {"fn_head": "fn_flag", "grad_centralization": "gc_flag"}
+LESS_BN_PARTS = {"less_bn": "bn_flag", "fn_head": "fn_flag", "grad_centralization": "gc_flag"}
+"""What section ``less_bn`` switches."""
 CHECKED = "a step with inf or nan in its gradients changes nothing"
 UNCHECKED = "check_overflow is False: inf and nan reach the weights"
 _SECTIONS = ("less_bn", "grad_freeze", "grad_accumulation", "dim_reduce")
@@ -258,16 +259,18 @@ def _possible(level: str, name: str, why: str, config: BoostConfig, rank_size: i
 
 
 def _parts(level: str, less_bn: Decision, config: BoostConfig) -> dict[str, Decision]:
-    """The FN head and gradient centralization, which come with less_bn."""
+    """The removal of batch norms, the FN head and gradient centralization."""
     own = config.level_defaults(level).get("less_bn", {})
     parts = {}
-    for name, key in _PARTS.items():
+    for name, key in LESS_BN_PARTS.items():
         if less_bn.status != "applied":
-            parts[name] = Decision("skipped", "it comes with less_bn, which is off")
+            off = Decision("skipped", "it comes with less_bn, which is off")
+            parts[name] = less_bn if name == "less_bn" else off
         elif key in own and not own[key]:
-            parts[name] = Decision("skipped", f"level {level} leaves it out (less_bn.{key} switches it on)")
+            why = f"level {level} leaves it out (less_bn.{key} switches it on)"
+            parts[name] = Decision("skipped", why, ignored=less_bn.ignored if name == "less_bn" else ())
         elif not getattr(config.less_bn, key):
             parts[name] = Decision("skipped", f"less_bn.{key} is False")
         else:
-            parts[name] = Decision("applied", f"less_bn.{key} is True")
+            parts[name] = less_bn if name == "less_bn" else Decision("applied", f"less_bn.{key} is True")
     return parts

@@ -22,7 +22,7 @@ from boost_ext.ms.group_loss_scale import GroupLossScaleManager
 from boost_ext.ms.options import StepOptions
 from boost_ext.ms.step import BoostTrainOneStepCell
 
-FN_HEAD = {"less_bn": {"fn_flag": True}}
+FN_HEAD = {"less_bn": {"bn_flag": True, "fn_flag": True}}
 
 
 def manual(**switches: bool) -> dict[str, Any]:
@@ -47,7 +47,7 @@ class TestObject:
         assert boost.level == "O1"
         assert boost.config == BoostConfig.load({"grad_freeze": {"freeze_p": 0.5}}).at_level("O1")
         assert boost.config.grad_freeze.model_fields_set == {"freeze_p"}
-        assert boost.plan.applies("less_bn")
+        assert boost.plan.applies("grad_centralization")
         assert boost.boost_config == dict.fromkeys(FEATURES, False) | {"less_bn": True, "grad_freeze": True}
 
     def test_h11_two_objects_do_not_know_of_each_other(self) -> None:
@@ -123,14 +123,17 @@ class TestLessBN:
         assert "conv1.weight" not in trained
         assert {"temperature", "fc.weight", "fc.multiplier", "layer2.0.conv1.weight"} <= trained
 
+    @pytest.mark.parametrize("bn_flag", [False, True])
     @pytest.mark.parametrize("fn_flag", [False, True])
     @pytest.mark.parametrize("gc_flag", [False, True])
-    def test_flags(self, fn_flag: bool, gc_flag: bool) -> None:
+    def test_flags(self, bn_flag: bool, fn_flag: bool, gc_flag: bool) -> None:
         net = resnet()
-        config = manual(less_bn=True) | {"less_bn": {"fn_flag": fn_flag, "gc_flag": gc_flag}}
+        config = manual(less_bn=True) | {"less_bn": {"bn_flag": bn_flag, "fn_flag": fn_flag, "gc_flag": gc_flag}}
         boost = AutoBoost("O0", config)
         _, optimizer = boost.network_auto_process_train(net, momentum(net))
         assert ("fc.multiplier" in names(net)) is fn_flag
+        assert ("layer1.0.bn1.gamma" in names(net)) is not bn_flag
+        assert boost.plan.applies("less_bn") is bn_flag
         assert boost.plan.applies("fn_head") is fn_flag
         assert boost.plan.applies("grad_centralization") is gc_flag
         centralized = {p.name for p, on in zip(optimizer.parameters, centralization(optimizer), strict=True) if on}
@@ -303,7 +306,7 @@ def test_the_page(mode: int, capsys: pytest.CaptureFixture[str]) -> None:
     (text,) = re.findall(r"```text\n(.*?)```", page, re.DOTALL)
     names = {"net": resnet(), "nn": nn, "loss_fn": nn.SoftmaxCrossEntropyWithLogits(sparse=True, reduction="mean")}
     exec(code, names)
-    assert "removed 4 of 10 batch norms" in capsys.readouterr().out
+    assert "param_groups 2, freeze_type 2 are the defaults of level O1" in capsys.readouterr().out
     assert np.isfinite(names["step"].set_train()(*batch())[0].asnumpy())
     boost, net = AutoBoost("O2"), resnet()
     boost.network_auto_process_train(net, momentum(net))

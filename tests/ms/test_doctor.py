@@ -39,7 +39,7 @@ class TestConfiguration:
         assert "boost plan: level O1, mode auto" in result.output
         assert "freeze_p=0.5" in result.output
 
-    @pytest.mark.parametrize(("level", "freeze_p"), [("O1", 0.78), ("O2", 0.6)])
+    @pytest.mark.parametrize(("level", "freeze_p"), [("O1", 0.7), ("O2", 0.6)])
     def test_a_levels_own_defaults(
         self, run: Callable[..., Result], config: Callable[[Any], Path], level: str, freeze_p: float
     ) -> None:
@@ -47,7 +47,8 @@ class TestConfiguration:
             text = " ".join(run(config({}), "--level", level, "--mode", mode).output.split())
             assert f"freeze_p={freeze_p}" in text
             assert f"level {level} leaves it out (less_bn.fn_flag switches it on)" in text
-        given = run(config({"less_bn": {"fn_flag": True}, "grad_freeze": {"freeze_p": 0.6}}), "--level", level).output
+        everything = {"bn_flag": True, "fn_flag": True}
+        given = run(config({"less_bn": everything, "grad_freeze": {"freeze_p": 0.6}}), "--level", level).output
         assert "freeze_p=0.6" in given
         assert "leaves it out" not in given
 
@@ -104,7 +105,7 @@ class TestScript:
         path = script(
             """
             from boost_ext import Model
-            model = Model(net, loss_fn, optimizer, boost_level="O1")
+            model = Model(net, loss_fn, optimizer, boost_level="O2")
             model.train(1, data)
             """
         )
@@ -116,7 +117,7 @@ class TestScript:
         assert 'removed=["bn1"]' in text
         assert "removed 1 of 2 batch norms" in text
         assert "trains: 6 parameters of 71 elements" in text
-        assert "freeze_p=0.7" in text
+        assert "freeze_p=0.6" in text
         assert "frozen elements of each group: 0: 0.0%" in text
         assert not Path("after.txt").exists()
 

@@ -170,7 +170,7 @@ class TestPlainScripts:
         assert result.exit_code == 1
         assert "stopped before" in text
         assert "What boost_level O1 would do" in text
-        assert "removed 1 of 2 batch norms" in text
+        assert "level O1 leaves it out (less_bn.bn_flag switches it on)" in text
         assert "freeze_p=0.7" in text
         for line in lines:
             assert line in text

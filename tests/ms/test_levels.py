@@ -24,7 +24,7 @@ def trained(level: str, mode: str, **sections: Any) -> tuple[AutoBoost, set[str]
 
 
 @pytest.mark.parametrize("mode", ["auto", "manual"])
-@pytest.mark.parametrize(("level", "freeze_p"), [("O1", 0.78), ("O2", 0.6)])
+@pytest.mark.parametrize(("level", "freeze_p"), [("O1", 0.7), ("O2", 0.6)])
 def test_own_defaults(level: str, freeze_p: float, mode: str) -> None:
     boost, parameters, share = trained(level, mode)
     assert share == pytest.approx(freeze_p, abs=2 / STEPS)
@@ -47,7 +47,7 @@ def test_what_is_given_wins(level: str, mode: str) -> None:
 
 def test_o2_freezes_more_than_o1() -> None:
     shares = [trained(level, "auto")[2] for level in ("O1", "O2")]
-    assert shares[1] < shares[0] - 0.1
+    assert shares[1] < shares[0] - 0.05
 
 
 def test_manual_at_o0_has_the_documented_defaults() -> None:
@@ -58,7 +58,7 @@ def test_manual_at_o0_has_the_documented_defaults() -> None:
     assert "fc.multiplier" in {p.name for p in optimizer.parameters}
 
 
-@pytest.mark.parametrize(("level", "freeze_p"), [("O1", 0.78), ("O2", 0.6)])
+@pytest.mark.parametrize(("level", "freeze_p"), [("O1", 0.7), ("O2", 0.6)])
 def test_build_train_network_and_model(level: str, freeze_p: float) -> None:
     settings = {"grad_freeze": {"total_steps": STEPS}}
     loss_fn = nn.SoftmaxCrossEntropyWithLogits(sparse=True, reduction="mean")

@@ -118,7 +118,8 @@ def test_levels(mode: int, amp_level: str, boost_level: str) -> None:
     )
     scaled = amp_level == "O2"
     assert type(model.train_network) is (BoostTrainOneStepWithLossScaleCell if scaled else BoostTrainOneStepCell)
-    assert model.plan.applies("less_bn") is model.plan.applies("grad_freeze") is (boost_level != "O0")
+    assert model.plan.applies("grad_centralization") is model.plan.applies("grad_freeze") is (boost_level != "O0")
+    assert model.plan.applies("less_bn") is (boost_level == "O2")
     model.train(14, images(), callbacks=[seen])  # at O2 the dynamic loss scale overflows until it fits
     assert seen.seen[-1] < 0.3 * seen.seen[0]
     assert model.eval(images(seed=1))["accuracy"] > 0.8
@@ -137,7 +138,7 @@ class TestH11:
 
     def test_applied_without_metrics(self) -> None:
         net = resnet()
-        model = Model(net, loss_fn(), momentum(net), boost_level="O1")
+        model = Model(net, loss_fn(), momentum(net), boost_level="O2")
         assert model.plan["less_bn"].details["removed"] == ["block1.bn1", "block2.bn1"]
         names = {p.name for p in model.train_network.optimizer.parameters}
         assert "block1.bn1.gamma" not in names
@@ -245,5 +246,5 @@ def test_the_page(mode: int, capsys: pytest.CaptureFixture[str]) -> None:
     names = {"net": net, "loss_fn": loss_fn(), "optimizer": momentum(net), "dataset": images()}
     exec(code, names | {"LossMonitor": callbacks.LossMonitor})
     printed = capsys.readouterr().out
-    assert "removed 2 of 4 batch norms" in printed
+    assert "param_groups 2, freeze_type 2 are the defaults of level O1" in printed
     assert "{'accuracy':" in printed

@@ -108,7 +108,7 @@ class TestEvaluation:
         net = resnet()
         backbone = net if shared else resnet(7)
         evaluation = nn.WithEvalCell(backbone, loss_fn())
-        model = Model(net, loss_fn(), momentum(net), {"accuracy"}, evaluation, [0, 1, 2], boost_level="O1")
+        model = Model(net, loss_fn(), momentum(net), {"accuracy"}, evaluation, [0, 1, 2], boost_level="O2")
         model.train(2, images())
         missing, _ = ms.load_param_into_net(backbone, {p.name: p for p in net.get_parameters()})
         assert not missing
@@ -120,7 +120,7 @@ class TestEvaluation:
         np.testing.assert_array_equal(direct, expected)
 
     def test_without_optimizer_the_plan_says_so(self) -> None:
-        model = Model(resnet(), loss_fn(), metrics={"loss"}, boost_level="O1")
+        model = Model(resnet(), loss_fn(), metrics={"loss"}, boost_level="O2")
         assert model.plan.applies("less_bn")
         assert model.plan["grad_freeze"].reason == "this Model has no optimizer: it only evaluates"
 

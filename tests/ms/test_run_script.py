@@ -99,7 +99,7 @@ class TestLevels:
         model = swaps._model(net, loss_fn(), optimizer=nn.Momentum(net.trainable_params(), 0.1, 0.9))
         assert isinstance(model, ms.Model)
         assert model.plan.level == "O1"
-        assert model.plan.applies("less_bn")
+        assert model.plan.applies("grad_centralization")
         assert "boost plan: level O1, mode auto" in said.getvalue()
 
     def test_cell_and_function(self, at_level: Callable[[str], io.StringIO]) -> None:

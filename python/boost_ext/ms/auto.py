@@ -19,7 +19,7 @@ from boost_ext.ms.less_bn import LessBNReport, remove_batch_norms, replace_head
 from boost_ext.ms.options import StepOptions, brought_by, what_trains
 from boost_ext.ms.process import OptimizerProcess, ParameterProcess
 from boost_ext.ms.ranks import rank_count
-from boost_ext.plan import plan
+from boost_ext.plan import LESS_BN_PARTS, plan
 
 __all__ = ["AutoBoost"]
 
@@ -65,7 +65,7 @@ class AutoBoost:
         self.level = level
         self._decided = self.plan  # before a network is seen
         self._of_unknown_length: tuple[GradientFreeze, FreezeOpt, str] | None = None
-        self.boost_config = {name: self.plan.applies(name) for name in FEATURES}
+        self.boost_config = {name: self.plan.applies(name) for name in FEATURES} | {"less_bn": self._rewrites()}
 
     def network_auto_process_train(self, network: nn.Cell, optimizer: nn.Cell) -> tuple[nn.Cell, nn.Cell]:
         """Rewrite a network and its optimizer for training; logs the plan at INFO.
@@ -89,7 +89,7 @@ class AutoBoost:
             raise ValueError(f"AutoBoost: {name} was asked for, but {self.plan[name].reason}")
         self.plan, brought, self._of_unknown_length = self._decided, brought_by(optimizer), None
         self._require_optimizer(optimizer)
-        if self._decided.applies("less_bn"):
+        if self._rewrites():
             before = network.trainable_params()
             centralize = self.plan.applies("grad_centralization")
             if self._rewrite(network) or centralize:
@@ -110,9 +110,13 @@ class AutoBoost:
         Returns:
             Cell.
         """
-        if self._decided.applies("less_bn"):
+        if self._rewrites():
             self._rewrite(network)
         return network
+
+    def _rewrites(self) -> bool:
+        """Whether any part of less_bn is on."""
+        return any(self._decided.applies(part) for part in LESS_BN_PARTS)
 
     def take_loss_scale(self, manager: Any) -> None:
         """Let the plan know the loss scale manager of the training, before the network is rewritten.
@@ -150,7 +154,7 @@ class AutoBoost:
             self.plan = self.plan.with_result(feature, status="skipped", reason=reason)
 
     def _require_optimizer(self, optimizer: nn.Cell) -> None:
-        on = [name for name in ("less_bn", "grad_freeze", "adasum", "dim_reduce") if self.plan.applies(name)]
+        on = [name for name in (*LESS_BN_PARTS, "grad_freeze", "adasum", "dim_reduce") if self.plan.applies(name)]
         if on and isinstance(optimizer, FreezeOpt):
             raise TypeError(
                 f"AutoBoost: optimizer must be an Optimizer for {', '.join(on)}, got a FreezeOpt: AutoBoost or "
@@ -161,15 +165,10 @@ class AutoBoost:
     def _rewrite(self, network: nn.Cell) -> bool:
         """LessBN and the FN head, in place; whether the parameters are others now."""
         before = [id(p) for p in network.get_parameters()]
-        report = remove_batch_norms(network)
-        total = len(report.removed) + len(report.kept)
-        self._note(
-            "less_bn",
-            report,
-            bool(report.removed),
-            f"removed {len(report.removed)} of {total} batch norms",
-            {"removed": list(report.removed)},
-        )
+        if self._decided.applies("less_bn"):
+            report = remove_batch_norms(network)
+            what = f"removed {len(report.removed)} of {len(report.removed) + len(report.kept)} batch norms"
+            self._note("less_bn", report, bool(report.removed), what, {"removed": list(report.removed)})
         if self._decided.applies("fn_head"):
             report = replace_head(network)
             what = f"{report.head} is a CommonHeadLastFN"
