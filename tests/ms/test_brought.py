@@ -102,7 +102,9 @@ def test_what_is_made_of_it_accumulates_too() -> None:
 def test_a_freezeopt_is_refused_with_advice(level: str) -> None:
     net, optimizer = boosted()
     names = [p.name for p in net.get_parameters()]
-    with pytest.raises(TypeError, match=r"must be an Optimizer for .*grad_centralization, grad_freeze.*so it freezes already. Give"):
+    with pytest.raises(
+        TypeError, match=r"must be an Optimizer for .*grad_centralization, grad_freeze.*so it freezes already. Give"
+    ):
         Model(net, loss_fn(), optimizer, boost_level=level)
     assert [p.name for p in net.get_parameters()] == names
 
