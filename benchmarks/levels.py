@@ -59,7 +59,7 @@ SWEEP = (
         Variant(
             f"type {kind}, {n} groups, p {p}", "O1", grad_freeze={"freeze_type": kind, "param_groups": n, "freeze_p": p}
         )
-        for kind, n, p in ((1, 10, 0.7), (1, 10, 0.4), (1, 2, 0.4), (2, 2, 0.4), (2, 2, 0.2), (2, 3, 0.2), (2, 2, 0.0))
+        for kind, n, p in ((1, 10, 0.7), (1, 10, 0.4), (2, 2, 0.8), (2, 2, 0.7), (2, 2, 0.6), (2, 3, 0.6), (2, 2, 0.4))
     ),
 )
 DATA = ("digits", "mnist1d")

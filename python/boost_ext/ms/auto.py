@@ -34,8 +34,8 @@ class AutoBoost:
     the levels, the modes and all keys.
 
     Args:
-        level (str): "O0": nothing. "O1": less_bn and grad_freeze. "O2": O1 with more frozen steps, and adasum, which
-            grad_freeze excludes. Default: "O0".
+        level (str): "O0": nothing. "O1": less_bn, which keeps the batch norms, and grad_freeze. "O2": the same with
+            fewer batch norms and more frozen steps, and adasum, which grad_freeze excludes. Default: "O0".
         boost_config_dict (Union[dict, str]): the configuration, or the path of a JSON file with it. Keys that are left
             out take their defaults; O1 and O2 have some of their own. Default: "".
 
