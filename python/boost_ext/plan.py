@@ -263,14 +263,15 @@ def _parts(level: str, less_bn: Decision, config: BoostConfig) -> dict[str, Deci
     own = config.level_defaults(level).get("less_bn", {})
     parts = {}
     for name, key in LESS_BN_PARTS.items():
+        whole = name == "less_bn"  # its row is that of the removal
+        on, ignored = getattr(config.less_bn, key), less_bn.ignored if whole else ()
         if less_bn.status != "applied":
-            off = Decision("skipped", "it comes with less_bn, which is off")
-            parts[name] = less_bn if name == "less_bn" else off
-        elif key in own and not own[key]:
+            parts[name] = less_bn if whole else Decision("skipped", "it comes with less_bn, which is off")
+        elif on:
+            parts[name] = less_bn if whole else Decision("applied", f"less_bn.{key} is True")
+        elif key in own:
             why = f"level {level} leaves it out (less_bn.{key} switches it on)"
-            parts[name] = Decision("skipped", why, ignored=less_bn.ignored if name == "less_bn" else ())
-        elif not getattr(config.less_bn, key):
-            parts[name] = Decision("skipped", f"less_bn.{key} is False")
+            parts[name] = Decision("skipped", why, ignored=ignored)
         else:
-            parts[name] = less_bn if name == "less_bn" else Decision("applied", f"less_bn.{key} is True")
+            parts[name] = Decision("skipped", f"less_bn.{key} is False", ignored=ignored)
     return parts
