@@ -52,7 +52,8 @@ class TestLevels:
     def test_own_defaults(self, level: str, freeze_p: float, mode: str) -> None:
         decided = make(level, boost={"mode": mode})
         assert decided["grad_freeze"].details["freeze_p"] == freeze_p
-        own = f"param_groups 2, freeze_type 2{', freeze_p 0.6' * (level == 'O2')} are the defaults of level {level}"
+        keys = ["param_groups 2", "freeze_type 2", *[f"freeze_p {freeze_p}"] * (level == "O2")]
+        own = f"{', '.join(keys)} are the defaults of level {level}"
         assert decided["grad_freeze"].reason == f"level {level} has it; {own}"
         assert decided["fn_head"].status == "skipped"
         assert decided["fn_head"].reason == f"level {level} leaves it out (less_bn.fn_flag switches it on)"

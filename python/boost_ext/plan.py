@@ -13,13 +13,12 @@ from rich.table import Table
 
 from boost_ext.config import EXCLUDES, LEVELS, BoostConfig, nearest
 
-__all__ = ["CHECKED", "UNCHECKED", "Decision", "Plan", "Status", "adasum_obstacle", "plan"]
+__all__ = ["CHECKED", "LESS_BN_PARTS", "UNCHECKED", "Decision", "Plan", "Status", "adasum_obstacle", "plan"]
 
 Status = Literal["applied", "skipped", "refused"]
 _STYLES = {"applied": "green", "skipped": "dim", "refused": "red"}
-# Features that are part of another one, and the key of section less_bn that switches them.
 LESS_BN_PARTS = {"less_bn": "bn_flag", "fn_head": "fn_flag", "grad_centralization": "gc_flag"}
-"""What section ``less_bn`` switches."""
+"""The rows of the plan that section ``less_bn`` switches, and by which key."""
 CHECKED = "a step with inf or nan in its gradients changes nothing"
 UNCHECKED = "check_overflow is False: inf and nan reach the weights"
 _SECTIONS = ("less_bn", "grad_freeze", "grad_accumulation", "dim_reduce")
@@ -260,18 +259,15 @@ def _possible(level: str, name: str, why: str, config: BoostConfig, rank_size: i
 
 def _parts(level: str, less_bn: Decision, config: BoostConfig) -> dict[str, Decision]:
     """The removal of batch norms, the FN head and gradient centralization."""
+    if less_bn.status != "applied":
+        off = Decision("skipped", "it comes with less_bn, which is off")
+        return dict.fromkeys(LESS_BN_PARTS, off) | {"less_bn": less_bn}
     own = config.level_defaults(level).get("less_bn", {})
-    parts = {}
+    parts = {name: Decision("applied", f"less_bn.{key} is True") for name, key in LESS_BN_PARTS.items()}
+    parts["less_bn"] = less_bn  # its row is that of the removal
     for name, key in LESS_BN_PARTS.items():
-        whole = name == "less_bn"  # its row is that of the removal
-        on, ignored = getattr(config.less_bn, key), less_bn.ignored if whole else ()
-        if less_bn.status != "applied":
-            parts[name] = less_bn if whole else Decision("skipped", "it comes with less_bn, which is off")
-        elif on:
-            parts[name] = less_bn if whole else Decision("applied", f"less_bn.{key} is True")
-        elif key in own:
-            why = f"level {level} leaves it out (less_bn.{key} switches it on)"
-            parts[name] = Decision("skipped", why, ignored=ignored)
-        else:
-            parts[name] = Decision("skipped", f"less_bn.{key} is False", ignored=ignored)
+        if not getattr(config.less_bn, key):
+            left_out = f"level {level} leaves it out (less_bn.{key} switches it on)"
+            why = left_out if key in own else f"less_bn.{key} is False"
+            parts[name] = replace(parts[name], status="skipped", reason=why)
     return parts

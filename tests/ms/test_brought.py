@@ -98,12 +98,15 @@ def test_what_is_made_of_it_accumulates_too() -> None:
     assert int(rebuilt.global_step.asnumpy().item()) == 1
 
 
-@pytest.mark.parametrize("level", ["O1", "O2"])
-def test_a_freezeopt_is_refused_with_advice(level: str) -> None:
+@pytest.mark.parametrize(
+    ("level", "on"),
+    [("O1", "grad_centralization, grad_freeze"), ("O2", "less_bn, grad_centralization, grad_freeze")],
+)
+def test_a_freezeopt_is_refused_with_advice(level: str, on: str) -> None:
     net, optimizer = boosted()
     names = [p.name for p in net.get_parameters()]
     with pytest.raises(
-        TypeError, match=r"must be an Optimizer for .*grad_centralization, grad_freeze.*so it freezes already. Give"
+        TypeError, match=rf"must be an Optimizer for {on}, got a FreezeOpt.*so it freezes already. Give"
     ):
         Model(net, loss_fn(), optimizer, boost_level=level)
     assert [p.name for p in net.get_parameters()] == names

@@ -65,7 +65,8 @@ class AutoBoost:
         self.level = level
         self._decided = self.plan  # before a network is seen
         self._of_unknown_length: tuple[GradientFreeze, FreezeOpt, str] | None = None
-        self.boost_config = {name: self.plan.applies(name) for name in FEATURES} | {"less_bn": self._rewrites()}
+        self.boost_config = {name: self.plan.applies(name) for name in FEATURES}
+        self.boost_config["less_bn"] = any(self.plan.applies(part) for part in LESS_BN_PARTS)
 
     def network_auto_process_train(self, network: nn.Cell, optimizer: nn.Cell) -> tuple[nn.Cell, nn.Cell]:
         """Rewrite a network and its optimizer for training; logs the plan at INFO.
@@ -89,11 +90,10 @@ class AutoBoost:
             raise ValueError(f"AutoBoost: {name} was asked for, but {self.plan[name].reason}")
         self.plan, brought, self._of_unknown_length = self._decided, brought_by(optimizer), None
         self._require_optimizer(optimizer)
-        if self._rewrites():
-            before = network.trainable_params()
-            centralize = self.plan.applies("grad_centralization")
-            if self._rewrite(network) or centralize:
-                optimizer = self._rebuild(network, optimizer, before, centralize)
+        before = network.trainable_params()
+        centralize = self.plan.applies("grad_centralization")
+        if self._rewrite(network) or centralize:
+            optimizer = self._rebuild(network, optimizer, before, centralize)
         if self.plan.applies("grad_freeze"):
             network, optimizer = self._freeze(network, optimizer)
         optimizer = self._with_options(optimizer, brought)
@@ -110,13 +110,8 @@ class AutoBoost:
         Returns:
             Cell.
         """
-        if self._rewrites():
-            self._rewrite(network)
+        self._rewrite(network)
         return network
-
-    def _rewrites(self) -> bool:
-        """Whether any part of less_bn is on."""
-        return any(self._decided.applies(part) for part in LESS_BN_PARTS)
 
     def take_loss_scale(self, manager: Any) -> None:
         """Let the plan know the loss scale manager of the training, before the network is rewritten.
@@ -163,7 +158,7 @@ class AutoBoost:
             )
 
     def _rewrite(self, network: nn.Cell) -> bool:
-        """LessBN and the FN head, in place; whether the parameters are others now."""
+        """LessBN and the FN head, in place, where they are on; whether the parameters are others now."""
         before = [id(p) for p in network.get_parameters()]
         if self._decided.applies("less_bn"):
             report = remove_batch_norms(network)

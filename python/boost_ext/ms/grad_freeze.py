@@ -119,9 +119,10 @@ class GradientFreeze:
         if block:
             blocks.append(block)
         count = max(1, min(wanted, len(blocks)))
-        starts = [i * (len(blocks) // count) for i in range(count)]
         if self._freeze_type == FRONT_TO_BACK and count > 1:
             starts = [i * (len(blocks) - 1) // (count - 1) for i in range(count)]
+        else:
+            starts = [i * (len(blocks) // count) for i in range(count)]
         self.notes = ()
         if count < wanted:
             self.notes = (f"{wanted} groups were asked for, the network has {len(blocks)} blocks: {count} groups",)
