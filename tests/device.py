@@ -46,6 +46,7 @@ ONLY: dict[str, dict[str, str]] = {
         "test_determinism": "about threads of the host; tests/cuda/test_cuda_determinism.py is about a device's",
         "test_group_loss_scale": "an op of the CPU alone",
         "test_optimizer_step_rows::test_indices_out_of_range": "nobody reads the indices on the host; they are ignored",
+        "test_timestamp": "an op of the CPU alone",
         "test_loss_scale_update::test_the_1001st_overflow_in_a_row_raises": "nobody waits for the device to be told",
         "test_layouts::test_new_results_share_the_order": "what is made on a device is in C order; it asks for `out`",
         "test_arguments::test_dtypes_nobody_takes": "most of them DLPack has no word for, and they stay on the host",
@@ -54,8 +55,7 @@ ONLY: dict[str, dict[str, str]] = {
 
 # NumPy alone.
 NOT_ON_DEVICES = {f"{verb}_{what}" for verb in ("quantize", "dequantize") for what in ("state", "projection")}
-# What tests call of _core themselves, and no function of boost_ext.ops does.
-INTERNAL = [name for name in dir(_core) if name.startswith(("adasum_part_", "group_"))]
+INTERNAL = ["call"]  # what tests call of _core themselves, and no function of boost_ext.ops does
 NEW_LIKE_A = {"adasum_combine", "adasum_pair"}  # `out`, where it is left out
 RESULTS: dict[str, Callable[[Any], Any]] = {
     **dict.fromkeys(("bfgs_update", "damped_inverse", "unscale_and_check"), bool),

@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import adasum_parts
 import oracle
-from boost_ext import _core, adasum_simulate
+from boost_ext import adasum_simulate
 from boost_ext.adasum import bytes_sent, least_bytes, padded, schedule
 from dtypes import DTYPES, FLOATS, UNIT, assert_same_bits, normal
 
@@ -130,14 +131,14 @@ def run(plans: list[Any], vectors: list[np.ndarray], sizes: list[int]) -> list[n
 
     def dots(a: np.ndarray, b: np.ndarray, index: int) -> np.ndarray:
         found = np.empty(words, np.float32)
-        _core.adasum_part_dots(a, b, sizes, index, found)
+        adasum_parts.dots(a, b, sizes, index, found)
         return found
 
     def combined(parts: list[Any], found: list[Any], plan: Any, exchange: Any) -> np.ndarray:
         a, b, index = parts[plan.rank]
         out = np.empty_like(a)
         everything = np.concatenate([found[rank] for rank in exchange.holders])
-        _core.adasum_part_combine(a, b, sizes, index, everything, out)
+        adasum_parts.combine(a, b, sizes, index, everything, out)
         return out
 
     size, devices = len(vectors[0]), plans[0].device_number
@@ -180,12 +181,12 @@ def test_the_schedule_gives_the_bits_of_the_simulator(
     vectors = []
     for rank in range(ranks):
         vector = np.full(padded(sum(sizes), plans[0].part_count), 7, dtype)
-        _core.adasum_part_pack(nodes[rank // device_number], vector)
+        adasum_parts.pack(nodes[rank // device_number], vector)
         vectors.append(vector)
     gathered = np.concatenate(run(plans, vectors, sizes))
     old = nodes_of(rng, 1, dtype)[0]
     weights = [np.zeros_like(array) for array in old]
-    _core.adasum_part_apply(gathered, list(plans[0].parts), old, weights)
+    adasum_parts.apply(gathered, list(plans[0].parts), old, weights)
     for got, before, delta in zip(weights, old, adasum_simulate(nodes, device_number), strict=True):
         assert_same_bits(got, np.asarray(before.astype(np.float32) - delta.astype(np.float32)).astype(dtype))
 

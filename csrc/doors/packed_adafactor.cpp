@@ -1,11 +1,11 @@
-#include "doors/packed_reader.h"
+#include "doors/step_layout.h"
 #include "ops/adafactor_step.h"
 
 namespace boost_ext {
 
-void packed_adafactor(Reader& in, const PackedHead& head) {
+void packed_adafactor(Reader& in, const StepHead& head) {
   const char* op = "adafactor_step";
-  const auto n = static_cast<std::size_t>(head.n);
+  const std::int64_t n = head.layout.count;
   require_size(op, "hyper", head.hyper, 9);
   require(head.ratio->size == 1 && *static_cast<const float*>(head.ratio->data) == 1, op,
           ": ratio must be 1, got others: an Adafactor step does not depend on the size of a gradient");
@@ -14,18 +14,19 @@ void packed_adafactor(Reader& in, const PackedHead& head) {
                              x[7] != 0, head.scale, *head.step, {},   {},   {}};
   ++settings.step;
   auto* counter = in.written<float>("powers", DType::f32);
-  for (std::size_t i = 0; i < n; ++i) {
-    const auto at = static_cast<std::int64_t>(i);
-    if (!settings.relative_step) settings.lr.push_back(of_group(op, head.lr, head.header, at));
-    settings.decay.push_back(of_group(op, head.decay, head.header, at));
-    settings.centralize.push_back(head.of_tensor(at, 1) != 0);
+  for (const TensorNumbers& tensor : head.layout.tensors) {
+    if (!settings.relative_step) settings.lr.push_back(head.lr.of(op, tensor));
+    settings.decay.push_back(head.decay.of(op, tensor));
+    settings.centralize.push_back(tensor.is_centralized != 0);
   }
   AdaFactorTensors tensors;
-  tensors.weights = in.list("weights", head.n);
+  tensors.weights = in.list("weights", n);
   tensors.masters = head.masters(in);
-  tensors.grads = in.list("grads", head.n);
-  tensors.rows.resize(n), tensors.columns.resize(n), tensors.squares.resize(n);
-  for (std::size_t i = 0; i < n; ++i) {
+  tensors.grads = in.list("grads", n);
+  tensors.rows.resize(tensors.weights.size());
+  tensors.columns.resize(tensors.weights.size());
+  tensors.squares.resize(tensors.weights.size());
+  for (std::size_t i = 0; i < tensors.weights.size(); ++i) {
     if (tensors.weights[i].ndim < 2) {
       tensors.squares[i] = in.take("squares");
     } else {
@@ -33,7 +34,7 @@ void packed_adafactor(Reader& in, const PackedHead& head) {
       tensors.columns[i] = in.take("columns");
     }
   }
-  if (head.states > 0) tensors.moments = in.list("moments", head.n);
+  if (head.layout.states > 0) tensors.moments = in.list("moments", n);
   in.require_end();
   require_shapes(op, tensors.grads, tensors.weights);
   require_cpu(op, {&tensors.weights});

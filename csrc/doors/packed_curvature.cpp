@@ -1,8 +1,9 @@
-#include "doors/packed_curvature.h"
-
+// The calls that boost_ext's thor makes: one flat list of arrays each, numbers included, so that nothing is read on the
+// Python side.
 #include <cmath>
+#include <cstring>
 
-#include "doors/packed_reader.h"
+#include "doors/graph.h"
 #include "ops/covariance.h"
 #include "ops/damped_inverse.h"
 #include "ops/precondition.h"
@@ -10,17 +11,15 @@
 namespace boost_ext {
 namespace {
 
-class CurvatureReader : public Reader {
- public:
-  using Reader::Reader;
-  // At least so many elements.
-  template <class T> const T* some(const char* arg, DType dtype, std::int64_t size) {
-    return static_cast<const T*>(at_least(arg, dtype, size).data);
-  }
-  const std::int32_t* integers(const char* arg, std::int64_t size) { return some<std::int32_t>(arg, DType::i32, size); }
-  double number(const char* arg) { return *some<double>(arg, DType::f64, 1); }
-  double scale() { return *some<float>("scale", DType::f32, 1); }
-};
+// Of an array of at least so many elements.
+template <class T> const T* some(Reader& in, const char* arg, DType dtype, std::int64_t size) {
+  return static_cast<const T*>(in.at_least(arg, dtype, size).data);
+}
+const std::int32_t* integers(Reader& in, const char* arg, std::int64_t size) {
+  return some<std::int32_t>(in, arg, DType::i32, size);
+}
+double number(Reader& in, const char* arg) { return *some<double>(in, arg, DType::f64, 1); }
+double scale(Reader& in) { return *some<float>(in, "scale", DType::f32, 1); }
 
 bool is_due(std::int32_t step, std::int32_t frequency) { return frequency > 0 && step % frequency == 0; }
 
@@ -46,22 +45,33 @@ struct Axis {
   }
 };
 
-void convolution(const std::int32_t* layer, double batch, const View& x, const View& dout, const View& A,
-                 const View& G) {
+// The numbers of `layer`, in their order.
+struct Layer {
+  std::int32_t kind, frequency, outputs, channels, kh, kw, sh, sw, dh, dw, same, above, below, left, right;
+};
+enum Kind : std::int32_t { kDense, kConvolution, kEmbedding };
+
+void convolution(const Layer& layer, double batch, const View& x, const View& dout, const View& A, const View& G) {
   const char* op = "covariance";
-  const std::int64_t n = dout.rows, o = layer[2], c = layer[3];
-  for (int i = 2; i < 15; ++i) {
-    const int least = i < 10 ? 1 : 0;
-    require(layer[i] >= least, op, ": layer[", i, "] must be >= ", least, ", got ", layer[i]);
+  const std::int64_t n = dout.rows, o = layer.outputs, c = layer.channels;
+  int i = 2;
+  for (std::int32_t extent :
+       {layer.outputs, layer.channels, layer.kh, layer.kw, layer.sh, layer.sw, layer.dh, layer.dw}) {
+    require(extent >= 1, op, ": layer[", i, "] must be >= 1, got ", extent);
+    ++i;
+  }
+  for (std::int32_t extent : {layer.same, layer.above, layer.below, layer.left, layer.right}) {
+    require(extent >= 0, op, ": layer[", i, "] must be >= 0, got ", extent);
+    ++i;
   }
   require(x.size > 0 && dout.size > 0 && x.rows % (n * c) == 0, op, ": x must be of as many images as dout, got ",
           x.rows, " rows and ", n, " images");
   Patches p{};
   p.n = n, p.c = c, p.h = x.rows / (n * c), p.w = x.size / x.rows;
-  p.kh = layer[4], p.kw = layer[5], p.sh = layer[6], p.sw = layer[7], p.dh = layer[8], p.dw = layer[9];
-  const bool same = layer[10] != 0;
-  const Axis down(p.h, p.kh, p.sh, p.dh, same, layer[11], layer[12]);
-  const Axis across(p.w, p.kw, p.sw, p.dw, same, layer[13], layer[14]);
+  p.kh = layer.kh, p.kw = layer.kw, p.sh = layer.sh, p.sw = layer.sw, p.dh = layer.dh, p.dw = layer.dw;
+  const bool same = layer.same != 0;
+  const Axis down(p.h, p.kh, p.sh, p.dh, same, layer.above, layer.below);
+  const Axis across(p.w, p.kw, p.sw, p.dw, same, layer.left, layer.right);
   p.oh = down.out, p.ow = across.out, p.top = down.before, p.left = across.before;
   // Compared before they are multiplied: a padding may be anything.
   require(p.oh > 0 && p.ow > 0 && p.ow <= dout.size / p.oh && n * o * p.oh * p.ow == dout.size, op, ": dout must have ",
@@ -77,62 +87,76 @@ void convolution(const std::int32_t* layer, double batch, const View& x, const V
 
 }  // namespace
 
-void packed_covariance(const Views& arrays) {
-  require_cpu("covariance", {&arrays});
-  CurvatureReader in("covariance", arrays);
-  const std::int32_t step = *in.integers("step", 1);
-  const std::int32_t* layer = in.integers("layer", 15);
-  const double batch = in.number("batch");
+// The covariances of one layer, in the steps whose number is a multiple of the frequency; otherwise nothing happens.
+//   step      int32 (1,): steps made so far
+//   layer     int32 (15,): kind (0 Dense, 1 convolution, 2 embedding), frequency, output channels; of a convolution
+//             input channels, kernel, stride, dilation (two each), whether it pads as "same", padding above, below,
+//             left, right
+//   batch     float64 (1,): gradients times it are those of single samples
+//   x         the layer's input: (rows, d); (n * c * h, w) of a convolution; int32 (rows,) of an embedding
+//   dout      the gradient of its output: (rows, o), or (n, o, oh, ow)
+//   A, G      float64, written, see ops/covariance.h
+// With T output positions of a convolution (T = 1 for the others): A = sqrt(T) * mean of a a^T and G = sqrt(T) *
+// batch^2 * mean of dout dout^T over samples and positions; A of an embedding: how often each row was used, by batch.
+BOOST_EXT_GRAPH_OP(covariance) {
+  const std::int32_t step = *integers(in, "step", 1);
+  Layer layer;
+  std::memcpy(&layer, integers(in, "layer", sizeof layer / sizeof(std::int32_t)), sizeof layer);
+  const double batch = number(in, "batch");
   const View &x = in.take("x"), &dout = in.take("dout"), &A = in.take("A"), &G = in.take("G");
   in.require_end();
-  if (!is_due(step, layer[1])) return;
-  if (layer[0] == 1) return convolution(layer, batch, x, dout, A, G);
+  if (!is_due(step, layer.frequency)) return;
+  if (layer.kind == kConvolution) return convolution(layer, batch, x, dout, A, G);
   require(x.rows == dout.rows, "covariance: x must have as many rows as dout, ", dout.rows, ", got ", x.rows);
   const double share = dout.rows > 0 ? 1.0 / static_cast<double>(dout.rows) : 0;
-  if (layer[0] == 2)
+  if (layer.kind == kEmbedding)
     covariance(cpu_context(), x, 1 / batch, A);
   else
     covariance(cpu_context(), x, matrix(x), share, A);
   covariance(cpu_context(), dout, matrix(dout), batch * batch * share, G);
 }
 
-bool packed_inverse(const Views& arrays) {
-  require_cpu("damped_inverse", {&arrays});
-  CurvatureReader in("damped_inverse", arrays);
-  const std::int32_t step = *in.integers("step", 1);
+// The inverses of all layers, in the same steps, unless skipped; the answer is false if some matrix could not be
+// inverted.
+//   step, skip bool (1,), layout int32 (2,): frequency, number of layers
+//   own_scale float64 (1,), scale float32 (1,): dout was this many times too large
+//   damping   float32 (k,): one number, or one for each step, of which the last is good for all that follow
+//   A, G      float64, one a layer; A^-1, G^-1 float32, written: (A + sqrt(damping) I)^-1
+BOOST_EXT_GRAPH_OP(damped_inverse) {
+  const std::int32_t step = *integers(in, "step", 1);
   require(step >= 0, "damped_inverse: step must be >= 0, got ", step);
-  const bool skip = *in.some<bool>("skip", DType::b8, 1);
-  const std::int32_t* layout = in.integers("layout", 2);
-  const double scale = in.number("own_scale") * in.scale();
+  const bool skip = *some<bool>(in, "skip", DType::b8, 1);
+  const std::int32_t* layout = integers(in, "layout", 2);
+  const std::int32_t frequency = layout[0];
+  const std::int64_t layers = layout[1];
+  const double own_scale = number(in, "own_scale"), all_scales = own_scale * scale(in);
   const View& dampings = in.take("damping");
   require_dtype("damped_inverse", "damping", dampings, DType::f32);
   require(dampings.size >= 1, "damped_inverse: damping must hold at least one number, got none");
-  const std::int64_t layers = layout[1];
   Views matrices = in.list("A", layers);
   for (const View& v : in.list("G", layers)) matrices.push_back(v);
   const Views inverses = in.list("inverses", 2 * layers);
   in.require_end();
-  if (skip || !is_due(step, layout[0])) return true;
+  if (skip || !is_due(step, frequency)) return;
   const std::int64_t at = step < dampings.size ? step : dampings.size - 1;
   const double damping = std::sqrt(static_cast<double>(static_cast<const float*>(dampings.data)[at]));
   std::vector<double> factors(static_cast<std::size_t>(layers), 1.0);
-  factors.resize(matrices.size(), 1 / (scale * scale));
-  return damped_inverse(cpu_context(), matrices, factors, std::vector<double>(matrices.size(), damping), inverses);
+  factors.resize(matrices.size(), 1 / (all_scales * all_scales));
+  in.answer(damped_inverse(cpu_context(), matrices, factors, std::vector<double>(matrices.size(), damping), inverses));
 }
 
-void packed_precondition(const Views& arrays) {
-  const char* op = "precondition";
-  require_cpu(op, {&arrays});
-  CurvatureReader in(op, arrays);
-  const double inv_scale = 1 / in.scale();
-  std::int64_t factors = 0;  // up to the layout, the first array of integers
-  while (factors + 1 < static_cast<std::int64_t>(arrays.size()) &&
-         arrays[static_cast<std::size_t>(factors) + 1].dtype != DType::i32) {
-    ++factors;
-  }
+// New gradients: out = G^-1 g A^-1 / scale of the layers, g / scale of the others.
+//   scale     float32 (1,)
+//   A^-1, G^-1 of the layers
+//   layout    int32 (n,): for each gradient 0 if it belongs to no layer, 1 if it is that of the next Dense or
+//             convolution, 2 that of the next embedding
+//   n gradients; n of float32, written
+BOOST_EXT_GRAPH_FUNCTION(precondition) {
+  const char* op = in.op();
+  const double inv_scale = 1 / scale(in);
+  const std::int64_t factors = in.until(DType::i32);  // the layout
   const Views A = in.list("A", factors / 2), G = in.list("G", factors - factors / 2);
-  const View& kinds = in.take("layout");
-  require_dtype(op, "layout", kinds, DType::i32);
+  const View& kinds = in.take("layout", DType::i32, -1);
   const std::int64_t n = kinds.size;
   const Views grads = in.list("grads", n), out = in.list("out", n);
   in.require_end();

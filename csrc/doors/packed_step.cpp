@@ -3,7 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
-#include "doors/packed_reader.h"
+#include "doors/graph.h"
+#include "doors/step_layout.h"
 #include "ops/lars.h"
 #include "ops/optimizer_step.h"
 
@@ -79,19 +80,18 @@ std::vector<std::string> packed_rules() {
   return rules;
 }
 
-void packed_step(const Views& arrays) {
-  Reader in(kOp, arrays);
-  const PackedHead head(in);
+BOOST_EXT_GRAPH_OP(optimizer_step) {
+  const StepHead head(in);
   if (head.skip) return;
-  if (head.header[0] == static_cast<std::int32_t>(rule_names().size())) return packed_adafactor(in, head);
-  const std::int64_t n = head.n;
-  const bool has_powers = head.header[3] != 0, has_first = head.header[4] != 0;
+  if (head.layout.rule == static_cast<std::int32_t>(rule_names().size())) return packed_adafactor(in, head);
+  const std::int64_t n = head.layout.count;
+  const bool has_powers = head.layout.has_powers != 0, has_first = head.layout.has_first != 0;
   StepSettings settings;
-  settings.rule = static_cast<Rule>(head.header[0]);
+  settings.rule = static_cast<Rule>(head.layout.rule);
   settings.hyper.assign(head.numbers(), head.numbers() + head.hyper.size - 1);
   settings.scale = head.scale;
   settings.step = std::int64_t{*head.step} + 1;
-  settings.seed = head.header[6];
+  settings.seed = head.layout.seed;
   const View& ratio = *head.ratio;
   require(ratio.size == 1 || ratio.size >= 2 * n, kOp, ": ratio must hold 1 or ", 2 * n, " numbers, got ", ratio.size);
   const auto* ratios = static_cast<const float*>(ratio.data);
@@ -102,19 +102,20 @@ void packed_step(const Views& arrays) {
   require(!has_powers || settings.hyper.size() >= 2, kOp, ": layout must have no powers for rule ",
           facts(settings.rule).name, ", got some");
   if (has_powers && has_momentum) {
-    settings.hyper[0] = static_cast<double>(*in.data<float>("momentum", DType::f32, 1));
+    settings.hyper[0] = static_cast<double>(in.number("momentum"));
   } else {
     for (int i = 0; has_powers && i < 2; ++i) powers[i] = in.written<float>("powers", DType::f32);
   }
 
   for (std::int64_t i = 0; i < n; ++i) {
-    settings.lr.push_back(of_group(kOp, head.lr, head.header, i));
-    settings.decay.push_back((ratio.size == 1 ? 1 : ratios[n + i]) * of_group(kOp, head.decay, head.header, i));
-    settings.centralize.push_back(head.of_tensor(i, 1) != 0);
+    const TensorNumbers& tensor = head.layout.tensors[static_cast<std::size_t>(i)];
+    settings.lr.push_back(head.lr.of(kOp, tensor));
+    settings.decay.push_back((ratio.size == 1 ? 1 : ratios[n + i]) * head.decay.of(kOp, tensor));
+    settings.centralize.push_back(tensor.is_centralized != 0);
   }
   const Views weights = in.list("weights", n), masters = head.masters(in), grads = in.list("grads", n);
   std::vector<Views> state;
-  for (std::int64_t k = 0; k < head.states; ++k) state.push_back(in.list("state", n));
+  for (std::int64_t k = 0; k < head.layout.states; ++k) state.push_back(in.list("state", n));
   const std::vector<Views> scales = scales_of(in, state);
   Views first;
   for (std::int64_t i = 0; has_first && i < n; ++i) {
@@ -124,10 +125,10 @@ void packed_step(const Views& arrays) {
   }
   Views indices;  // of all tensors; a scalar for those that come whole
   bool some_rows = false;
-  for (std::int64_t i = 0; i < n; ++i) {
+  for (const TensorNumbers& tensor : head.layout.tensors) {
     indices.emplace_back();
     indices.back().ndim = 0;
-    if (head.of_tensor(i, 3)) indices.back() = in.take("indices", DType::i32, -1);
+    if (tensor.may_have_rows != 0) indices.back() = in.take("indices", DType::i32, -1);
     some_rows = some_rows || indices.back().ndim > 0;
   }
   in.require_end();
@@ -146,10 +147,10 @@ void packed_step(const Views& arrays) {
   }
 }
 
-void packed_lars(const Views& arrays) {
-  Reader in(kOp, arrays);
-  const std::int32_t* header = in.layout();
-  const std::int64_t groups = header[1], n = header[5];
+BOOST_EXT_GRAPH_OP(lars) {
+  const StepLayout layout(in);
+  const std::int32_t groups = layout.groups;
+  const std::int64_t n = layout.count;
   const View& hyper = in.at_least("hyper", DType::f64, 1);
   const double own_scale = static_cast<const double*>(hyper.data)[hyper.size - 1];
   const auto* numbers_of_lars = in.data<double>("lars", DType::f64, 3);
@@ -158,16 +159,15 @@ void packed_lars(const Views& arrays) {
   settings.eps = numbers_of_lars[1];
   settings.clip = numbers_of_lars[2] != 0;
   const auto* apply = in.data<std::int32_t>("apply", DType::i32, n);
-  settings.scale.value = 1 / (own_scale * *in.data<float>("scale", DType::f32, 1));
-  const std::vector<float> lr = in.numbers("lr", groups, 1);
-  const std::vector<float> decay = in.numbers("weight_decay", groups, 1 / own_scale);
-  for (std::int64_t i = 0; i < n; ++i) {
-    settings.lr.push_back(of_group(kOp, lr, header, i));
-    settings.decay.push_back(of_group(kOp, decay, header, i));
-    settings.apply.push_back(apply[i] != 0);
+  settings.scale.value = 1 / (own_scale * in.number("scale"));
+  const GroupNumbers lr(in, "lr", groups, 1), decay(in, "weight_decay", groups, 1 / own_scale);
+  for (const TensorNumbers& tensor : layout.tensors) {
+    settings.lr.push_back(lr.of(in.op(), tensor));
+    settings.decay.push_back(decay.of(in.op(), tensor));
+    settings.apply.push_back(apply[settings.apply.size()] != 0);
   }
   View ratios = in.take("ratios");
-  require(ratios.size >= 2 * n, kOp, ": ratios must hold ", 2 * n, " numbers, got ", ratios.size);
+  require(ratios.size >= 2 * n, in.op(), ": ratios must hold ", 2 * n, " numbers, got ", ratios.size);
   ratios.size = 2 * n;
   const Views weights = in.list("weights", n), grads = in.list("grads", n);
   lars(cpu_context(), settings, weights, grads, ratios);

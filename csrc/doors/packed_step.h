@@ -1,5 +1,4 @@
-// The call of optimizer_step that MindSpore makes, from its graphs and by pointer alike: one flat list of arrays,
-// numbers included, so that nothing is read on the Python side.
+// The call of optimizer_step that MindSpore makes: one flat list of arrays, numbers included.
 #pragma once
 
 #include <string>
@@ -30,11 +29,9 @@ namespace boost_ext {
 // Adafactor's state are R and C of each tensor of two axes and more and V of each other one, and if k is 1 then n first
 // moments; nothing is listed that a tensor does not have. Its hyper: eps1, eps2, clip_threshold, decay_rate, beta1,
 // scale_parameter, relative_step, warmup_init. ratio is one 1; powers one array: the number of this step, written.
-void packed_step(const Views& arrays);
 std::vector<std::string> packed_rules();  // those of optimizer_step, then adafactor
 
 // The call of lars, for the same optimizer: layout, hyper, lars (float64: coefficient, epsilon, clip), apply (int32,
 // one a tensor), scale, lr and decay of each group, ratios as above, weights, grads.
-void packed_lars(const Views& arrays);
 
 }  // namespace boost_ext

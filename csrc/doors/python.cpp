@@ -13,12 +13,10 @@
 #include "ops/clip_by_global_norm.h"
 #include "ops/dim_reduce.h"
 #include "ops/global_norm.h"
-#include "ops/group_loss_scale.h"
 #include "ops/loss_scale_update.h"
 #include "ops/pca_back_project.h"
 #include "ops/pca_project.h"
 #include "ops/runtime.h"
-#include "ops/timestamp.h"
 #include "ops/unscale_and_check.h"
 
 namespace py = pybind11;
@@ -112,20 +110,6 @@ py::object py_unscale_and_check(const Object& grads, const Object& inv_scale, bo
   return rows;
 }
 
-bool py_unscale_and_check_report(const Object& grads, double inv_scale, const Object& report) {
-  Arrays a("unscale_and_check");
-  const Views g = a.list("grads", grads);
-  const View r = a.one("report", report);
-  return a.run([&] { return unscale_and_check(cpu_context(), g, inv_scale, r); });
-}
-
-bool py_check_report(const Object& grads, double inv_scale, const Object& report) {
-  Arrays a("unscale_and_check");
-  const Views g = a.list("grads", grads);
-  const View r = a.one("report", report);
-  return a.run([&] { return check(cpu_context(), g, inv_scale, r); });
-}
-
 Object py_clip_by_global_norm(const Object& grads, double clip_norm, const Object& scale, const Object& out) {
   Arrays a("clip_by_global_norm");
   const Views g = a.list("grads", grads, kWritten | kAnyOrder);
@@ -137,14 +121,6 @@ Object py_clip_by_global_norm(const Object& grads, double clip_norm, const Objec
   const View o = a.result("out", out, DType::f64, {1}, result);
   a.run([&] { clip_by_global_norm(a.context(), g, clip_norm, by, o); });
   return result;
-}
-
-bool py_check_and_clip(const Object& grads, double scale, double clip_norm, double own_scale, const Object& report,
-                       const Object& norm, const Object& divisor) {
-  Arrays a("clip_by_global_norm");
-  const Views g = a.list("grads", grads);
-  const View r = a.one("report", report), n = a.one("norm", norm), d = a.one("divisor", divisor);
-  return a.run([&] { return check_and_clip(cpu_context(), g, scale, {clip_norm, own_scale}, r, n, d); });
 }
 
 Object py_global_norm(const Object& tensors, const Object& out) {
@@ -170,11 +146,6 @@ void py_accumulate(const Object& accumulators, const Object& grads, double facto
   const Views a = args.list("accumulators", accumulators, kWritten | kAnyOrder),
               g = args.list("grads", grads, kAnyOrder);
   args.run([&] { accumulate(args.context(), a, g, factor, first); });
-}
-
-void py_timestamp(const Object& stamps, std::int64_t slot) {
-  Arrays a("timestamp");
-  timestamp(a.one("stamps", stamps), slot);
 }
 
 Object py_dim_reduce_direction(const Object& B, const Object& s, const Object& gk_last, bool started, const Object& gk,
@@ -232,19 +203,6 @@ void py_loss_scale_update(const Object& scale, const Object& counters, const Obj
   a.run([&] { loss_scale_update(a.context(), s, c, found, {factor, window, max_scale}); });
 }
 
-bool py_group_unscale_and_check(const Object& grads, const Object& groups, const Object& scales, const Object& found,
-                                const Object& report) {
-  Arrays a("group_unscale_and_check");
-  const Views g = a.list("grads", grads), s = a.list("scales", scales);
-  const View k = a.one("groups", groups), f = a.one("found", found), r = a.one("report", report);
-  return a.run([&] { return group_unscale_and_check(cpu_context(), g, k, s, f, r); });
-}
-
-void py_group_loss_scale_update(const Object& scales, const Object& found, const Object& overflows, double max_scale) {
-  Arrays a("group_loss_scale_update");
-  group_loss_scale_update(a.list("scales", scales), a.one("found", found), a.one("overflows", overflows), max_scale);
-}
-
 py::dict build_info() {
   py::dict info;
   info["version"] = BOOST_EXT_VERSION;
@@ -289,20 +247,13 @@ PYBIND11_MODULE(_core, m) {
   m.def("adasum_dots", &py_adasum_dots, py::arg("a"), py::arg("b"), py::arg("out") = py::none());
   m.def("adasum_combine", &py_adasum_combine, py::arg("a"), py::arg("b"), py::arg("dots"), py::arg("out") = py::none());
   m.def("adasum_pair", &py_adasum_pair, py::arg("a"), py::arg("b"), py::arg("out") = py::none());
-  define_adasum_part(m);
   m.def("unscale_and_check", &py_unscale_and_check, py::arg("grads"), py::arg("inv_scale"), py::arg("report"),
         py::arg("out") = py::none());
-  m.def("unscale_and_check_report", &py_unscale_and_check_report, py::arg("grads"), py::arg("inv_scale"),
-        py::arg("report"));
-  m.def("check_report", &py_check_report, py::arg("grads"), py::arg("inv_scale"), py::arg("report"));
   m.def("clip_by_global_norm", &py_clip_by_global_norm, py::arg("grads"), py::arg("clip_norm"), py::arg("scale"),
         py::arg("out") = py::none());
-  m.def("check_and_clip", &py_check_and_clip, py::arg("grads"), py::arg("scale"), py::arg("clip_norm"),
-        py::arg("own_scale"), py::arg("report"), py::arg("norm"), py::arg("divisor"));
   m.def("global_norm", &py_global_norm, py::arg("tensors"), py::arg("out") = py::none());
   m.def("centralize", &py_centralize, py::arg("grads"), py::arg("out") = py::none());
   m.def("accumulate", &py_accumulate, py::arg("accumulators"), py::arg("grads"), py::arg("factor"), py::arg("first"));
-  m.def("timestamp", &py_timestamp, py::arg("stamps"), py::arg("slot"));
   m.def("dim_reduce_direction", &py_dim_reduce_direction, py::arg("B"), py::arg("s"), py::arg("gk_last"),
         py::arg("started"), py::arg("gk"), py::arg("inv_scale"), py::arg("B_next"), py::arg("dk"), py::arg("eps"),
         py::arg("out") = py::none());
@@ -313,15 +264,12 @@ PYBIND11_MODULE(_core, m) {
         py::arg("saved"), py::arg("lr"));
   m.def("loss_scale_update", &py_loss_scale_update, py::arg("scale"), py::arg("counters"), py::arg("overflow"),
         py::arg("factor"), py::arg("window"), py::arg("max_scale"));
-  m.def("group_unscale_and_check", &py_group_unscale_and_check, py::arg("grads"), py::arg("groups"), py::arg("scales"),
-        py::arg("found"), py::arg("report"));
-  m.def("group_loss_scale_update", &py_group_loss_scale_update, py::arg("scales"), py::arg("found"),
-        py::arg("overflows"), py::arg("max_scale"));
   define_device_array(m);
   m.def("set_stream", &set_stream, py::arg("stream"));
   define_optimizers(m);
   define_curvature(m);
   define_dropout(m);
+  define_graph_ops(m);
   m.def("build_info", &build_info);
   m.def("num_threads", &num_threads);
   m.def("set_num_threads", &set_num_threads, py::arg("threads"));

@@ -10,9 +10,9 @@ namespace boost_ext {
 
 using Object = pybind11::object;
 
-void define_adasum_part(pybind11::module_& m);
 void define_curvature(pybind11::module_& m);
 void define_dropout(pybind11::module_& m);
+void define_graph_ops(pybind11::module_& m);
 void define_optimizers(pybind11::module_& m);
 
 }  // namespace boost_ext

@@ -1,5 +1,4 @@
 // The Python door of the curvature ops.
-#include "doors/packed_curvature.h"
 #include "doors/python.h"
 #include "ops/covariance.h"
 #include "ops/damped_inverse.h"
@@ -43,27 +42,6 @@ void py_precondition(const Object& grads, const Object& left, const Object& righ
   a.run([&] { precondition(a.context(), inv_scale, g, l, r, o); });
 }
 
-void py_packed_covariance(const Object& arrays) {
-  Arrays a("covariance");
-  const Views all = a.list("arrays", arrays);
-  py::gil_scoped_release release;
-  packed_covariance(all);
-}
-
-bool py_packed_inverse(const Object& arrays) {
-  Arrays a("damped_inverse");
-  const Views all = a.list("arrays", arrays);
-  py::gil_scoped_release release;
-  return packed_inverse(all);
-}
-
-void py_packed_precondition(const Object& arrays) {
-  Arrays a("precondition");
-  const Views all = a.list("arrays", arrays);
-  py::gil_scoped_release release;
-  packed_precondition(all);
-}
-
 }  // namespace
 
 void define_curvature(py::module_& m) {
@@ -72,9 +50,6 @@ void define_curvature(py::module_& m) {
         py::arg("out"), py::arg("inverted"));
   m.def("precondition", &py_precondition, py::arg("grads"), py::arg("left"), py::arg("right"), py::arg("inv_scale"),
         py::arg("out"));
-  m.def("packed_covariance", &py_packed_covariance, py::arg("arrays"));
-  m.def("packed_inverse", &py_packed_inverse, py::arg("arrays"));
-  m.def("packed_precondition", &py_packed_precondition, py::arg("arrays"));
 }
 
 }  // namespace boost_ext

@@ -83,33 +83,6 @@ void py_optimizer_step_rows(const Object& weights, const Object& master, const O
   a.run([&] { optimizer_step_rows(a.context(), all, w, m, i, v, s); });
 }
 
-constexpr const char* kFixedArrays = "boost_ext.FixedArrays";
-
-py::capsule py_fixed_arrays(const Object& tensors, const std::string& owner) {
-  const auto free = [](void* arrays) { delete static_cast<FixedArrays*>(arrays); };
-  return py::capsule(new FixedArrays(owner, tensors), kFixedArrays, free);
-}
-
-void py_require_same(const py::capsule& fixed) {
-  static_cast<const FixedArrays*>(PyCapsule_GetPointer(fixed.ptr(), kFixedArrays))->require_same();
-}
-
-// What comes from Python and what is always the same, in the order of the native call.
-void py_packed_step(const py::args& parts) {
-  Arrays a("optimizer_step");
-  Views all;
-  for (py::handle part : parts) {
-    if (PyCapsule_IsValid(part.ptr(), kFixedArrays)) {
-      static_cast<FixedArrays*>(PyCapsule_GetPointer(part.ptr(), kFixedArrays))->append_to(all);
-      continue;
-    }
-    const Views some = a.list("gradients", part);
-    all.insert(all.end(), some.begin(), some.end());
-  }
-  require_cpu("optimizer_step", {&all});  // what is packed is read here
-  without_gil([&] { packed_step(all); });
-}
-
 // Into `ratios`, the ratios of all weights before those of all decays; or without it into two new arrays.
 Object py_lars(const Object& weights, const Object& grads, const Object& ratios, double coefficient, double epsilon,
                bool clip, const Object& scale, const std::vector<float>& lr, const std::vector<float>& weight_decay,
@@ -128,13 +101,6 @@ Object py_lars(const Object& weights, const Object& grads, const Object& ratios,
   const View d = a.result("decay_ratio", py::none(), DType::f32, {n}, decay_ratio);
   a.run([&] { lars(a.context(), settings, w, g, r, d); });
   return py::make_tuple(ratio, decay_ratio);
-}
-
-void py_packed_lars(const Object& arrays) {
-  Arrays a("lars");
-  const Views all = a.list("arrays", arrays);
-  require_cpu("lars", {&all});
-  without_gil([&] { packed_lars(all); });
 }
 
 void py_adafactor_step(const Object& params, const Object& masters, const Object& grads, const Object& rows,
@@ -174,10 +140,6 @@ void define_optimizers(py::module_& m) {
         py::arg("weights"), py::arg("master"), py::arg("indices"), py::arg("values"), py::arg("state"), py::arg("rule"),
         py::arg("hyper"), py::arg("scale"), py::arg("step"), py::arg("lr"), py::arg("weight_decay"), py::arg("ratio"),
         py::arg("centralize"), py::arg("first"), py::arg("seed"), py::arg("skip") = py::none());
-  m.def("fixed_arrays", &py_fixed_arrays, py::arg("tensors"), py::arg("owner"));
-  m.def("require_same", &py_require_same, py::arg("fixed"));
-  m.def("packed_step", &py_packed_step);
-  m.def("packed_lars", &py_packed_lars, py::arg("arrays"));
   m.def("lars", &py_lars, py::arg("weights"), py::arg("grads"), py::arg("ratios"), py::arg("coefficient"),
         py::arg("epsilon"), py::arg("clip"), py::arg("scale"), py::arg("lr"), py::arg("weight_decay"),
         py::arg("apply"));

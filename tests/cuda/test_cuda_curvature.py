@@ -239,9 +239,8 @@ def test_addresses_of_any_alignment(rng):
 # What MindSpore calls is for the CPU
 
 
-@pytest.mark.parametrize("name", ["packed_covariance", "packed_inverse", "packed_precondition"])
-def test_the_packed_ops_refuse_device_arrays(name):
-    op = {"packed_inverse": "damped_inverse"}.get(name, name.removeprefix("packed_"))
-    run = device.on_device(getattr(_core, name), *device.memory_of("cuda"))
+@pytest.mark.parametrize("op", ["covariance", "damped_inverse", "precondition"])
+def test_the_functions_of_graphs_refuse_device_arrays(op):
+    run = device.on_device(_core.call, *device.memory_of("cuda"))
     with pytest.raises(RuntimeError, match=rf"^{op}: got CUDA arrays, but this op has a CPU kernel only$"):
-        run([np.zeros(15, np.int32), np.ones((2, 2), np.float32)])
+        run(op, [np.zeros(15, np.int32), np.ones((2, 2), np.float32)])

@@ -73,22 +73,18 @@ def precondition():
     return [f32(1), np.ones((1, 4, 4), np.float32), np.ones((1, 3, 3), np.float32), i32(1, 0), *tensors(4)]
 
 
-def step_of(arrays):
-    _core.packed_step(arrays)
-
-
 CALLS = {
-    "sgd": (lambda: step(0, 1, [0.9, 0, 0], True, True), step_of),
-    "momentum": (lambda: step(1, 1, [0.9, 0], True), step_of),
-    "adam": (lambda: step(2, 2, [0.9, 0.99, 1e-8, 0], True), step_of),
-    "adagrad": (lambda: step(5, 1, [1]), step_of),
-    "adafactor": (adafactor, step_of),
-    "lars": (lars, _core.packed_lars),
-    "dense": (dense, _core.packed_covariance),
-    "convolution": (convolution, _core.packed_covariance),
-    "embedding": (embedding, _core.packed_covariance),
-    "inverse": (inverse, _core.packed_inverse),
-    "precondition": (precondition, _core.packed_precondition),
+    "sgd": (lambda: step(0, 1, [0.9, 0, 0], True, True), "optimizer_step"),
+    "momentum": (lambda: step(1, 1, [0.9, 0], True), "optimizer_step"),
+    "adam": (lambda: step(2, 2, [0.9, 0.99, 1e-8, 0], True), "optimizer_step"),
+    "adagrad": (lambda: step(5, 1, [1]), "optimizer_step"),
+    "adafactor": (adafactor, "optimizer_step"),
+    "lars": (lars, "lars"),
+    "dense": (dense, "covariance"),
+    "convolution": (convolution, "covariance"),
+    "embedding": (embedding, "covariance"),
+    "inverse": (inverse, "damped_inverse"),
+    "precondition": (precondition, "precondition"),
 }
 
 
@@ -114,8 +110,8 @@ def damage(arrays, rng):
             array[int(rng.integers(array.size))] = NUMBERS[int(rng.integers(len(NUMBERS)))]
 
 
-make, call = CALLS[sys.argv[1]]
-call(make())
+make, op = CALLS[sys.argv[1]]
+_core.call(op, make())
 rng = np.random.default_rng(0)
 refused = 0
 for number in range(int(sys.argv[2])):
@@ -125,7 +121,7 @@ for number in range(int(sys.argv[2])):
             damage(arrays, rng)
     frozen = [(a, a.tobytes()) for a in arrays if not a.flags.writeable]
     try:
-        call(arrays)
+        _core.call(op, arrays)
     except (TypeError, ValueError) as refusal:
         refused += 1
         message = str(refusal)

@@ -21,7 +21,7 @@ def scales_of(*values: float) -> list[np.ndarray]:
 def guard(grads, groups, scales):
     found = np.full(len(scales), 9, np.int32)
     report = np.full((len(grads), 4), -9.0)
-    answer = _core.group_unscale_and_check(grads, np.asarray(groups, np.int32), scales, found, report)
+    answer = _core.call("group_unscale_and_check", np.asarray(groups, np.int32), found, report, scales, grads)
     return answer, found.tolist(), report
 
 
@@ -77,7 +77,7 @@ def refused(error, text, grads, groups, scales, found=None, report=None):
     report = np.zeros((len(grads), 4)) if report is None else report
     before = [g.copy() for g in grads]
     with pytest.raises(error, match=f"^group_unscale_and_check: {text}"):
-        _core.group_unscale_and_check(grads, groups, scales, found, report)
+        _core.call("group_unscale_and_check", groups, found, report, scales, grads)
     for g, b in zip(grads, before, strict=True):
         assert_same_bits(g, b)
     assert not found.any()
@@ -113,7 +113,7 @@ def test_a_scale_may_not_be_a_gradient():
 
 def update(scales, found, overflows=0, max_scale=2.0**64):
     count = np.int32([overflows])
-    _core.group_loss_scale_update(scales, np.asarray(found, np.int32), count, max_scale)
+    _core.call("group_loss_scale_update", np.float32([max_scale]), count, np.asarray(found, np.int32), scales)
     return int(count[0])
 
 

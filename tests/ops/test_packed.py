@@ -34,7 +34,8 @@ from boost_ext import _core
 
 one = [np.ones(1, np.float32)] * 2
 try:
-    _core.packed_step([np.array([RULE, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0], np.int32), np.ones(1), np.zeros(1, bool), *one])
+    layout = np.array([RULE, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0], np.int32)
+    _core.call("optimizer_step", layout, np.ones(1), np.zeros(1, bool), one)
 except ValueError as error:
     print(error)
 """

@@ -3,8 +3,9 @@
 * ``construct`` holds an ``ops.Custom`` primitive: what the graph compiler sees, in GRAPH_MODE and under ``ms.jit``. It
   calls the C ABI of the same library that the Python functions live in. A primitive that writes its inputs says so
   (``side_effect_mem``), or the graph compiler would drop, merge or reorder it.
-* ``__call__`` hands the tensors' pointers to the same op when Python runs the cell in PYNATIVE_MODE. A pointer is
-  fetched right before the call, which also waits for whatever op was still writing that tensor, and never kept.
+* ``__call__`` hands the tensors' pointers to the same function (``_core.call``) when Python runs the cell in
+  PYNATIVE_MODE. A pointer is fetched right before the call, which also waits for whatever op was still writing that
+  tensor, and never kept.
 
 Tensors that are written are written in place in both modes. Every cell returns a bool Tensor of shape (1,). Reading a
 Parameter afterwards sees the write. A gradient is a plain value to the graph compiler, which may compute an expression
@@ -84,17 +85,16 @@ __all__ = [
     "Timestamp",
     "UnscaleAndCheck",
     "UnscaleAndCheckReport",
+    "call",
     "calls_by_pointer",
     "contiguous",
     "fixed_arrays",
     "in_pynative_mode",
     "optimizer_rules",
-    "packed_lars",
-    "packed_step",
     "require_same",
     "update_loss_scale",
 ]
 
-packed_lars, packed_step = _core.packed_lars, _core.packed_step
+call = _core.call
 fixed_arrays, require_same = _core.fixed_arrays, _core.require_same
 optimizer_rules = _core.optimizer_rules

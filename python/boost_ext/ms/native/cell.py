@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, NoReturn
 
 import mindspore as ms
@@ -102,12 +102,19 @@ def contiguous(tensors: Tensors) -> tuple[Tensor, ...]:
     return tuple(t if t.is_contiguous() else t.contiguous() for t in tensors)
 
 
+def _readable(arg: Tensor | Tensors) -> Tensor | Tensors:
+    return contiguous(arg) if isinstance(arg, (tuple, list)) else contiguous((arg,))[0]
+
+
 class NativeCell(nn.Cell):
-    """Base of the ops: which native function, and how Python calls it. Both take the same arguments in the same order;
-    the primitive takes the tensors of lists one by one."""
+    """Base of the ops that write their inputs. A graph gets the tensors of lists one by one; by pointer the same native
+    function gets them in the same order."""
 
     symbol: str
-    by_pointer: Callable[..., Any]
+    read_only: tuple[int, ...] = ()
+    """Which arguments are only read: by pointer a strided one, such as an eager gradient may be, is copied."""
+    constants: tuple[Tensor, ...] = ()
+    """What the native function gets after the arguments; a `construct` adds it on its own."""
     primitive = GraphOp((1,), ms.bool_, writes=True)
 
     def __init__(self) -> None:
@@ -120,28 +127,47 @@ class NativeCell(nn.Cell):
         return self.primitive(*flat)
 
     def __call__(self, *args: Any) -> Tensor:
-        if calls_by_pointer(self.symbol):
-            return Tensor([bool(self.by_pointer(*args))])
-        return super().__call__(*args)
+        if not calls_by_pointer(self.symbol):
+            return super().__call__(*args)
+        parts = [_readable(arg) if i in self.read_only else arg for i, arg in enumerate(args)]
+        return Tensor([_core.call(self.symbol, *parts, *self.constants)])
 
 
 class PackedCell(NativeCell):
-    """An op whose arguments are one flat list of arrays, by pointer too: what `packed` reads."""
-
-    packed: Callable[..., Any]
+    """An op whose arguments are one flat list of arrays."""
 
     # No loop: the graph compiler unrolls it by recursion, 500 tensors deep.
     def construct(self, *arrays: Any) -> Tensor:
         return self.primitive(*arrays)
 
-    def by_pointer(self, *arrays: Any) -> bool:
-        done = self.packed(contiguous(arrays))
-        return True if done is None else bool(done)
+    def __call__(self, *arrays: Any) -> Tensor:
+        if not calls_by_pointer(self.symbol):
+            return nn.Cell.__call__(self, *arrays)
+        return Tensor([_core.call(self.symbol, contiguous(arrays))])
 
 
-def number(tensor: Tensor) -> float:
-    return float(tensor.item())
+class NativeFunction(nn.Cell):
+    """Base of what writes new tensors alone, so that the graph compiler may drop, merge and reorder it.
 
+    ``primitive`` says what a graph allocates, :meth:`new_outputs` what Python does."""
 
-def flag(tensor: Tensor) -> bool:
-    return bool(tensor.item())
+    symbol: str
+    primitive: GraphOp
+    constants: tuple[Tensor, ...] = ()
+    """See :class:`NativeCell`."""
+
+    def __init__(self) -> None:
+        super().__init__(auto_prefix=False)
+
+    def new_outputs(self, *args: Any) -> Any:
+        raise NotImplementedError
+
+    def construct(self, *args: Any) -> Any:
+        return self.primitive(*args)
+
+    def __call__(self, *args: Any) -> Any:
+        if not calls_by_pointer(self.symbol):
+            return super().__call__(*args)
+        out = self.new_outputs(*args)
+        _core.call(self.symbol, *map(_readable, args), *self.constants, out)
+        return out

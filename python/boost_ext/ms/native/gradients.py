@@ -7,17 +7,10 @@ from collections.abc import Sequence
 from typing import Any
 
 import mindspore as ms
-from mindspore import Tensor, nn, ops
+import numpy as np
+from mindspore import Tensor
 
-from boost_ext import _core
-
-from .cell import GraphOp, NativeCell, Tensors, calls_by_pointer, contiguous, new_like, number, one_or_all
-
-
-def _accumulate(scale: Tensor, steps: Tensor, count: Tensor, accumulators: Tensors, grads: Tensors) -> None:
-    divisor = number(scale) * number(steps)  # exact in float64, as in the graph
-    factor = 1.0 / divisor if divisor else math.inf  # which the op refuses
-    _core.accumulate(accumulators, contiguous(grads), factor, int(count.item()) == 0)
+from .cell import GraphOp, NativeCell, NativeFunction, new_like, one_or_all
 
 
 class Accumulate(NativeCell):
@@ -27,22 +20,13 @@ class Accumulate(NativeCell):
     many micro-batches the accumulators hold: with 0 they are overwritten.
     """
 
-    symbol, by_pointer = "accumulate", staticmethod(_accumulate)
-
-
-def _global_norm(norm: Tensor, tensors: Tensors) -> None:
-    norm.assign_value(Tensor([_core.global_norm(contiguous(tensors))], ms.float32))
+    symbol, read_only = "accumulate", (4,)
 
 
 class GlobalNorm(NativeCell):
     """``cell(norm, tensors)``: their 2-norm into ``norm`` (1,) float32. See :func:`boost_ext.ops.global_norm`."""
 
-    symbol, by_pointer = "global_norm", staticmethod(_global_norm)
-
-
-def _clip_by_global_norm(settings: Tensor, norm: Tensor, grads: Tensors) -> None:
-    clip_norm, scale = settings.asnumpy().tolist()
-    norm.assign_value(Tensor([_core.clip_by_global_norm(grads, clip_norm, scale)], ms.float32))
+    symbol, read_only = "global_norm", (1,)
 
 
 class ClipByGlobalNorm(NativeCell):
@@ -52,45 +36,34 @@ class ClipByGlobalNorm(NativeCell):
     float32, is written.
     """
 
-    symbol, by_pointer = "clip_by_global_norm", staticmethod(_clip_by_global_norm)
+    symbol = "clip_by_global_norm"
 
 
 def _as_inputs(*inputs: Any) -> Any:
     return one_or_all(inputs)
 
 
-class Centralized(nn.Cell):
+class Centralized(NativeFunction):
     """``cell(grads)``: the centralized gradients as new tensors; the given ones are only read.
 
-    See :func:`boost_ext.ops.centralize`. A pure function: the graph compiler may drop, merge and reorder it.
+    See :func:`boost_ext.ops.centralize`.
     """
 
     symbol = "centralized"
     primitive = GraphOp(_as_inputs, _as_inputs)
 
-    def __init__(self) -> None:
-        super().__init__(auto_prefix=False)
+    def new_outputs(self, grads: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        return new_like(grads)
 
     def construct(self, grads: Sequence[Tensor]) -> tuple[Tensor, ...]:
         out = self.primitive(*grads)
         return out if len(grads) > 1 else (out,)
 
-    def __call__(self, grads: Sequence[Tensor]) -> Any:
-        if calls_by_pointer(self.symbol):
-            out = new_like(grads)
-            _core.centralize(contiguous(grads), out)
-            return out
-        return super().__call__(grads)
-
-
-def _adasum_pair(a: Tensors, b: Tensors, out: Tensors) -> None:
-    _core.adasum_pair(contiguous(a), contiguous(b), out)
-
 
 class AdasumPair(NativeCell):
     """``cell(a, b, out)``: the adaptive sum of two lists of tensors. See :func:`boost_ext.ops.adasum_pair`."""
 
-    symbol, by_pointer = "adasum_pair", staticmethod(_adasum_pair)
+    symbol, read_only = "adasum_pair", (0, 1)
 
 
 def _joined_shape(*shapes: Any) -> Any:
@@ -101,47 +74,35 @@ def _joined_dtype(*dtypes: Any) -> Any:
     return ms.float32
 
 
-class Joined(nn.Cell):
-    """``cell(tensors)``: all elements, in list order, as one new float32 vector. A pure function."""
+class Joined(NativeFunction):
+    """``cell(tensors)``: all elements, in list order, as one new float32 vector."""
 
     symbol = "joined"
     primitive = GraphOp(_joined_shape, _joined_dtype)
 
-    def __init__(self) -> None:
-        super().__init__(auto_prefix=False)
+    def new_outputs(self, tensors: Sequence[Tensor]) -> Tensor:
+        return Tensor(np.empty(_joined_shape(*(t.shape for t in tensors)), np.float32))
 
     def construct(self, tensors: Sequence[Tensor]) -> Tensor:
         return self.primitive(*tensors)
-
-    def __call__(self, tensors: Sequence[Tensor]) -> Tensor:
-        if calls_by_pointer(self.symbol):
-            return ops.concat([t.reshape(-1).astype(ms.float32) for t in tensors])
-        return super().__call__(tensors)
 
 
 def _as_third(*inputs: Any) -> Any:
     return one_or_all(inputs[2:])
 
 
-class Parted(nn.Cell):
+class Parted(NativeFunction):
     """``cell(factor, vector, like)``: ``factor`` (1,) times a float32 vector, as new tensors like those of ``like``.
 
-    A pure function, the inverse of :class:`Joined` at factor 1.
+    The inverse of :class:`Joined` at factor 1.
     """
 
     symbol = "parted"
     primitive = GraphOp(_as_third, _as_third)
 
-    def __init__(self) -> None:
-        super().__init__(auto_prefix=False)
+    def new_outputs(self, factor: Tensor, vector: Tensor, like: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        return new_like(like)
 
     def construct(self, factor: Tensor, vector: Tensor, like: Sequence[Tensor]) -> tuple[Tensor, ...]:
         out = self.primitive(factor, vector, *like)
         return out if len(like) > 1 else (out,)
-
-    def __call__(self, factor: Tensor, vector: Tensor, like: Sequence[Tensor]) -> Any:
-        if calls_by_pointer(self.symbol):
-            out = new_like(like)
-            _core.pca_back_project(vector.reshape(1, -1), (factor,), (out,))
-            return out
-        return super().__call__(factor, vector, like)

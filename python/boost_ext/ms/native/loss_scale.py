@@ -7,11 +7,7 @@ from mindspore import Tensor, nn, ops
 
 from boost_ext import _core
 
-from .cell import GraphOp, NativeCell, Tensors, contiguous, flag, number, require_cpu
-
-
-def _unscale_and_check(scale: Tensor, grads: Tensors) -> bool:
-    return bool(_core.unscale_and_check(grads, 1.0 / number(scale), False))
+from .cell import GraphOp, NativeCell, Tensors, contiguous, require_cpu
 
 
 class UnscaleAndCheck(NativeCell):
@@ -20,7 +16,7 @@ class UnscaleAndCheck(NativeCell):
     See :func:`boost_ext.ops.unscale_and_check`. ``scale`` is one float32; with scale 1 nothing is written.
     """
 
-    symbol, by_pointer = "unscale_and_check", staticmethod(_unscale_and_check)
+    symbol = "unscale_and_check"
 
 
 def _checkable(tensor: Tensor) -> Tensor:
@@ -52,7 +48,8 @@ class AllFinite(nn.Cell):
 
     def __call__(self, tensors: Tensors) -> Tensor:
         require_cpu(self.symbol)
-        return Tensor(not _core.unscale_and_check(contiguous([_checkable(t) for t in tensors]), 1.0, False))
+        found = _core.call(self.symbol, self.unit, contiguous([_checkable(t) for t in tensors]))
+        return Tensor(not found)
 
 
 class UnscaleAndCheckReport(NativeCell):
@@ -68,17 +65,8 @@ class UnscaleAndCheckReport(NativeCell):
     def __init__(self, write: bool = True) -> None:
         self.symbol = "unscale_and_check_report" if write else "check_report"
         super().__init__()
-        self._run = _core.unscale_and_check_report if write else _core.check_report
-
-    def by_pointer(self, scale: Tensor, report: Tensor, grads: Tensors) -> bool:
-        return self._run(grads, 1.0 / number(scale), report)
-
-
-def _check_and_clip(
-    scale: Tensor, settings: Tensor, report: Tensor, norm: Tensor, divisor: Tensor, grads: Tensors
-) -> bool:
-    clip_norm, own_scale = settings.asnumpy().tolist()
-    return _core.check_and_clip(contiguous(grads), number(scale), clip_norm, own_scale, report, norm, divisor)
+        if not write:
+            self.read_only = (2,)
 
 
 class CheckAndClip(NativeCell):
@@ -89,7 +77,7 @@ class CheckAndClip(NativeCell):
     that of the gradients over both scales, and ``divisor``, what clips them and takes ``scale`` out; one float32 each.
     """
 
-    symbol, by_pointer = "check_and_clip", staticmethod(_check_and_clip)
+    symbol, read_only = "check_and_clip", (5,)
 
 
 class LossScaleUpdate(NativeCell):
@@ -99,18 +87,11 @@ class LossScaleUpdate(NativeCell):
 
     def __init__(self, factor: float, window: int, max_scale: float) -> None:
         super().__init__()
-        self._rule = (factor, window, max_scale)
-        self.rule = Tensor(self._rule, ms.float32)
-
-    def by_pointer(self, scale: Tensor, counters: Tensor, overflow: Tensor) -> None:
-        _core.loss_scale_update(scale, counters, flag(overflow), *self._rule)
+        self.rule = Tensor([factor, window, max_scale], ms.float32)
+        self.constants = (self.rule,)
 
     def construct(self, scale: Tensor, counters: Tensor, overflow: Tensor) -> Tensor:
         return self.primitive(scale, counters, overflow, self.rule)
-
-
-def _group_unscale_and_check(groups: Tensor, found: Tensor, report: Tensor, scales: Tensors, grads: Tensors) -> bool:
-    return _core.group_unscale_and_check(grads, groups, scales, found, report)
 
 
 class GroupUnscaleAndCheck(NativeCell):
@@ -120,11 +101,7 @@ class GroupUnscaleAndCheck(NativeCell):
     ``found``, int32 (len(scales),), is written: 1 if the group overflowed, 0 if not, -1 if it has no gradient.
     """
 
-    symbol, by_pointer = "group_unscale_and_check", staticmethod(_group_unscale_and_check)
-
-
-def _group_loss_scale_update(max_scale: Tensor, overflows: Tensor, found: Tensor, scales: Tensors) -> None:
-    _core.group_loss_scale_update(scales, found, overflows, number(max_scale))
+    symbol = "group_unscale_and_check"
 
 
 class GroupLossScaleUpdate(NativeCell):
@@ -134,4 +111,4 @@ class GroupLossScaleUpdate(NativeCell):
     ``max_scale``. ``overflows``, one int32, counts the steps in a row with an overflow; the 1001st raises.
     """
 
-    symbol, by_pointer = "group_loss_scale_update", staticmethod(_group_loss_scale_update)
+    symbol = "group_loss_scale_update"

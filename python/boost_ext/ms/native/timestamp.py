@@ -4,15 +4,7 @@ from __future__ import annotations
 
 from mindspore import Tensor
 
-from boost_ext import _core
-
-from .cell import NativeCell, Tensors
-
-
-def _timestamp(stamps: Tensor, slot: Tensor, dependencies: Tensors) -> None:
-    for tensor in dependencies:
-        tensor.data_ptr()  # waits for whatever op still writes it
-    _core.timestamp(stamps, int(slot.item()))
+from .cell import NativeCell, Tensors, calls_by_pointer
 
 
 class Timestamp(NativeCell):
@@ -23,4 +15,11 @@ class Timestamp(NativeCell):
     ``ops.depend(inputs, result)``.
     """
 
-    symbol, by_pointer = "timestamp", staticmethod(_timestamp)
+    symbol = "timestamp"
+
+    def __call__(self, stamps: Tensor, slot: Tensor, dependencies: Tensors) -> Tensor:
+        if not calls_by_pointer(self.symbol):
+            return super().__call__(stamps, slot, dependencies)
+        for tensor in dependencies:
+            tensor.data_ptr()  # waits for whatever op still writes it
+        return super().__call__(stamps, slot)

@@ -27,7 +27,7 @@ _HALVES = (ms.float16, ms.bfloat16)
 class FusedStep(native.PackedCell):
     """``cell(layout, hyper, skip, ...)``: see csrc/doors/packed_step.h."""
 
-    symbol, packed = "optimizer_step", staticmethod(native.packed_step)
+    symbol = "optimizer_step"
 
 
 class FusedOptimizer(CentralizingOptimizer):
@@ -292,7 +292,7 @@ class FusedOptimizer(CentralizingOptimizer):
             gradients = self.values_of.by_python(gradients)
         if numbers is None:
             numbers = self._rates() + self._decays()
-        native.packed_step(layout, head, numbers, weights, native.contiguous(gradients), states, indices)
+        native.call("optimizer_step", layout, head, numbers, weights, native.contiguous(gradients), states, indices)
         return done
 
     @nn.Optimizer.target.setter  # type: ignore[untyped-decorator]

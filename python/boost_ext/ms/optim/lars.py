@@ -43,7 +43,7 @@ def _of_boost_ext(optimizer: Any) -> FusedOptimizer:
 class LarsRatios(native.PackedCell):
     """``cell(layout, hyper, lars, apply, scale, ...)``: see csrc/doors/packed_step.h."""
 
-    symbol, packed = "lars", staticmethod(native.packed_lars)
+    symbol = "lars"
 
 
 class LARS(nn.Optimizer):

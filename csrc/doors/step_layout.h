@@ -1,0 +1,114 @@
+// What the calls of the optimizers have in common, in the order of packed_step.h.
+#pragma once
+
+#include <cstring>
+
+#include "doors/reader.h"
+#include "ops/optimizer_step.h"
+
+namespace boost_ext {
+
+// The numbers of `layout`: of the whole step, then of each tensor.
+struct StepNumbers {
+  std::int32_t rule, groups, states, has_powers, has_first, count, seed;
+};
+struct TensorNumbers {
+  std::int32_t group, is_centralized, has_master, may_have_rows;
+};
+struct StepLayout : StepNumbers {
+  std::vector<TensorNumbers> tensors;
+
+  explicit StepLayout(Reader& in) {
+    const View& v = in.take("layout", DType::i32, -1);
+    constexpr std::int64_t whole = sizeof(StepNumbers) / sizeof(std::int32_t);
+    constexpr std::int64_t each = sizeof(TensorNumbers) / sizeof(std::int32_t);
+    const auto* numbers = static_cast<const std::int32_t*>(v.data);
+    if (v.size > whole) std::memcpy(static_cast<StepNumbers*>(this), numbers, sizeof(StepNumbers));
+    require(v.size > whole && v.size == whole + each * count, in.op(), ": layout must fit its tensors, got ", v.size,
+            " numbers");
+    const auto require_number = [&](std::int32_t number, const char* what, std::int64_t last) {
+      require(number >= 0 && number <= last, in.op(), ": layout must hold a number of ", what, " from 0 to ", last,
+              ", got ", number);
+    };
+    require_number(rule, "rule", static_cast<std::int64_t>(rule_names().size()));  // the last one is adafactor
+    require_number(groups, "groups", in.left() + 1);
+    require_number(states, "states", kMaxStates);
+    tensors.resize(static_cast<std::size_t>(count));
+    std::memcpy(tensors.data(), numbers + whole, tensors.size() * sizeof(TensorNumbers));
+  }
+};
+
+// One float32 of each group, times a factor, and which of them is tensor i's.
+struct GroupNumbers {
+  std::vector<float> values;
+  GroupNumbers() = default;
+  GroupNumbers(Reader& in, const char* arg, std::int32_t groups, double factor) {
+    for (std::int32_t g = 0; g < groups; ++g) values.push_back(static_cast<float>(factor * in.number(arg)));
+  }
+  float of(const char* op, const TensorNumbers& tensor) const {
+    require(tensor.group >= 0 && static_cast<std::size_t>(tensor.group) < values.size(), op,
+            ": layout must name one of ", values.size(), " groups, got ", tensor.group);
+    return values[static_cast<std::size_t>(tensor.group)];
+  }
+};
+
+inline std::string shape_text(const View& v) {
+  if (v.ndim < 2) return v.ndim == 0 ? "()" : text("(", v.rows, ",)");
+  if (v.ndim == 2) return text("(", v.rows, ", ", v.width, ")");
+  return text("(", v.rows, v.ndim > 3 ? ", ..., " : ", ", v.height, ", ", v.width, ")");
+}
+
+// Of the same size, gradients have the same shape, too: as far as views know it, all of up to four axes. Those with
+// `indices` hold some rows only. The op says where sizes differ.
+inline void require_shapes(const char* op, const Views& grads, const Views& weights, const Views& indices = {}) {
+  for (std::size_t i = 0; i < grads.size(); ++i) {
+    const View &g = grads[i], &w = weights[i];
+    if (g.size != w.size || (!indices.empty() && indices[i].ndim > 0)) continue;
+    if (g.ndim == w.ndim && g.rows == w.rows && g.height == w.height && g.width == w.width) continue;
+    throw std::invalid_argument(
+        text(op, ": grads[", i, "] must have the shape of its weight, ", shape_text(w), ", got ", shape_text(g)));
+  }
+}
+
+// What optimizer_step begins with for every rule, up to the numbers of the groups.
+struct StepHead {
+  StepLayout layout;
+  const View& hyper;  // the last one is own_scale
+  double own_scale;
+  bool skip;
+  double scale = 1;  // 1 / all loss scales
+  std::int32_t* step = nullptr;
+  const View* ratio = nullptr;
+  GroupNumbers lr, decay;
+
+  explicit StepHead(Reader& in)
+      : layout(in),
+        hyper(in.at_least("hyper", DType::f64, 1)),
+        own_scale(numbers()[hyper.size - 1]),
+        skip(in.flag("skip")) {
+    if (skip) return;
+    scale = 1 / (static_cast<double>(in.number("scale")) * own_scale);
+    step = in.written<std::int32_t>("step", DType::i32);
+    ratio = &in.take("ratio", DType::f32, -1);
+    lr = {in, "lr", layout.groups, 1};
+    decay = {in, "weight_decay", layout.groups, 1 / own_scale};
+  }
+  const double* numbers() const { return static_cast<const double*>(hyper.data); }
+  // The next arrays, as many as there are half weights; in a list of all weights, empty beside the others.
+  Views masters(Reader& in) const {
+    View none;
+    none.size = 0;
+    Views all;
+    bool some = false;
+    for (const TensorNumbers& tensor : layout.tensors) {
+      all.push_back(tensor.has_master != 0 ? in.take("masters") : none);
+      some = some || tensor.has_master != 0;
+    }
+    return some ? all : Views();
+  }
+};
+
+// optimizer_step, from there on, for Adafactor.
+void packed_adafactor(Reader& in, const StepHead& head);
+
+}  // namespace boost_ext
