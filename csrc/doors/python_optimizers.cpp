@@ -1,6 +1,6 @@
 // The Python door of the optimizers.
-#include "doors/packed_step.h"
 #include "doors/python.h"
+#include "doors/step_layout.h"
 #include "ops/adafactor_step.h"
 #include "ops/lars.h"
 #include "ops/optimizer_step.h"
@@ -143,7 +143,7 @@ void define_optimizers(py::module_& m) {
   m.def("lars", &py_lars, py::arg("weights"), py::arg("grads"), py::arg("ratios"), py::arg("coefficient"),
         py::arg("epsilon"), py::arg("clip"), py::arg("scale"), py::arg("lr"), py::arg("weight_decay"),
         py::arg("apply"));
-  m.def("optimizer_rules", &packed_rules);
+  m.def("optimizer_rules", &layout_rules);
   m.def("adafactor_step", &py_adafactor_step, py::arg("params"), py::arg("masters"), py::arg("grads"), py::arg("rows"),
         py::arg("columns"), py::arg("squares"), py::arg("moments"), py::arg("hyper"), py::arg("scale"), py::arg("step"),
         py::arg("lr"), py::arg("weight_decay"), py::arg("centralize"), py::arg("skip"));

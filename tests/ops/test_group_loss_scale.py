@@ -100,8 +100,9 @@ def test_what_is_refused(rng):
     refused(
         ValueError, "report must have 8 elements, got 4", [one, two], pair, scales_of(2, 2), report=np.zeros((1, 4))
     )
+    # Its size says how many scales there are: here the second one is taken for a gradient.
     refused(
-        ValueError, "found must have 2 elements, got 1", [one, two], pair, scales_of(2, 2), found=np.zeros(1, np.int32)
+        ValueError, "groups must have 3 elements, got 2", [one, two], pair, scales_of(2, 2), found=np.zeros(1, np.int32)
     )
 
 

@@ -1,4 +1,4 @@
-"""The native ops of Kronecker-factored curvature. Their arguments, in order, are in csrc/doors/packed_curvature.cpp."""
+"""The native ops of Kronecker-factored curvature. Their arguments, in order, are in csrc/doors/mindspore_curvature.cpp."""
 
 from __future__ import annotations
 

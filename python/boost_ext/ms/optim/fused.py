@@ -25,7 +25,7 @@ _HALVES = (ms.float16, ms.bfloat16)
 
 
 class FusedStep(native.PackedCell):
-    """``cell(layout, hyper, skip, ...)``: see csrc/doors/packed_step.h."""
+    """``cell(layout, hyper, skip, ...)``: see csrc/doors/step_layout.h."""
 
     symbol = "optimizer_step"
 
@@ -88,7 +88,7 @@ class FusedOptimizer(CentralizingOptimizer):
         storage: StateStorage | None = None,
     ) -> None:
         """The last act of a constructor: `hyper` and `states` in the order of the rule, see ops/optimizer_step.h;
-        `powers` are what a call reads or writes beside them, see csrc/doors/packed_step.h."""
+        `powers` are what a call reads or writes beside them, see csrc/doors/step_layout.h."""
         self.masters = ParameterTuple(_masters(self.parameters))
         self.number_of_states = len(states)
         for i, state in enumerate(states):

@@ -41,7 +41,7 @@ def _of_boost_ext(optimizer: Any) -> FusedOptimizer:
 
 
 class LarsRatios(native.PackedCell):
-    """``cell(layout, hyper, lars, apply, scale, ...)``: see csrc/doors/packed_step.h."""
+    """``cell(layout, hyper, lars, apply, scale, ...)``: see csrc/doors/step_layout.h."""
 
     symbol = "lars"
 

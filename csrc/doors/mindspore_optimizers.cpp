@@ -1,5 +1,4 @@
-#include "doors/packed_step.h"
-
+// The optimizers inside MindSpore: see mindspore.cpp and step_layout.h.
 #include <algorithm>
 #include <cmath>
 
@@ -74,7 +73,7 @@ void step_rows(const StepSettings& settings, const Views& weights, const Views& 
 
 }  // namespace
 
-std::vector<std::string> packed_rules() {
+std::vector<std::string> layout_rules() {
   std::vector<std::string> rules = rule_names();
   rules.emplace_back("adafactor");
   return rules;
@@ -83,7 +82,7 @@ std::vector<std::string> packed_rules() {
 BOOST_EXT_GRAPH_OP(optimizer_step) {
   const StepHead head(in);
   if (head.skip) return;
-  if (head.layout.rule == static_cast<std::int32_t>(rule_names().size())) return packed_adafactor(in, head);
+  if (head.layout.rule == static_cast<std::int32_t>(rule_names().size())) return adafactor_step(in, head);
   const std::int64_t n = head.layout.count;
   const bool has_powers = head.layout.has_powers != 0, has_first = head.layout.has_first != 0;
   StepSettings settings;

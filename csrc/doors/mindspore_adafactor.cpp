@@ -1,9 +1,10 @@
+// Adafactor inside MindSpore: see step_layout.h.
 #include "doors/step_layout.h"
 #include "ops/adafactor_step.h"
 
 namespace boost_ext {
 
-void packed_adafactor(Reader& in, const StepHead& head) {
+void adafactor_step(Reader& in, const StepHead& head) {
   const char* op = "adafactor_step";
   const std::int64_t n = head.layout.count;
   require_size(op, "hyper", head.hyper, 9);
