@@ -1,4 +1,4 @@
-"""The native ops of Kronecker-factored curvature. Their arguments, in order, are in csrc/doors/mindspore_curvature.cpp."""
+"""The native ops of Kronecker-factored curvature; csrc/doors/mindspore_curvature.cpp lists their arguments in order."""
 
 from __future__ import annotations
 
