@@ -4,6 +4,7 @@ PYTHON ?= python3
 VENVS ?= .venvs
 ARGS ?=
 SOURCES := $(shell find CMakeLists.txt pyproject.toml csrc kernels python -type f -not -name '*.so' -not -path '*/__pycache__/*')
+EMULATORS := $(shell find tests/emulators -type f)
 
 .PHONY: train train-distributed test test-python test-core test-native test-nvcc bench bench-levels bench-networks lint format clean
 
@@ -94,7 +95,7 @@ $(VENVS)/train/installed $(VENVS)/test/installed $(VENVS)/bench/installed: $(VEN
 	touch $@
 
 # In a build folder of its own, since its kernels of devices are made for the emulators.
-$(VENVS)/core/installed: $(SOURCES) | $(VENVS)/core/bin/python
+$(VENVS)/core/installed: $(SOURCES) $(EMULATORS) | $(VENVS)/core/bin/python
 	$(VENVS)/core/bin/python -m pip install -q . 'numpy>=2' pytest pytest-xdist hypothesis ml_dtypes safetensors scikit-learn \
 	  -C build-dir=build/emulated -C install.strip=false -C cmake.define.BOOST_EXT_CUDA_EMULATOR=ON \
 	  -C cmake.define.BOOST_EXT_ASCEND_EMULATOR=ON -C cmake.define.BOOST_EXT_BASELINE_ONLY=ON

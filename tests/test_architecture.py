@@ -160,14 +160,36 @@ def test_cuda_kernels_know_their_contract_only():
             assert f"ops/{path.stem}.h" in includes(path), name(path)
 
 
-def test_the_cuda_emulator_knows_cuda_only():
-    """It stands in for CUDA's headers, so it knows neither the ops nor the kernels that run on it."""
-    folder = ROOT / "kernels" / "cuda" / "emulator"
-    own = {path.name for path in files(folder, ".h")}
-    for path in files(folder, ".h", ".cpp"):
-        bad = {i for i in includes(path) - own if "/" in i and not i.startswith(("sys/", "sanitizer/"))}
-        bad |= {i for i in includes(path) - own if i.endswith((".cuh", ".cu"))}
+@pytest.mark.parametrize(("device", "host_part"), [("cuda", set()), ("ascend", {"boost_ext_ascend.h"})])
+def test_an_emulator_knows_its_vendor_only(device, host_part):
+    """It stands in for the vendor's headers, so it knows neither the ops nor the kernels that run on it."""
+    folder = TESTS / "emulators" / device
+    own = {path.name for path in folder.glob("*.h")}
+    for path in sorted([*folder.glob("*.h"), *folder.glob("*.cpp")]):
+        others = includes(path) - own - host_part
+        bad = {i for i in others if "/" in i and not i.startswith(("sys/", "sanitizer/"))}
+        bad |= {i for i in others if i.endswith((".cuh", ".cu")) or (ROOT / "kernels" / device / i).exists()}
         assert not bad, f"{name(path)} includes {bad}"
+
+
+# What a vendor's toolkit has under the same name, and the launchers of kernels/ascend.
+VENDOR_HEADERS = {"cuda_bf16.h", "cuda_fp16.h", "cuda_runtime.h", "kernel_operator.h", "launch.h"}
+
+
+def test_the_product_holds_nothing_for_tests():
+    """Emulators, tests and what they need live under tests, and the product's sources reach none of it."""
+    of_tests = {p.name for p in files(TESTS, ".h")} - VENDOR_HEADERS
+    for folder in (CSRC, ROOT / "kernels", PACKAGE):
+        for path in files(folder, *SOURCES, ".txt", ".cmake"):
+            words = re.split(r"[/_.]", path.relative_to(folder).as_posix())
+            assert not {"test", "tests", "emulator", "emulators", "emulated"} & set(words), name(path)
+            if path.suffix == ".py":
+                bad = {m for m in imports(path) if m.partition(".")[0] in ("tests", "pytest", "hypothesis")}
+            elif path.suffix in (".txt", ".cmake"):
+                bad = set(re.findall(r"\w*(?:EMULAT|emulat|tests/)\w*", path.read_text()))
+            else:
+                bad = {i for i in includes(path) if i in of_tests or i.startswith(("emulators/", "native/", "tests/"))}
+            assert not bad, f"{name(path)} needs {bad}"
 
 
 def test_the_core_does_not_import_mindspore():

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "ascend/call.h"
-#include "emulator/core.h"
+#include "emulators/ascend/core.h"
 #include "native/harness.h"
 
 namespace native {

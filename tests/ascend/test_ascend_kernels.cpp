@@ -1,7 +1,7 @@
 // The Ascend kernels on the emulator, in strict mode, beside the CPU kernels: sizes around tiles and parts, one core
 // and several, all storage types.
 #include "device.h"
-#include "emulator/launch.h"
+#include "emulators/ascend/launch.h"
 #include "ops/adasum.h"
 #include "ops/bfgs_update.h"
 #include "ops/pca_back_project.h"

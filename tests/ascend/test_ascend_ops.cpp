@@ -2,7 +2,7 @@
 #include <numeric>
 
 #include "device.h"
-#include "emulator/launch.h"
+#include "emulators/ascend/launch.h"
 #include "ops/adasum.h"
 #include "ops/bfgs_update.h"
 #include "ops/device.h"
