@@ -1,14 +1,18 @@
-"""build_train_network: what it assembles, in which precision, and that it trains."""
+"""build_train_network: what it assembles, in which precision, that it trains, what it refuses, the boost arguments."""
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 import mindspore as ms
 import numpy as np
 import pytest
-from mindspore import Tensor, nn
+from mindspore import Parameter, Tensor, nn
 from tests.ms.networks import Weight
+from tests.ms.residual_networks import Basic, ResNet, fill
+from tests.ms.residual_networks import batch as residual_batch
 
 from boost_ext import amp
 from boost_ext.ms.step import BoostTrainOneStepCell, BoostTrainOneStepWithLossScaleCell
@@ -251,3 +255,205 @@ def test_namespace_stands_where_mindspores_stood() -> None:
     for name in amp.__all__:
         assert hasattr(ms.amp, name), name
     assert amp.auto_mixed_precision is ms.amp.auto_mixed_precision
+
+
+class Net(nn.Cell):  # type: ignore[misc]
+    def __init__(self) -> None:
+        super().__init__()
+        self.w = Parameter(Tensor([1.0, 2.0, 3.0], ms.float32), name="w")
+        self.norm = nn.BatchNorm1d(3)
+
+    def construct(self, x: Tensor) -> Tensor:
+        return (self.w * x + self.norm(x)).sum()
+
+
+def build(network: nn.Cell | None = None, **arguments: Any) -> nn.Cell:
+    network = network or Net()
+    return amp.build_train_network(network, nn.SGD([network.w], 0.1), **arguments)
+
+
+class HalfManager(ms.amp.LossScaleManager):  # type: ignore[misc]
+    def get_loss_scale(self) -> float:
+        return 0.5
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ({"level": "O4"}, ValueError, r"level must be one of \['O0', .*'auto'\], got 'O4'"),
+        ({"level": 2}, TypeError, "level must be a str, got int"),
+        ({"loss_scale_manger": None}, ValueError, "'loss_scale_manger', did you mean 'loss_scale_manager'"),
+        ({"keep_bn": True}, ValueError, "unknown argument 'keep_bn', did you mean 'keep_batchnorm_fp32'"),
+        ({"keep_batchnorm_fp32": 1}, TypeError, "keep_batchnorm_fp32 must be a bool, got int"),
+        ({"cast_model_type": ms.int8}, TypeError, "cast_model_type must be mindspore.float16 or .*got .*nt8"),
+        ({"cast_model_type": None}, TypeError, "cast_model_type must be .*got None"),
+        ({"loss_scale_manager": 1024.0}, TypeError, "must be a LossScaleManager, got float"),
+        ({"loss_scale_manager": HalfManager()}, ValueError, r"get_loss_scale\(\) must be finite, >= 1 .*got 0.5"),
+        ({"loss_fn": max}, TypeError, "loss_fn must be a Cell, got builtin_function"),
+    ],
+)
+def test_arguments_refused(arguments: dict[str, Any], error: type[Exception], message: str) -> None:
+    network = Net()
+    with pytest.raises(error, match=f"^build_train_network: .*{message}"):
+        build(network, **({"level": "O3"} | arguments))
+    assert not network.get_flags().get("fp16")  # nothing was converted
+
+
+def test_types_refused() -> None:
+    with pytest.raises(TypeError, match="network must be a Cell, got function"):
+        amp.build_train_network(lambda x: x, nn.SGD([Net().w], 0.1))
+    with pytest.raises(TypeError, match=r"optimizer must be a mindspore.nn.Optimizer, got Net"):
+        amp.build_train_network(Net(), Net())
+
+
+class TestTwice:
+    """S2: a converted network is trained with level O0."""
+
+    @pytest.mark.parametrize("level", ["O1", "O2", "O3", "auto"])
+    def test_after_auto_mixed_precision(self, level: str) -> None:
+        converted = amp.auto_mixed_precision(nn.SequentialCell(nn.Dense(3, 3), nn.BatchNorm1d(3)), level)
+        optimizer = nn.SGD(converted.trainable_params(), 0.1)
+        for again in ({"level": "O2"}, {"cast_model_type": ms.float16}):
+            with pytest.raises(ValueError, match="converted to mixed precision already; use level 'O0'"):
+                amp.build_train_network(converted, optimizer, nn.MSELoss(), **again)
+        amp.build_train_network(converted, optimizer, nn.MSELoss())
+
+    def test_after_custom_mixed_precision(self) -> None:
+        converted = amp.custom_mixed_precision(Net(), black_list=amp.get_black_list())
+        with pytest.raises(ValueError, match="converted twice"):
+            amp.build_train_network(converted, nn.SGD(converted.trainable_params(), 0.1), level="O3")
+
+    def test_after_itself(self) -> None:
+        network = Net()
+        build(network, level="O2")
+        with pytest.raises(ValueError, match="converted twice"):
+            build(network, level="O2")
+        build(network)
+
+    def test_loss_of_a_converted_network_is_float32(self, mode: int) -> None:
+        network = nn.Dense(3, 1).to_float(ms.float16)
+        optimizer = nn.SGD(network.trainable_params(), 0.1)
+        cell = amp.build_train_network(network, optimizer, nn.MSELoss())
+        loss, _, _ = cell(Tensor(np.ones((2, 3)), ms.float32), Tensor(np.full((2, 1), 300.0), ms.float16))
+        assert loss.dtype == ms.float32
+        assert 65504 < float(loss.asnumpy()) < 1e5  # beyond float16
+
+
+def config(**sections: Any) -> dict[str, Any]:
+    return {"boost": {"mode": "manual", "dim_reduce": True}, "dim_reduce": {"n_components": 2}} | sections
+
+
+class TestBoost:
+    @pytest.fixture
+    def matrix(self, tmp_path: Path) -> str:
+        np.save(tmp_path / "pca.npy", np.eye(2, 3, dtype=np.float32))
+        return str(tmp_path / "pca.npy")
+
+    @pytest.mark.parametrize("scaled", [False, True])
+    def test_dim_reduce(self, mode: int, matrix: str, scaled: bool) -> None:
+        settings = {"n_components": 2, "pca_mat_path": matrix, "alpha": 0.0}
+        manager = amp.FixedLossScaleManager(64.0, scaled)
+        cell = build(boost_config_dict=config(dim_reduce=settings), loss_scale_manager=manager)
+        assert cell.check_dim_reduce_enable()
+        before = cell.weights[0].asnumpy().copy()
+        loss, overflow, _ = cell(Tensor([[1.0, 1.0, 1.0], [2.0, 1.0, 0.0]], ms.float32))
+        assert np.isfinite(loss.asnumpy())
+        assert not overflow.asnumpy()
+        change = cell.weights[0].asnumpy() - before
+        assert (change[:2] < 0).all()
+        assert change[2] == 0  # outside the subspace, and alpha is 0
+
+    def test_json(self, matrix: str, tmp_path: Path) -> None:
+        path = tmp_path / "boost.json"
+        path.write_text(json.dumps(config(dim_reduce={"n_components": 2, "pca_mat_path": matrix})))
+        assert build(boost_config_dict=str(path)).check_dim_reduce_enable()
+
+    @pytest.mark.parametrize(
+        "off",
+        [
+            "",
+            None,
+            {},
+            {"boost": {"mode": "auto", "dim_reduce": True}},
+            {"boost": {"mode": "manual", "dim_reduce": False, "less_bn": False}, "dim_reduce": {"rho": 0.5}},
+            {"boost": {"mode": "disable_all", "less_bn": True}, "less_bn": {"fn_flag": True}},
+        ],
+    )
+    def test_off(self, off: Any) -> None:
+        cell = build(boost_config_dict=off)
+        assert not cell.check_dim_reduce_enable()
+        assert [name for name in cell.plan.features if cell.plan.applies(name)] == ["fused_optimizer", "check_overflow"]
+
+    @pytest.mark.parametrize(
+        ("asked", "error", "message"),
+        [
+            ({"boost": {"mode": "enable_all"}}, ValueError, "enable_all needs a subspace.*dim_reduce.pca_mat_path"),
+            (config(boost={"mode": "manuel"}), ValueError, "boost.mode: must be one of .* got 'manuel'"),
+            (config(boost={"mode": "manual", "dim_reduced": True}), ValueError, "did you mean 'dim_reduce'"),
+            (config(boost={"mode": "manual", "dim_reduce": 1}), TypeError, "boost.dim_reduce: must be a bool, got int"),
+            (config(dim_reduce={"roh": 0.5}), ValueError, "dim_reduce: unknown key 'roh', did you mean 'rho'"),
+            (config(dim_reduce={"rho": 2.0}), ValueError, "dim_reduce.rho: must be > 0 and < 1, got 2.0"),
+            (config(dim_reduce=3), TypeError, "dim_reduce: must be a dict, got int"),
+            (config(dimreduce={}), ValueError, "unknown section 'dimreduce', did you mean 'dim_reduce'"),
+            ([1], TypeError, "must be a dict or the path of a JSON file, got list"),
+            ("no.json", OSError, "no.json: must be a readable JSON file"),
+        ],
+    )
+    def test_refused(self, asked: Any, error: type[Exception], message: str) -> None:
+        network = Net()
+        with pytest.raises(error, match=message):
+            build(network, boost_config_dict=asked, level="O3")
+        assert not network.get_flags().get("fp16")
+
+    @pytest.mark.parametrize("level", ["O3", "auto", ""])
+    def test_unknown_level(self, level: str) -> None:
+        with pytest.raises(ValueError, match=r"level must be one of \['O0', 'O1', 'O2'\], got"):
+            build(boost_level=level)
+
+
+class TestBoostLevels:
+    """boost_level applies the algorithms, not only the cell."""
+
+    @pytest.mark.parametrize(
+        ("level", "boost_level"),
+        [("O0", "O0"), ("O0", "O1"), ("O0", "O2"), ("O1", "O1"), ("O2", "O1"), ("O3", "O1")],
+    )
+    def test_plan_and_training(self, mode: int, level: str, boost_level: str) -> None:
+        network = fill(ResNet(Basic, width=2))
+        loss_fn = nn.SoftmaxCrossEntropyWithLogits(sparse=True, reduction="mean")
+        optimizer = nn.Momentum(network.trainable_params(), 0.05, 0.9)
+        manager = amp.DynamicLossScaleManager(1024)
+        # Each group is a graph to compile; O1 leaves out the other two.
+        groups = {"grad_freeze": {"param_groups": 2}, "less_bn": {"bn_flag": True, "fn_flag": True}}
+        cell = amp.build_train_network(
+            network, optimizer, loss_fn, level, boost_level, loss_scale_manager=manager, boost_config_dict=groups
+        )
+        boosted = boost_level != "O0"
+        assert cell.plan.level == boost_level
+        for feature in ("less_bn", "fn_head", "grad_centralization", "grad_freeze"):
+            assert cell.plan.applies(feature) is boosted
+        assert (len(cell.plan["less_bn"].details.get("removed", ())) == 4) is boosted
+        names = {p.name for p in cell.network.get_parameters()}
+        assert ("fc.multiplier" in names) is boosted
+        x, y = residual_batch()
+        losses = [float(cell(x, y)[0].asnumpy()) for _ in range(6)]
+        assert np.isfinite(losses).all()
+        assert min(losses[-2:]) < losses[0]
+
+    def test_a_network_that_was_converted_before_keeps_its_batch_norms_and_the_plan_says_so(self) -> None:
+        network = amp.auto_mixed_precision(fill(ResNet(Basic, width=2)), "O2")
+        optimizer = nn.SGD(network.trainable_params(), 0.1)
+        plan = amp.build_train_network(network, optimizer, nn.MSELoss(), boost_level="O2").plan
+        assert plan["less_bn"].details["removed"] or plan["less_bn"].status == "skipped"
+
+    def test_accumulation(self, mode: int) -> None:
+        network = Weight()
+        optimizer = nn.SGD([network.w], 0.5)
+        asked = {"boost": {"mode": "manual", "grad_accumulation": True}} | {
+            "grad_accumulation": {"grad_accumulation_step": 2}
+        }
+        cell = amp.build_train_network(network, optimizer, boost_config_dict=asked)
+        cell(Tensor([1.0, 1.0]))
+        np.testing.assert_array_equal(network.w.asnumpy(), [1.0, 2.0])
+        cell(Tensor([3.0, 1.0]))
+        np.testing.assert_array_equal(network.w.asnumpy(), [0.0, 1.5])

@@ -1,4 +1,4 @@
-"""What thor refuses, and which layers it leaves alone."""
+"""What thor refuses, also when it is made too late, and which layers it leaves alone."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from mindspore import Tensor, nn, ops
 from tests.ms.networks import Mlp, classes, mlp_batch
 
-from boost_ext import boost, optim
+from boost_ext import Model, boost, optim
 from boost_ext.boost import BoostTrainOneStepCell
 from boost_ext.config import DimReduceConfig
 from boost_ext.ms.optimizer_copy import restrict
@@ -195,3 +195,33 @@ def test_mixed_precision_casts_no_matrix(mode: int) -> None:
     cell(*mlp_batch(0, 8))
     x = mlp_batch(0, 8)[0].asnumpy().astype(np.float16).astype(np.float64)
     np.testing.assert_allclose(optimizer.gathered[0].asnumpy()[0], x.T @ x / 8, rtol=1e-5, atol=1e-6)
+
+
+LATE = (
+    r"^training step: optimizer must be the thor that the network gathers for, got another one: thor\(net, ...\) was "
+    r"called for this network before or after, and converted its layers. Give what it returned to a new Model or "
+    r"training cell, or train another network without it$"
+)
+
+
+def make_thor(net: nn.Cell) -> nn.Optimizer:
+    return optim.thor(net, Tensor(0.1), 0.03, 0.9, batch_size=8, frequency=2)
+
+
+@pytest.mark.parametrize("first", ["Momentum", "thor"])
+def test_a_thor_made_after_the_cell_is_noticed_at_the_first_step(mode: int, first: str) -> None:
+    net = Mlp()
+    optimizer = make_thor(net) if first == "thor" else nn.Momentum(net.trainable_params(), 0.1, 0.9)
+    loss = nn.SoftmaxCrossEntropyWithLogits(sparse=True, reduction="mean")
+    model = Model(net, loss, optimizer)
+    late = make_thor(net)
+    before = net.head.weight.asnumpy().copy()
+    with pytest.raises(ValueError, match=LATE):
+        model.train_network(*mlp_batch(0, 8))
+    np.testing.assert_array_equal(net.head.weight.asnumpy(), before)
+    with pytest.raises(ValueError, match=LATE):  # also where the network was converted before
+        BoostTrainOneStepCell(classes(net), nn.SGD(net.trainable_params(), 0.1))(*mlp_batch(0, 8))
+    # What the message asks for.
+    Model(net, loss, late).train_network(*mlp_batch(0, 8))
+    assert int(late.global_step.asnumpy()[0]) == 1
+    assert np.any(net.head.weight.asnumpy() != before)
