@@ -26,12 +26,25 @@ FOUNDATIONS = {
 }  # of csrc/ops: what ops are written in terms of
 STEMS = sorted(p.stem for p in (CSRC / "ops").glob("*.h") if p.stem not in FOUNDATIONS)
 WITHOUT_KERNEL = {
-    *("adasum_part", "clip_by_global_norm", "group_loss_scale", "lars", "loss_scale_update", "timestamp")
+    "adasum_part",
+    "clip_by_global_norm",
+    "group_loss_scale",
+    "lars",
+    "loss_scale_update",
+    "timestamp",
 }  # scalars, or calls of another op
 CPU_ONLY = {"adasum_part", "group_loss_scale", "timestamp"}  # what MindSpore's cells call, and no function of ops.py
 KERNEL_HEADERS = {
-    *("cstdint", "cstring", "cstdlib", "cstddef", "cfloat", "climits"),
-    *("new", "omp.h", "immintrin.h", "arm_neon.h"),
+    "cstdint",
+    "cstring",
+    "cstdlib",
+    "cstddef",
+    "cfloat",
+    "climits",
+    "new",
+    "omp.h",
+    "immintrin.h",
+    "arm_neon.h",
 }
 
 
@@ -277,8 +290,14 @@ def test_native_code_is_reached_through_native():
 
 def test_only_the_public_namespaces_look_into_ms():
     public = {
-        *("amp.py", "callbacks.py", "checkpoint.py", "cli.py"),
-        *("distributed.py", "model.py", "nn.py", "optim.py"),
+        "amp.py",
+        "callbacks.py",
+        "checkpoint.py",
+        "cli.py",
+        "distributed.py",
+        "model.py",
+        "nn.py",
+        "optim.py",
     }
     for path in files(PACKAGE, ".py"):
         inside = path.relative_to(PACKAGE)

@@ -178,8 +178,12 @@ def test_file_and_folder_are_synced_around_the_rename(tmp_path: Path, monkeypatc
     files.write_text(tmp_path / "a.json", "{}")
     pca.save_matrix(tmp_path / "p.npy", OLD)
     assert done == [
-        *("sync a.json", "rename a.json", f"sync {tmp_path.name}"),
-        *("sync p.npy", "rename p.npy", f"sync {tmp_path.name}"),
+        "sync a.json",
+        "rename a.json",
+        f"sync {tmp_path.name}",
+        "sync p.npy",
+        "rename p.npy",
+        f"sync {tmp_path.name}",
     ]
     assert (tmp_path / "a.json").stat().st_mode & 0o777 == 0o666 & ~_umask()
 

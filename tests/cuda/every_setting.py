@@ -19,8 +19,16 @@ from dtypes import FLOATS, normal
 
 KERNELS = Path(__file__).parents[2] / "kernels" / "cuda"
 STATES = {
-    **{"sgd": 1, "momentum": 1, "adam": 2, "adam_weight_decay": 2, "lamb": 2, "adagrad": 1, "proximal_adagrad": 1},
-    **{"rmsprop": 2, "centered_rmsprop": 3, "ftrl": 2},
+    "sgd": 1,
+    "momentum": 1,
+    "adam": 2,
+    "adam_weight_decay": 2,
+    "lamb": 2,
+    "adagrad": 1,
+    "proximal_adagrad": 1,
+    "rmsprop": 2,
+    "centered_rmsprop": 3,
+    "ftrl": 2,
 }
 NARROW = ("momentum", "adam", "adam_weight_decay", "lamb")  # those whose state may be narrow
 STEPPED = ("adam", "lamb")  # always told which step it is

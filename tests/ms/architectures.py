@@ -236,7 +236,14 @@ class Inception(nn.Cell):
 
 
 KEPT = [
-    *(FeaturePyramid, PooledPyramid, LinkNet, ResizingLinkNet, ShufflingLinkNet, WideAndDeep, WideByTable, Pyramids),
+    FeaturePyramid,
+    PooledPyramid,
+    LinkNet,
+    ResizingLinkNet,
+    ShufflingLinkNet,
+    WideAndDeep,
+    WideByTable,
+    Pyramids,
     *(
         HighResolution,
         AutoEncoder,
@@ -432,7 +439,13 @@ class DifferenceInPlace(Bottleneck):
 
 
 BLOCKS = [
-    *(Bottleneck, Wider, Strided, PooledShortcut, OnlyPooledShortcut, PaddedShortcut, SqueezeAndExcite),
+    Bottleneck,
+    Wider,
+    Strided,
+    PooledShortcut,
+    OnlyPooledShortcut,
+    PaddedShortcut,
+    SqueezeAndExcite,
     *(
         SqueezeAndExciteIdentity,
         LinearBlock,
@@ -442,7 +455,9 @@ BLOCKS = [
         DifferenceByName,
         DifferenceByMint,
     ),
-    *(DifferenceByPrimitive, DifferenceByMethod, DifferenceInPlace),
+    DifferenceByPrimitive,
+    DifferenceByMethod,
+    DifferenceInPlace,
 ]
 """Of each the norms of ``a`` and ``b`` are inner ones."""
 

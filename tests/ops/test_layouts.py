@@ -21,7 +21,12 @@ from .test_arguments import leaves, refused
 
 STEPS = {"sgd", "momentum", "adam", "adam_weight_decay", "lamb", "adagrad", "proximal_adagrad", "rmsprop", "ftrl"}
 ANY_ORDER = {
-    *("adasum_dots", "adasum_combine", "adasum_pair", "unscale_and_check", "global_norm", "accumulate"),
+    "adasum_dots",
+    "adasum_combine",
+    "adasum_pair",
+    "unscale_and_check",
+    "global_norm",
+    "accumulate",
     *(f"{rule}_step" for rule in (*STEPS, "centered_rmsprop")),
 }
 ELEMENTWISE = [c for c in CASES if c.op in ANY_ORDER and "indices" not in c.arrays]

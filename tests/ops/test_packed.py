@@ -19,8 +19,17 @@ def run(*arguments: str) -> str:
 @pytest.mark.parametrize(
     "call",
     [
-        *("sgd", "momentum", "adam", "adagrad", "adafactor", "lars"),
-        *("dense", "convolution", "embedding", "inverse", "precondition"),
+        "sgd",
+        "momentum",
+        "adam",
+        "adagrad",
+        "adafactor",
+        "lars",
+        "dense",
+        "convolution",
+        "embedding",
+        "inverse",
+        "precondition",
     ],
 )
 def test_damaged_calls_are_refused(call):

@@ -20,8 +20,12 @@ LAYERS = ("table.embedding_table", "conv.weight", "hidden.weight", "head.weight"
 
 def made(net: nn.Cell, **changes: Any) -> optim.Thor:
     arguments: dict[str, Any] = {
-        **{"learning_rate": Tensor(0.1), "damping": 0.1, "momentum": 0.9, "batch_size": 8},
-        **{"frequency": 2, "block_size": BLOCK},
+        "learning_rate": Tensor(0.1),
+        "damping": 0.1,
+        "momentum": 0.9,
+        "batch_size": 8,
+        "frequency": 2,
+        "block_size": BLOCK,
     }
     return optim.thor(net, **{**arguments, **changes})
 
@@ -45,12 +49,21 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "every option": (
         {
             "learning_rate": Tensor([0.1, 0.09, 0.08, 0.07, 0.06], ms.float32),
-            **{"damping": Tensor(DAMPINGS, ms.float32), "weight_decay": 0.01, "use_nesterov": True, "frequency": 3},
-            **{"decay_filter": lambda p: "bias" not in p.name, "block_size": 128},
+            "damping": Tensor(DAMPINGS, ms.float32),
+            "weight_decay": 0.01,
+            "use_nesterov": True,
+            "frequency": 3,
+            "decay_filter": lambda p: "bias" not in p.name,
+            "block_size": 128,
         },
         {
-            **{"rate": [0.1, 0.09, 0.08, 0.07, 0.06], "damping": DAMPINGS, "weight_decay": 0.01, "nesterov": True},
-            **{"frequency": 3, "decays": lambda name: "bias" not in name, "block": 128},
+            "rate": [0.1, 0.09, 0.08, 0.07, 0.06],
+            "damping": DAMPINGS,
+            "weight_decay": 0.01,
+            "nesterov": True,
+            "frequency": 3,
+            "decays": lambda name: "bias" not in name,
+            "block": 128,
         },
     ),
     "clipped": ({"enable_clip_grad": True, "weight_decay": 0.1}, {"clip": True, "weight_decay": 0.1}),
