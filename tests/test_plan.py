@@ -145,6 +145,8 @@ class TestPrecedence:
         decided = make(rank_size=4, boost=manual(adasum=True))  # device_number is 8
         assert decided["adasum"].status == "skipped"
         assert decided["adasum"].reason == "it adds up nodes, and 4 ranks with common.device_number 8 are one"
+        decided = make(rank_size=8, boost=manual(adasum=True))
+        assert decided["adasum"].reason == "it adds up nodes, and 8 ranks with common.device_number 8 are one"
         decided = make(rank_size=12, boost=manual(adasum=True))
         assert decided.refused == ("adasum",)
         assert decided["adasum"].reason == "common.device_number must divide the number of ranks, 12, got 8"

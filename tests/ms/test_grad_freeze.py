@@ -6,7 +6,7 @@ from collections import Counter
 import mindspore as ms
 import numpy as np
 import pytest
-from mindspore import Tensor, nn, ops
+from mindspore import Parameter, Tensor, nn, ops
 from mindspore.boost import GradientFreeze as ReferenceFreeze
 from tests.ms.networks import Mlp, Watched, classes, layers, mlp_batch
 
@@ -141,6 +141,12 @@ class TestGroups:
         assert optimizer.groups_num == 2
         assert "10 groups were asked for, the network has 2 blocks" in freeze.notes[0]
         assert set(optimizer.schedule) == {1}
+
+    def test_a_parameter_that_is_not_the_networks_is_in_every_group(self) -> None:
+        net, extra = Mlp(), Parameter(Tensor([1.0]), name="temperature")  # of a loss
+        optimizer = nn.Momentum([*net.trainable_params(), extra], 0.1, 0.9)
+        _, frozen = boost.GradientFreeze(2, 0, 0.5, 10).freeze_generate(net, optimizer)
+        assert [any(p is extra for p in step.parameters) for step in frozen.opts] == [True, True]
 
 
 @pytest.mark.parametrize("compile", ["step", "network", "off"])

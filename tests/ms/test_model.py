@@ -85,6 +85,16 @@ def test_the_front_freezes_by_the_length_of_the_training(rate: str) -> None:
     assert model.plan["grad_freeze"] == decision
 
 
+def test_micro_batches_are_no_updates(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whose number decides when the front freezes."""
+    monkeypatch.setattr(ms.Model, "_train", lambda *args, **kwargs: None)
+    net, data = Mlp(), points()
+    config = ACCUMULATE | manual(grad_freeze=True, less_bn=False, grad_accumulation=True)
+    model = Model(net, loss_fn(), momentum(net), boost_level="O1", boost_config_dict=config)
+    model.train(5, data)
+    assert model.plan["grad_freeze"].details["total_steps"] == 5 * data.get_dataset_size() // 2
+
+
 def test_a_training_of_unknown_length_says_what_is_missing() -> None:
     net = Mlp()
     cell = amp.build_train_network(net, momentum(net), loss_fn(), boost_level="O1", boost_config_dict=FROM_THE_FRONT)

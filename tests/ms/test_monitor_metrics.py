@@ -12,7 +12,7 @@ import pytest
 from mindspore import Tensor, nn
 from rich.console import Console
 from tests.html_page import Page
-from tests.ms.monitored import LOG, batches, cell_of, model_of, quiet, records, steps
+from tests.ms.monitored import LOG, Fake, batches, cell_of, model_of, quiet, records, steps
 from tests.ms.networks import Mlp, Weight
 
 from boost_ext import boost, optim, run_report
@@ -124,6 +124,18 @@ def test_fit_and_eval() -> None:
     losses = sorted(e.metrics["eval_loss"] for e in found[1:3])
     assert page.row("summary", "eval_loss, smallest to largest") == [f"{losses[0]:.6g} to {losses[1]:.6g}"]
     assert {"learning_rate", "metrics"} <= set(page.figures)
+
+
+def test_an_evaluation_is_no_part_of_the_next_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, cell = [0.0], Fake()
+    monkeypatch.setattr("boost_ext.ms.monitor.time.perf_counter", lambda: now[0])
+    with quiet() as monitor:
+        monitor.record(cell, 1.0)
+        now[0] = 10.0
+        monitor.record_metrics({"accuracy": 0.5})
+        now[0] = 10.5
+        monitor.record(cell, 1.0)
+    assert [step.seconds for step in steps()] == [None, 0.5]
 
 
 def test_a_loop_of_ones_own_records_its_metrics() -> None:

@@ -107,9 +107,9 @@ def test_trains_as_the_optimizer_itself(mode: int, name: str) -> None:
     itself, fused = (
         boost.BoostTrainOneStepCell(net, ours, fused_optimizer=fused, compile=compile) for fused in (False, True)
     )
-    steps(itself, range(1))
-    steps(fused, range(1, 5))
-    steps(itself, range(5, 7))
+    steps(fused, range(1))  # of SGD it is another one
+    steps(itself, range(1, 3))
+    steps(fused, range(3, 7))
     cell, theirs = train(OPTIMIZERS[name], False, 7, compile=compile)
     same(ours, theirs, name in TO_THE_BIT)
     assert [p.name for p in fused.get_parameters()] == [p.name for p in cell.get_parameters()]

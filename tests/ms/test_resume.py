@@ -257,6 +257,9 @@ def test_a_state_of_another_training_is_refused(matrix: Path, tmp_path: Path) ->
     wrong["head.weight"] = Tensor(np.zeros((3, 3), np.float32))
     with pytest.raises(ValueError, match=r"head.weight must be Float32 \(4, 12\), got Float32 \(3, 3\)"):
         cell.load_state_dict(wrong)
+    wrong["head.weight"] = Tensor(np.zeros((4, 12), np.float16))
+    with pytest.raises(ValueError, match=r"head.weight must be Float32 \(4, 12\), got Float16 \(4, 12\)"):
+        cell.load_state_dict(wrong)
     with pytest.raises(TypeError, match="state must be a dict, got list"):
         cell.load_state_dict([])
     assert {k: v.tobytes() for k, v in state(cell).items()} == {k: v.tobytes() for k, v in before.items()}

@@ -169,6 +169,7 @@ def test_many_shapes_in_pynative_mode(at_level: Callable[[str], io.StringIO], mo
     np.testing.assert_allclose(losses[0], losses[1], rtol=1e-6)
     assert "would compile the step for each of more than 1 shapes" in said.getvalue()
     assert len(cell.parameters_dict()) == parameters[-1], "the cell that has taken over is no child"
+    assert cell.steps_made == 1, "of the first shape"
 
 
 def noisy(x: Tensor) -> Tensor:

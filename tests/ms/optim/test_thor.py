@@ -66,7 +66,10 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
             "block": 128,
         },
     ),
-    "clipped": ({"enable_clip_grad": True, "weight_decay": 0.1}, {"clip": True, "weight_decay": 0.1}),
+    "clipped": (
+        {"enable_clip_grad": True, "weight_decay": 0.1, "loss_scale": 16.0},
+        {"clip": True, "weight_decay": 0.1},
+    ),
 }
 
 
@@ -78,7 +81,7 @@ def test_steps(mode: int, compile: Any, case: str) -> None:
     net = Small()
     oracle = Oracle(weights_of(net), **{"rate": 0.1, "damping": 0.1, **theirs})
     optimizer = made(net, **ours)
-    trained(BoostTrainOneStepCell(net, optimizer, compile=compile), oracle, range(5))
+    trained(BoostTrainOneStepCell(net, optimizer, optimizer.loss_scale, compile=compile), oracle, range(5))
     close(net, oracle.w)
     assert optimizer.layers == LAYERS
     for which, inverses in enumerate((optimizer.matrix_a_inv, optimizer.matrix_g_inv)):
