@@ -59,7 +59,7 @@ bench: $(VENVS)/bench/installed
 bench-levels: $(VENVS)/bench/installed
 	$(VENVS)/bench/bin/python -m benchmarks.levels $(ARGS)
 
-# Whole trainings of public networks beside mindspore.Model: an hour on two cores.
+# Whole trainings of public networks beside mindspore.Model: an hour and a half on two cores.
 bench-networks: $(VENVS)/bench/installed
 	$(VENVS)/bench/bin/python -m benchmarks.networks $(ARGS)
 

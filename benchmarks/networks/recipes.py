@@ -93,16 +93,16 @@ def recipes() -> dict[str, Recipe]:
     small = {"optimizer": _momentum(0.02, 1e-4, _LOSS_SCALE), "loss_scale": _LOSS_SCALE}
     words, gpt_words = 30522, 8192
     listed = (
-        Recipe("lenet5", convolutional.LeNet5, _images(data.mnist, 32, 1), 32, 500, _plain_momentum),
+        Recipe("lenet5", convolutional.LeNet5, _images(data.mnist, 32, 1), 64, 500, _plain_momentum),
         Recipe("resnet18-32", lambda: convolutional.resnet18(32), _images(data.digits, 32, 3), 16, 500, **scaled),
-        Recipe("resnet18-112", lambda: convolutional.resnet18(112), _images(data.mnist, 112, 3), 8, 500, **small),
+        Recipe("resnet18-112", lambda: convolutional.resnet18(112), _images(data.mnist, 112, 3), 4, 500, **small),
         Recipe("resnet50-64", lambda: convolutional.resnet50(64), _images(data.mnist, 64, 3), 4, 200, **small),
         # Sandler et al., section 6.1: weight decay 4e-5.
         Recipe(
             "mobilenetv2-32",
             convolutional.MobileNetV2,
             _images(data.digits, 32, 3),
-            64,
+            16,
             500,
             _momentum(0.05, 4e-5, _LOSS_SCALE),
             loss_scale=_LOSS_SCALE,
