@@ -3,10 +3,18 @@
 PYTHON ?= python3
 VENVS ?= .venvs
 ARGS ?=
-SOURCES := $(shell find CMakeLists.txt pyproject.toml csrc kernels python -type f -not -name '*.so' -not -path '*/__pycache__/*')
+NATIVE := CMakeLists.txt pyproject.toml $(shell find csrc kernels -type f)
+SOURCES := $(NATIVE) $(shell find python -type f -not -name '*.so' -not -path '*/__pycache__/*')
 EMULATORS := $(shell find tests/emulators -type f)
 
-.PHONY: train train-distributed test test-python test-core test-native test-nvcc bench bench-levels bench-networks lint format clean
+.PHONY: dev dev-mindspore train train-distributed test test-python test-core test-native test-nvcc bench bench-levels bench-networks lint format clean
+
+# An editable build to work with: the core on the baseline instruction set, and what its tests need. Python files are used
+# where they are; after a change of C++ call it again.
+dev: $(VENVS)/dev/installed
+
+# The same with MindSpore, which takes 2.5 GB.
+dev-mindspore: $(VENVS)/dev/mindspore
 
 train: $(VENVS)/train/installed
 	$(VENVS)/train/bin/boost-ext train $(ARGS)
@@ -94,9 +102,24 @@ $(VENVS)/train/installed $(VENVS)/test/installed $(VENVS)/bench/installed: $(VEN
 	$(VENVS)/$*/bin/python -m pip install -q "$$(echo $(VENVS)/wheel/dist/*.whl)[$*]"
 	touch $@
 
+# Without build isolation: the tools stay where they are, so that a second build compiles only what has changed.
+$(VENVS)/dev/tools: | $(VENVS)/dev/bin/python
+	$(VENVS)/dev/bin/python -m pip install -q 'scikit-build-core>=0.10' 'pybind11>=2.13' 'cmake>=3.21' ninja
+	touch $@
+
+$(VENVS)/dev/installed: $(NATIVE) | $(VENVS)/dev/tools
+	$(VENVS)/dev/bin/python -m pip install -q --no-build-isolation -e '.[test-core]' -C build-dir=build/dev \
+	  -C cmake.define.BOOST_EXT_BASELINE_ONLY=ON \
+	  $(if $(shell command -v ccache),-C cmake.define.CMAKE_CXX_COMPILER_LAUNCHER=ccache)
+	touch $@
+
+$(VENVS)/dev/mindspore: pyproject.toml | $(VENVS)/dev/installed
+	$(VENVS)/dev/bin/python -m pip install -q 'boost_ext[test]'
+	touch $@
+
 # In a build folder of its own, since its kernels of devices are made for the emulators.
 $(VENVS)/core/installed: $(SOURCES) $(EMULATORS) | $(VENVS)/core/bin/python
-	$(VENVS)/core/bin/python -m pip install -q . 'numpy>=2' pytest pytest-xdist hypothesis ml_dtypes safetensors scikit-learn \
+	$(VENVS)/core/bin/python -m pip install -q '.[test-core]' 'numpy>=2' scikit-learn \
 	  -C build-dir=build/emulated -C install.strip=false -C cmake.define.BOOST_EXT_CUDA_EMULATOR=ON \
 	  -C cmake.define.BOOST_EXT_ASCEND_EMULATOR=ON -C cmake.define.BOOST_EXT_BASELINE_ONLY=ON
 	touch $@
