@@ -9,10 +9,9 @@ from __future__ import annotations
 from typing import Any
 
 import mindspore as ms
-import numpy as np
 from mindspore import Tensor
 
-from .cell import GraphOp, NativeCell, NativeFunction, new_like
+from .cell import GraphOp, NativeCell, NativeFunction, new_like, new_tensor
 
 _WORDS = 12  # of one tensor
 
@@ -32,7 +31,7 @@ class AdasumPartDots(NativeFunction):
     primitive = GraphOp(_dots_shape, _float32)
 
     def new_outputs(self, plan: Tensor, a: Tensor, b: Tensor) -> Tensor:
-        return Tensor(np.empty(_dots_shape(plan.shape, a.shape, b.shape), np.float32))
+        return new_tensor(_dots_shape(plan.shape, a.shape, b.shape), ms.float32)
 
 
 def _as_a(plan: Any, a: Any, b: Any, dots: Any) -> Any:

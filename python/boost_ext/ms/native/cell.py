@@ -92,16 +92,17 @@ def one_or_all(items: Sequence[Any]) -> Any:
     return items if len(items) > 1 else items[0]
 
 
-_OF_NUMPY = {ms.float32: np.float32, ms.float16: np.float16}
+_OF_NUMPY = {ms.float32: np.float32, ms.float16: np.float16, ms.int32: np.int32}
 
 
 def new_like(tensors: Tensors, dtype: Any = None) -> tuple[Tensor, ...]:
-    """New tensors of these shapes, to be written by pointer; of `dtype`, or each of its own."""
-    return tuple(_new(t.shape, dtype or t.dtype) for t in tensors)
+    """New tensors of these shapes, see :func:`new_tensor`; of `dtype`, or each of its own."""
+    return tuple(new_tensor(t.shape, dtype or t.dtype) for t in tensors)
 
 
-def _new(shape: tuple[int, ...], dtype: Any) -> Tensor:
-    if dtype in _OF_NUMPY:  # in a tenth of the time
+def new_tensor(shape: Sequence[int], dtype: Any) -> Tensor:
+    """To be written by pointer: what it holds is anything."""
+    if dtype in _OF_NUMPY:  # in a tenth of the time, and nothing is copied
         return Tensor.from_numpy(np.empty(shape, _OF_NUMPY[dtype]))
     return mint.empty(shape, dtype=dtype)
 
@@ -135,11 +136,14 @@ class NativeCell(nn.Cell):
             flat = flat + tuple(arg) if isinstance(arg, (tuple, list)) else (*flat, arg)
         return self.primitive(*flat)
 
+    def parts(self, args: Sequence[Any]) -> Sequence[Any]:
+        """What the native function gets by pointer."""
+        return [*(_readable(arg) if i in self.read_only else arg for i, arg in enumerate(args)), *self.constants]
+
     def __call__(self, *args: Any) -> Tensor:
         if not calls_by_pointer(self.symbol):
             return super().__call__(*args)
-        parts = [_readable(arg) if i in self.read_only else arg for i, arg in enumerate(args)]
-        return Tensor([_core.call(self.symbol, *parts, *self.constants)])
+        return Tensor([_core.call(self.symbol, *self.parts(args))])
 
 
 class PackedCell(NativeCell):
@@ -149,10 +153,8 @@ class PackedCell(NativeCell):
     def construct(self, *arrays: Any) -> Tensor:
         return self.primitive(*arrays)
 
-    def __call__(self, *arrays: Any) -> Tensor:
-        if not calls_by_pointer(self.symbol):
-            return nn.Cell.__call__(self, *arrays)
-        return Tensor([_core.call(self.symbol, contiguous(arrays))])
+    def parts(self, arrays: Sequence[Any]) -> Sequence[Any]:
+        return [contiguous(arrays)]
 
 
 class NativeFunction(nn.Cell):

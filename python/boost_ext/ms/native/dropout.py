@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import mindspore as ms
-import numpy as np
 from mindspore import Tensor
 
-from .cell import GraphOp, NativeFunction, new_like
+from .cell import GraphOp, NativeFunction, new_like, new_tensor
 
 
 class DropoutKey(NativeFunction):
@@ -27,7 +26,7 @@ class DropoutKey(NativeFunction):
         self.constants = (self.stream,)
 
     def new_outputs(self, state: Tensor) -> Tensor:
-        return Tensor(np.empty(4, np.int32))
+        return new_tensor((4,), ms.int32)
 
     def construct(self, state: Tensor) -> Tensor:
         return self.primitive(state, self.stream)
@@ -50,7 +49,6 @@ class DroppedOut(NativeFunction):
 
     def __init__(self, p: float, rows: bool) -> None:
         super().__init__()
-        self.p, self.rows = p, rows
         self.settings = Tensor([p, float(rows)], ms.float64)
         self.constants = (self.settings,)
 

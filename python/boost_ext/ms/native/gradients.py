@@ -7,10 +7,9 @@ from collections.abc import Sequence
 from typing import Any
 
 import mindspore as ms
-import numpy as np
 from mindspore import Tensor
 
-from .cell import GraphOp, NativeCell, NativeFunction, new_like, one_or_all
+from .cell import GraphOp, NativeCell, NativeFunction, new_like, new_tensor, one_or_all
 
 
 class Accumulate(NativeCell):
@@ -81,7 +80,7 @@ class Joined(NativeFunction):
     primitive = GraphOp(_joined_shape, _joined_dtype)
 
     def new_outputs(self, tensors: Sequence[Tensor]) -> Tensor:
-        return Tensor(np.empty(_joined_shape(*(t.shape for t in tensors)), np.float32))
+        return new_tensor(_joined_shape(*(t.shape for t in tensors)), ms.float32)
 
     def construct(self, tensors: Sequence[Tensor]) -> Tensor:
         return self.primitive(*tensors)
