@@ -1,4 +1,4 @@
-"""What the README shows runs."""
+"""What the README and the introduction to the training step show runs."""
 
 import re
 from pathlib import Path
@@ -9,7 +9,8 @@ import pytest
 
 from boost_ext import run_report
 
-README = Path(__file__).parents[2] / "README.md"
+ROOT = Path(__file__).parents[2]
+README = ROOT / "README.md"
 BLOCKS = re.findall(r"```python\n(.*?)```", README.read_text(), re.DOTALL)
 
 
@@ -62,3 +63,14 @@ def test_the_levels_twice() -> None:
 
 def test_there_are_four_blocks() -> None:
     assert len(BLOCKS) == 4
+
+
+@pytest.mark.usefixtures("mode")
+def test_the_first_example_of_the_step(capsys: pytest.CaptureFixture[str]) -> None:
+    example = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "step.md").read_text(), re.DOTALL)[0]
+    names: dict = {}
+    exec(example, names)
+    assert names["loss"].asnumpy() < 0.5
+    assert not names["overflow"].asnumpy()
+    assert names["loss_scale"].asnumpy() == 1
+    assert "largest_gradient" in capsys.readouterr().out
