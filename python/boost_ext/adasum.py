@@ -1,11 +1,11 @@
-"""AdaSum over ranks: who exchanges what with whom, what it costs, and a simulator of all ranks in one process.
+"""AdaSum over ranks: the schedule of exchanges, its cost, and a simulator of all ranks in one process.
 
 The definition. N nodes bring a vector each (the weight deltas of one dtype, one tensor behind the other). P is the
 largest power of two <= N. The vector of node P + i is first added to that of node i; then neighbours are added, then
 pairs of neighbours, and so on: a binary tree. "Added" is the adaptive sum of :func:`boost_ext.ops.adasum_pair`, tensor
 by tensor, the lower node first; every sum is rounded to the vector's dtype.
 
-How it is spread. Halves are exchanged and each rank goes on with one half (recursive vector halving, distance
+The exchange. Halves are exchanged and each rank continues with one half (recursive vector halving, distance
 doubling); at the end all parts are gathered. With several devices in a node each of them does this with its share of
 the vector. The dot products of parts are added up in the order of the ranks, in float64, by every rank alike: so all
 ranks, and the simulator, have the same bits.
@@ -45,7 +45,7 @@ class Exchange:
 
 @dataclass(frozen=True)
 class Schedule:
-    """What one rank does.
+    """The exchanges of one rank.
 
     Attributes:
         rank, device_number, group_number (int): which rank; devices of a node; nodes.
@@ -90,7 +90,7 @@ def _checked(owner: str, **numbers: Any) -> None:
 
 
 def schedule(rank: int, device_number: int, group_number: int) -> Schedule:
-    """What rank `rank` of ``device_number * group_number`` ranks does; node k has the ranks from k * device_number on.
+    """The exchanges of `rank`, of ``device_number * group_number`` ranks; node k has those from k * device_number on.
 
     Raises:
         TypeError: if an argument is no int.
@@ -157,7 +157,7 @@ def bytes_sent(plan: Schedule, elements: int, itemsize: int, tensors: int, *, ga
 
 
 def least_bytes(elements: int, itemsize: int, ranks: int) -> int:
-    """What no all-reduce of distinct vectors can go below: each rank sends 2 (1 - 1 / ranks) of a vector."""
+    """The minimum for any all-reduce of distinct vectors: each rank sends 2 (1 - 1 / ranks) of a vector."""
     return -(-2 * elements * itemsize * (ranks - 1) // ranks)
 
 

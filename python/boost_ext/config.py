@@ -1,7 +1,7 @@
 """The configuration of the algorithms: frozen, validated data, passed in and never shared. Imports nothing of ours.
 
-Sections, keys and defaults are those of ``boost_config_dict`` of mindspore.boost. What a level switches on, which
-defaults it changes, and which algorithm excludes which, is data too: :data:`LEVELS`, :data:`LEVEL_DEFAULTS`,
+Sections, keys and defaults are those of ``boost_config_dict`` of mindspore.boost. The algorithms of
+a level, its defaults, and the exclusions between algorithms are data too: :data:`LEVELS`, :data:`LEVEL_DEFAULTS`,
 :data:`EXCLUDES`.
 """
 
@@ -43,7 +43,7 @@ MODES: tuple[str, ...] = get_args(Mode)
 MatrixDtype = Literal["float32", "float16", "bfloat16", "int8"]
 
 FEATURES = ("less_bn", "grad_freeze", "adasum", "grad_accumulation", "dim_reduce", "loss_scale_group")
-"""What section ``boost`` switches."""
+"""The switches of section ``boost``."""
 
 LEVELS: Mapping[str, frozenset[str]] = types.MappingProxyType(
     {
@@ -52,7 +52,7 @@ LEVELS: Mapping[str, frozenset[str]] = types.MappingProxyType(
         "O2": frozenset({"less_bn", "grad_freeze", "adasum"}),
     }
 )
-"""What each level switches on."""
+"""The algorithms of each level."""
 
 
 def _level_defaults(less_bn: dict[str, bool], freezing: dict[str, float]) -> Mapping[str, Mapping[str, Any]]:
@@ -73,7 +73,7 @@ LEVEL_DEFAULTS: Mapping[str, Mapping[str, Mapping[str, Any]]] = types.MappingPro
         "O2": _level_defaults({}, {"freeze_p": 0.6}),
     }
 )
-"""What keys that are left out are at each level, by section, where that is not the documented default."""
+"""The values of absent keys at each level, by section, if they differ from the documented default."""
 
 EXCLUDES: Mapping[str, tuple[str, ...]] = types.MappingProxyType(
     {
@@ -81,7 +81,7 @@ EXCLUDES: Mapping[str, tuple[str, ...]] = types.MappingProxyType(
         "grad_freeze": ("adasum",),
     }
 )
-"""What is off when the key is on; an earlier row wins."""
+"""The algorithms that are off when the key is on; an earlier row wins."""
 
 
 class _Section(BaseModel):
@@ -92,9 +92,9 @@ class Switches(_Section):
     """Section ``boost``: which algorithms to use. Only ``mode="manual"`` reads the booleans."""
 
     mode: Mode = "auto"
-    """Who decides: the level; the booleans given, over the level; everything on; everything off."""
+    """The level decides; the given booleans override the level; everything on; everything off."""
     less_bn: bool = False
-    """Fewer batch norms; section ``less_bn`` says what comes along."""
+    """Fewer batch norms; section ``less_bn`` selects its parts."""
     grad_freeze: bool = False
     """Gradient freezing."""
     adasum: bool = False
@@ -111,13 +111,13 @@ class CommonConfig(_Section):
     """Section ``common``."""
 
     gradient_split_groups: int | tuple[int, ...] = (50, 100)
-    """Where the parameters are split into groups: one index, or a list of rising ones, each >= 1."""
+    """Split points of the parameters: one index, or a rising list of them, each >= 1."""
     device_number: int = Field(default=8, ge=1)
     """Devices of one node: AdaSum averages their gradients and adds up over nodes."""
     fused_optimizer: bool = True
-    """Whether an optimizer of mindspore.nn steps as one native call on its own state, where the numbers stay."""
+    """An optimizer of mindspore.nn steps by one native call on its own state."""
     check_overflow: bool = True
-    """Whether a step whose gradients hold inf or nan changes nothing; without a loss scale it may be left out."""
+    """A step with inf or nan in its gradients changes nothing; optional without a loss scale."""
 
     @field_validator("gradient_split_groups", mode="before")
     @classmethod
@@ -131,14 +131,14 @@ class CommonConfig(_Section):
 
 
 class LessBNConfig(_Section):
-    """Section ``less_bn``: what less_bn does."""
+    """Section ``less_bn``: the parts of less_bn."""
 
     bn_flag: bool = True
-    """Whether the inner batch norms of residual branches go."""
+    """Remove the inner batch norms of residual branches."""
     fn_flag: bool = True
-    """Whether the last Dense becomes a normalized one (the FN head)."""
+    """Replace the last Dense by a normalized one (the FN head)."""
     gc_flag: bool = True
-    """Whether the gradients of convolutions and Dense are centralized."""
+    """Centralize the gradients of convolutions and Dense."""
 
 
 MAX_STEPS = 10_000_000
@@ -149,13 +149,13 @@ class GradFreezeConfig(_Section):
     """Section ``grad_freeze``."""
 
     param_groups: int = Field(default=10, ge=1)
-    """Groups of layers; one of them is the first that is trained in a step."""
+    """Groups of layers; a step trains one of them and all after it."""
     freeze_type: int = Field(default=1, ge=0, le=2)
     """0: the groups in turns, each freezing more layers; 1: drawn at random; 2: front to back, each layer for good."""
     freeze_p: float = Field(default=0.7, ge=0, le=1)
-    """The share of steps that freeze nothing, whatever the name says."""
+    """Share of steps that freeze *nothing*, despite the name."""
     total_steps: int = Field(default=65536, ge=1, le=MAX_STEPS)
-    """Steps that the sequence is made for. Type 2 without it: as many as the optimizer has learning rates, else those
+    """Length of the sequence in steps. Type 2 without it: the number of learning rates of the optimizer, else the steps
     of the first ``Model.train``."""
 
 

@@ -1,4 +1,4 @@
-"""Whether MindSpore convolves slowly on this CPU, and what to do about it. Needs no MindSpore.
+"""Slow convolutions of MindSpore on this CPU, and the remedy. Needs no MindSpore.
 
 oneDNN 3.10, which MindSpore 2.10 brings, computes convolutions larger than 1 × 1 with its reference kernel where it
 finds AVX-512, and with a fast one where it does not (docs/benchmarks.md). An environment variable hides AVX-512 from
@@ -43,7 +43,7 @@ def are_slow() -> bool:
     """Whether this CPU has AVX-512 and the environment does not hide it from oneDNN.
 
     Returns:
-        bool. It is about the environment now, not about what oneDNN has read already.
+        bool. It looks at the current environment, not at the value that oneDNN has read already.
     """
     return _has_avx512() and (limit() or "").lower() not in _WITHOUT_AVX512
 
@@ -60,7 +60,7 @@ def state() -> str:
 
 
 def advice() -> str | None:
-    """What to do about slow convolutions.
+    """The remedy for slow convolutions.
 
     Returns:
         str, a sentence; None if they are fast.
@@ -74,14 +74,14 @@ def advice() -> str | None:
 
 
 def needs_limit() -> bool:
-    """Whether the variable is missing: this CPU needs a limit, and none is set, whatever it is."""
+    """Whether the variable is missing: this CPU needs a limit, and none is set."""
     return limit() is None and _has_avx512()
 
 
 def make_fast() -> bool:
     """Set the variable for this process and those that it starts, on a CPU that needs it.
 
-    A limit that is set already stays, whatever it is: the user has chosen it. Call it before MindSpore is imported.
+    Any limit that is set already stays: the user has chosen it. Call it before MindSpore is imported.
 
     Returns:
         bool, whether it was set.
@@ -95,8 +95,8 @@ def make_fast() -> bool:
 def notice() -> None:
     """Log, as a warning of the logger ``boost_ext``, that the variable is missing on a CPU that needs it.
 
-    Nothing where MindSpore is not installed, where a limit is set, whatever it is, and in the command ``boost-ext``,
-    which sets the variable or shows the advice itself.
+    Nothing if MindSpore is not installed, if any limit is set, and in the command ``boost-ext``, which sets the
+    variable or shows the advice itself.
     """
     command = os.path.basename(getattr(sys, "argv", [""])[0]) in ("boost-ext", "-m")
     if needs_limit() and not command and importlib.util.find_spec("mindspore") is not None:

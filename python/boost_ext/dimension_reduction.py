@@ -80,7 +80,7 @@ def bfgs_update(B: Array, s: Array, y: Array, eps: float = 1e-20, *, out: Array 
 
     Returns:
         Whether B was updated: not without curvature, nor where ``s``, ``y`` or ``B @ y`` hold inf or nan. With `out`,
-        and of arrays on a device, which nobody waits for: `out`, or a new array like it.
+        and for arrays on a device (without a wait): `out`, or a new array like it.
     """
     result: bool | Array = _core.bfgs_update(B, s, y, number("bfgs_update", "eps", eps), out)
     return result
@@ -112,14 +112,14 @@ def dim_reduce_direction(
         gk: ``(k,)`` float32, the projection of the scaled gradient; unscaled in place.
         B_next: ``(k, k)`` float32, written.
         dk: ``(k,)`` float32, written.
-        inv_scale: the reciprocal of the loss scale: a number, or an array of one float32, which nobody checks where it
-            lies on a device.
+        inv_scale: the reciprocal of the loss scale: a number, or an array of one float32, not checked on a
+            device.
         eps: as in :func:`bfgs_update`.
         out: one float64, written: the slope. Default: none.
 
     Returns:
-        The slope ``gk @ dk``, negative for a direction of descent. With `out`, and of arrays on a device, which nobody
-        waits for: `out`, or a new array like it.
+        The slope ``gk @ dk``, negative for a direction of descent. With `out`, and for arrays on a device (without a
+        wait): `out`, or a new array like it.
     """
     op = "dim_reduce_direction"
     scale, curvature = scalar(op, "inv_scale", inv_scale), number(op, "eps", eps)
@@ -175,8 +175,8 @@ def dim_reduce_apply(
         out: float32 tensors (may be ``grad_proj``), or with ``saved`` the weights.
         gamma: decay of the momentum.
         alpha: weight of the residual.
-        rho: accepted step length of the line search, 0 if none was: a number, or an array of one float32, which nobody
-            checks where it lies on a device.
+        rho: accepted step length of the line search, 0 if none was: a number, or an array of one float32, not
+            checked on a device.
         inv_scale: the reciprocal of the loss scale; a number or an array, as ``rho``.
         saved: the weights before the line search, like ``out``; may be ``out``.
         lr: learning rate, with ``saved`` only: a number, or a float32 array with one element or one for each tensor.

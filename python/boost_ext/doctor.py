@@ -1,4 +1,4 @@
-"""What ``boost-ext doctor`` says about a configuration or a training script. Data and words, without MindSpore."""
+"""The report of ``boost-ext doctor`` on a configuration or a training script. Data and words, without MindSpore."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ __all__ = [
 ARRAY_STEPS = frozenset(name for name in ARRAY_OPS.__all__ if name.endswith("_step")) | {
     *("accumulate", "centralize", "clip_by_global_norm", "dim_reduce_apply", "loss_scale_update", "unscale_and_check")
 }
-"""The functions of boost_ext.ops that a training loop on arrays calls: those that write what they are given."""
+"""The functions of boost_ext.ops in a training loop on arrays: those that write their arguments."""
 
 
 def plan_of_file(path: Path, level: str = "O0", mode: str | None = None, *, rank_size: int = 1) -> Plan:
@@ -42,7 +42,7 @@ def plan_of_file(path: Path, level: str = "O0", mode: str | None = None, *, rank
         rank_size (int): processes that train together. Default: 1.
 
     Raises:
-        TypeError, ValueError, OSError: what is wrong with the file, see :meth:`boost_ext.config.BoostConfig.load`.
+        TypeError, ValueError, OSError: for an error in the file, see :meth:`boost_ext.config.BoostConfig.load`.
     """
     config = BoostConfig.load(path)
     if mode is not None:
@@ -59,7 +59,7 @@ class CellReport:
         cell (str): its class.
         where (str): the line of the script that built it.
         plan (Plan, optional): None for a cell that was built without AutoBoost.
-        facts (dict): what it trains, and how.
+        facts (dict): its network, optimizer and options.
     """
 
     cell: str
@@ -70,18 +70,18 @@ class CellReport:
 
 @dataclass(frozen=True)
 class ScriptReport:
-    """What a script did up to its first training step.
+    """The record of a script up to its first training step.
 
     Attributes:
         script (str): its path.
         outcome (str): how it ended, a sentence.
         cells (list[CellReport]): the training cells of boost_ext that it has built.
-        others (list[str]): what shows that it trains with mindspore.boost, a line each.
+        others (list[str]): signs of a training with mindspore.boost, a line each.
         failed (bool): whether it ended with an error.
         optimizers (list[str]): the optimizers of boost_ext that it has built, a line each.
         ours (bool): whether it stopped at something of boost_ext.
-        would (Plan, optional): what level O1 would do, for a script that trains without boost_ext.
-        changes (list[tuple[str, str]]): a line of such a script, and what to write there.
+        would (Plan, optional): the effect of level O1, for a script without boost_ext.
+        changes (list[tuple[str, str]]): a line of such a script, and its replacement.
     """
 
     script: str
@@ -134,7 +134,7 @@ def _is_boost(module: str) -> bool:
 
 
 def print_report(report: ScriptReport, console: Console) -> None:
-    """Print what a script did, and each plan as a table."""
+    """Print the record of a script, and each plan as a table."""
     console.print(escape(f"{report.script}: {report.outcome}"), soft_wrap=True, highlight=False)
     for cell in report.cells:
         console.print(f"\n[bold]{cell.cell}[/], built at {escape(cell.where)}", soft_wrap=True, highlight=False)
@@ -171,6 +171,6 @@ def print_report(report: ScriptReport, console: Console) -> None:
 
 
 def print_advice(console: Console) -> None:
-    """Print what would make training faster on this machine, if anything would."""
+    """Print advice to make training faster on this machine, if there is any."""
     if advice := convolutions.advice():
         console.print(f"[bold yellow]Slow convolutions:[/] {escape(advice)}", soft_wrap=True, highlight=False)

@@ -1,4 +1,4 @@
-"""The check for inf and nan, and what it saw; re-exported by :mod:`boost_ext.ops`."""
+"""The check for inf and nan, and its report; re-exported by :mod:`boost_ext.ops`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["DeviceReport", "FiniteReport", "TensorReport", "unscale_and_check"]
 
 @dataclass(frozen=True)
 class TensorReport:
-    """What :func:`boost_ext.ops.unscale_and_check` saw in one tensor, after the multiplication."""
+    """The report of :func:`boost_ext.ops.unscale_and_check` on one tensor, after the multiplication."""
 
     inf: int
     """Number of infinite elements."""
@@ -33,7 +33,7 @@ class TensorReport:
 
 @dataclass(frozen=True)
 class FiniteReport:
-    """What :func:`boost_ext.ops.unscale_and_check` saw in all tensors. True when some element was inf or nan."""
+    """The report of :func:`boost_ext.ops.unscale_and_check` on all tensors. True if some element was inf or nan."""
 
     tensors: tuple[TensorReport, ...]
 
@@ -49,7 +49,7 @@ class FiniteReport:
 
 @dataclass(frozen=True)
 class DeviceReport:
-    """What :func:`boost_ext.ops.unscale_and_check` saw in tensors on a device, where it still lies."""
+    """The report of :func:`boost_ext.ops.unscale_and_check` on tensors of a device, in the memory of the device."""
 
     found: Array
     """float32 (1,): 1 if some element was inf or nan, else 0."""
@@ -84,15 +84,15 @@ def unscale_and_check(
 
     Args:
         grads: tensors.
-        inv_scale: the reciprocal of the loss scale; finite and > 0. An array of one float32 is as good as a number; on
-            a device nobody reads it, so it is not checked there.
+        inv_scale: the reciprocal of the loss scale; finite and > 0. A number or an array of one float32. An
+            array on a device is not read by the host, and not checked.
         report: also count, for each tensor, inf and nan, and find the first of them and the largest finite magnitude.
             It is the same pass.
         out: one float32, written: 1 if something was found, else 0. Default: none.
 
     Returns:
         Whether something was found, or a :class:`FiniteReport` that is true when something was found. With `out`, and
-        of arrays on a device, which nobody waits for: `out`, or a new array like it, or with `report` a
+        for arrays on a device (without a wait): `out`, or a new array like it, or with `report` a
         :class:`DeviceReport`.
     """
     found = _core.unscale_and_check(grads, scalar("unscale_and_check", "inv_scale", inv_scale), bool(report), out)

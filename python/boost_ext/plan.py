@@ -30,14 +30,14 @@ def _frozen(details: Mapping[str, Any]) -> Mapping[str, Any]:
 
 @dataclass(frozen=True)
 class Decision:
-    """What becomes of one feature.
+    """The decision on one feature.
 
     Attributes:
         status (str): "applied"; "skipped": not asked for, nothing to do, or off because of another one; "refused":
             asked for, and not possible here, so that training raises an error.
         reason (str): why, a sentence.
-        details (dict): JSON-able data: settings, and, once a network was rewritten, what was done to it.
-        ignored (tuple[str]): what the configuration says about this feature without effect.
+        details (dict): JSON-able data: settings, and, once a network was rewritten, the changes to it.
+        ignored (tuple[str]): settings of this feature in the configuration that have no effect.
     """
 
     status: Status
@@ -81,7 +81,7 @@ class Plan:
         reason: str | None = None,
         details: Mapping[str, Any] | None = None,
     ) -> Plan:
-        """A new plan that knows more about a feature; what is left out stays, and details are added."""
+        """A new plan with more about a feature: absent arguments do not change, and details are added."""
         old = self[feature]
         new = replace(
             old,
@@ -125,7 +125,7 @@ def plan(level: str, config: BoostConfig, *, rank_size: int = 1) -> Plan:
 
     Args:
         level (str): "O0", "O1" or "O2".
-        config (BoostConfig): who decides (``boost.mode``), and the settings; what it leaves out is as at the level.
+        config (BoostConfig): the mode (``boost.mode``) and the settings; absent keys take the values of the level.
         rank_size (int): processes that train together. Default: 1.
 
     Returns:
@@ -185,7 +185,7 @@ def adasum_obstacle(rank_size: int, device_number: int) -> tuple[Status, str] | 
 
 
 def _asked(level: str, config: BoostConfig) -> tuple[dict[str, bool], dict[str, str]]:
-    """For each feature whether it is asked for, before exclusions, and who says so."""
+    """For each feature whether it is requested, before exclusions, and by whom."""
     switches = config.boost
     asked, why = {}, {}
     for name in (n for n in type(switches).model_fields if n != "mode"):

@@ -1,4 +1,4 @@
-"""Stands where ``mindspore.boost.adasum`` stood."""
+"""Replaces ``mindspore.boost.adasum``."""
 
 from boost_ext.ms.adasum import AdaSum
 

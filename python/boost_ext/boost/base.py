@@ -1,4 +1,4 @@
-"""Stands where ``mindspore.boost.base`` stood."""
+"""Replaces ``mindspore.boost.base``."""
 
 from boost_ext.ms.process import OptimizerProcess, ParameterProcess
 

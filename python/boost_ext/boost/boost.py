@@ -1,4 +1,4 @@
-"""Stands where ``mindspore.boost.boost`` stood."""
+"""Replaces ``mindspore.boost.boost``."""
 
 from boost_ext.ms.auto import AutoBoost
 

@@ -1,4 +1,4 @@
-"""Stands where ``mindspore.boost.boost_cell_wrapper`` stood."""
+"""Replaces ``mindspore.boost.boost_cell_wrapper``."""
 
 from boost_ext.ms.step import BoostTrainOneStepCell, BoostTrainOneStepWithLossScaleCell
 

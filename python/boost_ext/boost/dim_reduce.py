@@ -1,4 +1,4 @@
-"""Stands where ``mindspore.boost.dim_reduce`` stood."""
+"""Replaces ``mindspore.boost.dim_reduce``."""
 
 from boost_ext.ms.dim_reduce import DimReduce
 

@@ -1,4 +1,4 @@
-"""Stands where ``mindspore.boost.grad_accumulation`` stood."""
+"""Replaces ``mindspore.boost.grad_accumulation``."""
 
 from boost_ext.ms.grad_accumulation import GradientAccumulation, gradient_accumulation_op, gradient_clear_op
 

@@ -1,4 +1,4 @@
-"""Stands where ``mindspore.boost.group_loss_scale_manager`` stood."""
+"""Replaces ``mindspore.boost.group_loss_scale_manager``."""
 
 from boost_ext.ms.group_loss_scale import GroupLossScaleManager
 

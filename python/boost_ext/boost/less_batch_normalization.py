@@ -1,4 +1,4 @@
-"""Stands where ``mindspore.boost.less_batch_normalization`` stood."""
+"""Replaces ``mindspore.boost.less_batch_normalization``."""
 
 from boost_ext.ms.common_head import CommonHeadLastFN
 from boost_ext.ms.less_bn import LessBN

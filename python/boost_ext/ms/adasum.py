@@ -169,8 +169,8 @@ class _Vector(nn.Cell):
 class AdaSum(nn.Cell):
     r"""Write the weights that the adaptive sum of all nodes' weight deltas gives: ``w = w_old - adasum(delta)``.
 
-    Stands where ``mindspore.boost.AdaSum`` stood, for any number of nodes, on the CPU too. docs/adasum.md has the
-    definition, the cost and what was measured. All ranks must construct and call it, with the same arguments but
+    Replaces ``mindspore.boost.AdaSum``, for any number of nodes, on the CPU too. docs/adasum.md has the
+    definition, the cost and the measurements. All ranks must construct and call it, with the same arguments but
     `rank`; they end with the same bits.
 
     Args:

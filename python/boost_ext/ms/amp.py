@@ -1,8 +1,8 @@
 """build_train_network: mixed precision, loss and loss scaling put together into a training cell.
 
 Arguments, levels and defaults are those of ``mindspore.amp.build_train_network``, whose
-``auto_mixed_precision`` does the rewriting. Here is what surrounds it: which conversion a set of
-arguments asks for, the loss in float32, and a loss scale that reaches the right cell.
+``auto_mixed_precision`` does the rewriting. This module adds the choice of the
+conversion, the loss in float32, and the loss scale of the right cell.
 """
 
 from __future__ import annotations
@@ -45,9 +45,8 @@ def build_train_network(
 ) -> nn.Cell:
     """Build the training cell for a network in mixed precision, with the boost algorithms.
 
-    Everything that can be checked is checked before the network is changed. What boost rewrites is rewritten in place,
-    and first; the conversion too works in place for O2, O3 and `cast_model_type`, as MindSpore's does. Parameters stay
-    float32.
+    All arguments are checked before the network changes. Boost rewrites the network first, in place. The conversion
+    works in place too for O2, O3 and `cast_model_type`, as MindSpore's does. Parameters stay float32.
 
     Args:
         network (Cell): the network; without `loss_fn` its output is the loss.
@@ -64,26 +63,26 @@ def build_train_network(
 
         boost_level (str): "O0", "O1" or "O2", see :class:`boost_ext.boost.AutoBoost`. Default: "O0".
         cast_model_type (mindspore.dtype): float16 or float32: convert the whole network to it,
-            whatever the level says about conversion.
-        keep_batchnorm_fp32 (bool): in a float16 network, whether BatchNorm and LayerNorm stay in
-            float32, whatever the level says.
+            instead of the level's conversion.
+        keep_batchnorm_fp32 (bool): in a float16 network, keep BatchNorm and LayerNorm in
+            float32; overrides the level.
         loss_scale_manager (LossScaleManager, optional): ours, one of ``mindspore.amp``, or a
-            :class:`boost_ext.boost.GroupLossScaleManager`, whatever the level says; None for no loss scale.
-            O2 alone has a default, a new :class:`DynamicLossScaleManager` for each call.
+            :class:`boost_ext.boost.GroupLossScaleManager`; overrides the level. None for no loss scale.
+            Only O2 has a default, a new :class:`DynamicLossScaleManager` for each call.
         boost_config_dict (Union[dict, str]): configuration of the boost algorithms, or the path of
             a JSON file with it; docs/autoboost.md has all keys.
         clip_norm (float): the greatest norm of all gradients together, see :class:`BoostTrainOneStepCell`.
 
     Returns:
         A BoostTrainOneStepWithLossScaleCell if the manager has an update cell, otherwise a
-        BoostTrainOneStepCell; in training mode. Both return (loss, overflow, loss scale), and say in ``plan`` what
-        boost has done.
+        BoostTrainOneStepCell; in training mode. Both return (loss, overflow, loss scale), and have the
+        ``plan`` of boost.
 
     Raises:
         TypeError: for an argument of another type.
         ValueError: for an unknown level, keyword or configuration key; for a boost algorithm that
             is not possible here; for a network that is converted already (use level "O0"); and if the
-            optimizer's ``loss_scale`` is not what the manager makes of the gradients: the manager's
+            optimizer's ``loss_scale`` differs from the factor on its gradients: the manager's
             scale if it is a FixedLossScaleManager without `drop_overflow_update`, else 1.
     """
     boost = AutoBoost(boost_level, kwargs.get("boost_config_dict", ""))
@@ -91,7 +90,7 @@ def build_train_network(
 
 
 class Training(NamedTuple):
-    """A training cell, and what it was made of: the rewritten network without its loss, and the optimizer."""
+    """A training cell and its parts: the rewritten network without its loss, and the optimizer."""
 
     cell: nn.Cell
     network: nn.Cell
@@ -189,8 +188,8 @@ def _conversion(level: str, kwargs: Mapping[str, Any]) -> str:
 
 
 def _half_precision(network: nn.Cell) -> str | None:
-    """Who made the network compute in half precision already: "amp", MindSpore's interfaces for
-    mixed precision; "to_float", the user; None if nobody did."""
+    """The origin of half precision in the network: "amp", MindSpore's interfaces for mixed precision;
+    "to_float", the user; None without half precision."""
     for _, cell in network.cells_and_names():
         # The wrappers are what custom_mixed_precision and level O2 leave behind.
         wrapper = type(cell).__name__ in ("_OutputTo16", "_OutputTo32")
@@ -222,7 +221,7 @@ def _to_float32(value: Any) -> Any:
 
 
 def _loss_scaling(manager: Any, optimizer: nn.Cell, *, own_scale: bool) -> tuple[nn.Cell | None, float]:
-    """The update cell, and what the gradients are scaled with if there is none.
+    """The update cell, and the scale of the gradients if there is none.
 
     ``own_scale``: the cell unscales the gradients itself, without an update cell too.
     """

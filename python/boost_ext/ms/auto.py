@@ -30,14 +30,13 @@ _OPEN = "total_steps is the default until Model.train tells its own; a loop of y
 class AutoBoost:
     """Apply the algorithms that a level and a configuration ask for.
 
-    An ordinary object: two of them do not know of each other, and nothing outside it changes. docs/autoboost.md has
-    the levels, the modes and all keys.
+    An ordinary object without global state. docs/autoboost.md has the levels, the modes and all keys.
 
     Args:
         level (str): "O0": nothing. "O1": less_bn, which keeps the batch norms, and grad_freeze. "O2": the same with
             fewer batch norms and more frozen steps, and adasum, which grad_freeze excludes. Default: "O0".
-        boost_config_dict (Union[dict, str]): the configuration, or the path of a JSON file with it. Keys that are left
-            out take their defaults; O1 and O2 have some of their own. Default: "".
+        boost_config_dict (Union[dict, str]): the configuration, or the path of a JSON file with it. Absent keys
+            take their defaults; O1 and O2 have some of their own. Default: "".
 
     Raises:
         TypeError: if `level` is no str, or values of the configuration have a wrong type.
@@ -45,9 +44,9 @@ class AutoBoost:
 
     Attributes:
         level (str): as given.
-        config (BoostConfig): frozen; what is in force at the level.
+        config (BoostConfig): frozen; the values at the level.
         boost_config (dict): the name of each algorithm of section ``boost`` to whether it is on.
-        plan (Plan): what is done and what not, and why; knows more after a network was rewritten.
+        plan (Plan): the status and reason of each algorithm; has more details after a network was rewritten.
 
     Examples:
         >>> from boost_ext.boost import AutoBoost
@@ -74,8 +73,8 @@ class AutoBoost:
         Args:
             network (Cell): without or with its loss. Changed in place by less_bn: batch norms of residual branches
                 are replaced, and with the FN head the last Dense.
-            optimizer (Optimizer): of the network's parameters; it does not change. What another AutoBoost has switched
-                on for it stays on, unless this one says something else, and the plan says so.
+            optimizer (Optimizer): of the network's parameters; it does not change. The algorithms of another
+                AutoBoost stay on, unless this one decides otherwise; the plan reports them.
 
         Returns:
             tuple(Cell, Cell): the network, and an optimizer for the training cells of this package, whose
@@ -84,7 +83,7 @@ class AutoBoost:
 
         Raises:
             TypeError: for a FreezeOpt, if something is on that works on an Optimizer.
-            ValueError: if something was asked for that is not possible here; the plan says why.
+            ValueError: if a requested algorithm is impossible here; the plan has the reason.
         """
         for name in self.plan.refused:
             raise ValueError(f"AutoBoost: {name} was asked for, but {self.plan[name].reason}")

@@ -58,7 +58,7 @@ class DimReduce(nn.Cell):
     .. math::
         g_k = P g, \quad d_k = -B g_k, \quad s_k = \rho^m d_k
 
-    with the first m = 0 … ``max_search`` - 1 whose loss is below :math:`loss + lr \sigma g_k^T s_k`, or
+    with the first m = 0 … ``max_search`` - 1 with a loss below :math:`loss + lr \sigma g_k^T s_k`, or
     :math:`s_k = 0` if there is none; then
 
     .. math::
@@ -67,12 +67,12 @@ class DimReduce(nn.Cell):
     and the optimizer applies :math:`\delta` as its gradient. B starts as the identity and is updated by BFGS
     (:func:`boost_ext.ops.bfgs_update`) between accepted steps.
 
-    The trial points are ``weight + lr * rho^m * P^T d_k``, that is, what a plain gradient step would do, and the
-    decrease asked for is that of this step: the documented :math:`\sigma g_k^T s_k` at learning rate 1, where
-    mindspore.boost leaves lr out and accepts nothing when it is below sigma. (With a learning rate for each group, the
+    The trial points are ``weight + lr * rho^m * P^T d_k``, the points of a plain gradient step, and the required
+    decrease is that of this step: the documented :math:`\sigma g_k^T s_k` at learning rate 1, where
+    mindspore.boost omits lr and accepts nothing if it is below sigma. (With a learning rate for each group, the
     smallest counts.) The optimizer itself is called once a step, so that its momentum and its step count see one step.
 
-    What the trial passes write besides the weights (moving statistics of batch norms) is restored. In a compiled
+    The trial passes restore all that they write (moving statistics of batch norms). In a compiled
     forward pass (GRAPH_MODE, or ``compile``) they have random streams of their own, so that dropout masks of the
     training pass do not depend on them; an eager nn.Dropout shares its stream with them.
 

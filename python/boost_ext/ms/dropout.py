@@ -45,12 +45,12 @@ class _Drop(AnyPrecision):
 
 
 class Dropout(AnyPrecision):
-    r"""Dropout whose random state is a Parameter, and whose mask is drawn again in the backward pass.
+    r"""Dropout with its random state in a Parameter. The backward pass draws the mask again.
 
     In training mode each element becomes 0 with probability `p`, and the others are multiplied by
-    :math:`1 / (1 - p)`; otherwise `x` is handed on. It stands where ``mindspore.nn.Dropout`` stood, and ``Dropout1d``
-    to ``Dropout3d``, whose state MindSpore keeps where nothing can read it: a training that saves this one's goes on
-    with the same bits. No mask is kept for the backward pass. Masks are those of :func:`boost_ext.ops.dropout`, the
+    :math:`1 / (1 - p)`; otherwise `x` is handed on. It replaces ``mindspore.nn.Dropout`` and ``Dropout1d`` to
+    ``Dropout3d``. MindSpore hides their state. This state is saved, so a resumed training has the same bits. No mask is
+    kept for the backward pass. Masks are those of :func:`boost_ext.ops.dropout`, the
     same in both modes and for any number of threads, and of each rank its own.
 
     The state, ``dropout_state``, int32 (4,), is part of the network's checkpoint: the seed, low half first, the passes
@@ -118,7 +118,7 @@ def replace_dropout(network: nn.Cell) -> tuple[str, ...]:
     calls of functions such as ``mindspore.ops.dropout``, stay as they are.
 
     Args:
-        network (Cell): with its loss, or without it. What is inside, not the cell itself.
+        network (Cell): with its loss, or without it. The cells inside, not the cell itself.
 
     Returns:
         tuple[str], the names of the layers that are new.

@@ -66,11 +66,11 @@ class GradientFreeze:
 
     Group 0 is everything; group i leaves out the first i / `param_groups` of the network, with type 2 the first
     i / (`param_groups` - 1) of all but the last block, so that the last group is the head alone. A step that trains
-    group i computes no gradient for what it leaves out, so the backward pass ends at the first layer of group i.
+    group i computes no gradient for the layers before it, so the backward pass ends at the first layer of group i.
 
     Args:
-        param_groups (int): groups; more than the network has blocks means as many as it has blocks, which
-            :attr:`notes` says.
+        param_groups (int): groups; at most the number of blocks in the network. :attr:`notes` reports a lower
+            number.
         freeze_type (int): 0: a cycle ``0 … 0 1 2 … n-1``; 1: random, the steps spread evenly, few frozen layers more
             often than many; 2: front to back, each layer for good, as FreezeOut does: ``0 … 0 1 … 1 … n-1``.
         freeze_p (float): **the fraction of steps that freeze nothing**, from 0 to 1 (despite its name, as in
@@ -99,7 +99,7 @@ class GradientFreeze:
         """Split the trainable parameters for freezing.
 
         Args:
-            net (Cell): the network, whose trainable parameters come in the order of its layers.
+            net (Cell): the network; its trainable parameters come in the order of its layers.
             freeze_para_groups_number (int): groups.
 
         Returns:
@@ -245,17 +245,17 @@ def freeze_cell(
         reducer_flag (bool): whether gradients are averaged over ranks.
         network (Cell): the network with its loss.
         optimizer (Cell): a FreezeOpt; an Optimizer is taken as a FreezeOpt with one group.
-        sens (numbers.Number): what the gradient of the loss is multiplied with.
-        grad (GradOperation): with ``get_by_list`` and ``sens_param``; says what is computed, and is not called, since
-            it would run the forward pass a second time.
+        sens (numbers.Number): factor on the gradient of the loss.
+        grad (GradOperation): with ``get_by_list`` and ``sens_param``. It is checked, and not called, since it would run
+            the forward pass a second time.
         use_grad_accumulation (bool): accumulate gradients.
         mean (bool, optional): average, instead of adding up, over ranks. Default: None, as MindSpore's
             ``gradients_mean`` says.
         degree (int, optional): ranks. Default: None, all.
         max_accumulation_step (int, optional): micro-batches for each update. Default: 1.
         compile (str, optional): as in :class:`BoostTrainOneStepCell`. Default: ``"step"``.
-        fused_optimizer (bool, optional): as in :class:`BoostTrainOneStepCell`. Default: None, what the optimizer
-            brings.
+        fused_optimizer (bool, optional): as in :class:`BoostTrainOneStepCell`. Default: None, that of the
+            optimizer.
 
     Raises:
         TypeError: if `sens` is no number, or `grad` no GradOperation.

@@ -168,7 +168,7 @@ class GroupLossScaleManager(AnyPrecision):
 
         Args:
             layer (int): the group, counted from 0.
-            update_ratio (Union[float, Tensor]): what to multiply with.
+            update_ratio (Union[float, Tensor]): the factor.
 
         Returns:
             Tensor, the new scale.
@@ -229,7 +229,7 @@ class GroupLossScaleManager(AnyPrecision):
         """The group of each trained parameter, counted from 0. From then on the groups are in use, and stay.
 
         Args:
-            parameters (Sequence[Parameter]): what a training cell trains.
+            parameters (Sequence[Parameter]): those that a training cell trains.
 
         Raises:
             ValueError: if there are no groups yet, or a parameter is in none.
@@ -248,8 +248,8 @@ class GroupUnscaleAndCheck(nn.Cell):
     """The guard slot of a training cell: the scale of its group out of each gradient, in place and in one native call.
 
     Args:
-        manager (GroupLossScaleManager): whose groups hold all `parameters`.
-        parameters (Sequence[Parameter]): what is trained, in the order of the gradients.
+        manager (GroupLossScaleManager): its groups hold all `parameters`.
+        parameters (Sequence[Parameter]): the trained ones, in the order of the gradients.
 
     Inputs:
         - **report** (Parameter) - float64 (len(parameters), 4), written; see
@@ -275,7 +275,7 @@ class GroupUnscaleAndCheck(nn.Cell):
         return self.check(self.groups, self.found, report, self.scales, grads)
 
     def update(self) -> Tensor:
-        """Move the scales by what the last call has found. Returns a bool Tensor of shape (1,) to depend on.
+        """Update the scales by the result of the last call. Returns a bool Tensor of shape (1,) to depend on.
 
         Raises:
             RuntimeError: at the 1001st overflow in a row.
@@ -286,8 +286,8 @@ class GroupUnscaleAndCheck(nn.Cell):
 class GroupLossScaleUpdateCell(nn.Cell):
     """The last slot of a training cell: ``cell(scale_sense, overflow)``.
 
-    It moves the scales of all groups by what the guard has found, and returns ``overflow``. ``scale_sense``, the scale
-    of the loss itself, is not looked at: it is 1.
+    It updates the scales of all groups by the result of the guard, and returns ``overflow``. ``scale_sense``, the scale
+    of the loss itself, is not read: it is 1.
 
     Args:
         manager (GroupLossScaleManager): with its groups assigned.

@@ -24,14 +24,14 @@ HEAD_MULTIPLIER = 10.0
 
 @dataclass(frozen=True)
 class LessBNReport:
-    """What LessBN did to a network; the same when it is asked again.
+    """The changes of LessBN to a network; a second call reports the same.
 
     Args:
         removed (tuple[str]): names of the batch norms that are gone.
         kept (tuple[str]): names of those that are left.
         head (str, optional): name of the layer that is now a :class:`CommonHeadLastFN`.
         removed_parameters (tuple[str]): names of the Parameters that went with the batch norms.
-        notes (tuple[str]): what was not understood or not done, and why.
+        notes (tuple[str]): cells that were not understood and parts that were not done, with reasons.
     """
 
     removed: tuple[str, ...] = ()
@@ -76,8 +76,8 @@ def remove_batch_norms(network: nn.Cell) -> LessBNReport:
 def replace_head(network: nn.Cell, multiplier: float = HEAD_MULTIPLIER) -> LessBNReport:
     """Replace the last Dense of a network by a :class:`CommonHeadLastFN`, in place.
 
-    The last is the one that runs last. Where the analysis did not understand a cell that holds a Dense, it is the last
-    in the order of the cells, and a note says so.
+    The last is the one that runs last. If the analysis did not understand a cell with a Dense in it, it is the last in
+    the order of the cells, with a note.
 
     Args:
         network (Cell): as for :func:`remove_batch_norms`.
@@ -107,9 +107,9 @@ def replace_head(network: nn.Cell, multiplier: float = HEAD_MULTIPLIER) -> LessB
 class LessBN(nn.Cell):
     r"""A network with fewer batch norms.
 
-    Stands where ``mindspore.boost.LessBN`` stood. Rewrites `network` itself, so that it works in both modes: each inner
-    batch norm of a residual branch becomes a :class:`RemovedBatchNorm`, under the same name. All other cells and all
-    other Parameters stay what they are, with their names. Give the network for training and the one for evaluation the
+    Replaces ``mindspore.boost.LessBN``. Rewrites `network` itself, so that it works in both modes: each inner
+    batch norm of a residual branch becomes a :class:`RemovedBatchNorm`, under the same name. All other cells and
+    Parameters do not change, and keep their names. Give the network for training and the one for evaluation the
     same treatment; make the optimizer afterwards.
 
     Args:
@@ -120,10 +120,10 @@ class LessBN(nn.Cell):
         - **\*inputs** (tuple[Tensor]) - the network's inputs.
 
     Outputs:
-        What the network returns.
+        Those of the network.
 
     Attributes:
-        report (LessBNReport): what was done; `removed`, `kept`, `head` and `notes` are its fields.
+        report (LessBNReport): the changes; `removed`, `kept`, `head` and `notes` are its fields.
 
     Raises:
         TypeError: if `network` is no Cell or `fn_flag` no bool.

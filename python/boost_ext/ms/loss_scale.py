@@ -1,4 +1,4 @@
-"""Loss scale managers whose state is the state of the training cell.
+"""Loss scale managers that share their state with the training cell.
 
 Names, arguments and defaults are those of ``mindspore.amp``; the rule is that of Micikevicius et
 al., "Mixed precision training", ICLR 2018, section 3.2. A manager holds its update cell
@@ -28,7 +28,7 @@ __all__ = ["DynamicLossScaleManager", "FixedLossScaleManager", "LossScaleManager
 
 
 class LossScaleManager(amp.LossScaleManager, ABC):  # type: ignore[misc]
-    """Base of the managers: what a training cell scales the loss with, and how that changes.
+    """Base of the managers: the loss scale of a training cell, and its updates.
 
     ``mindspore.amp`` and ``mindspore.Model`` accept it, since it is a
     ``mindspore.amp.LossScaleManager``. A subclass implements the three methods; without one of
@@ -37,7 +37,7 @@ class LossScaleManager(amp.LossScaleManager, ABC):  # type: ignore[misc]
 
     @abstractmethod
     def get_loss_scale(self) -> float:
-        """What the loss of the next step is multiplied with."""
+        """The factor on the loss of the next step."""
 
     @abstractmethod
     def update_loss_scale(self, overflow: bool) -> None:
@@ -96,7 +96,7 @@ class FixedLossScaleManager(LossScaleManager):
         return {"loss_scale": self.get_loss_scale()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore what :meth:`state_dict` returned.
+        """Restore the result of :meth:`state_dict`.
 
         Raises:
             TypeError: if it is no dict, or the scale is no number.
@@ -204,7 +204,7 @@ class DynamicLossScaleManager(LossScaleManager):
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore what :meth:`state_dict` returned, for training cells that exist already too.
+        """Restore the result of :meth:`state_dict`, for existing training cells too.
 
         Raises:
             TypeError: if it is no dict, or a value has another type.

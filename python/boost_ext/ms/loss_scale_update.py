@@ -67,7 +67,7 @@ class Rule(NamedTuple):
 
     @classmethod
     def checked(cls, owner: str, factor: Any, window: Any, maximum: Any) -> Rule:
-        """Refuse what is no rule, naming ``owner`` and the argument."""
+        """Refuse an invalid rule, naming ``owner`` and the argument."""
         number = _number(owner, "scale_factor", factor)
         rounded = float(np.float32(number)) if abs(number) <= _FLOAT32_MAX else math.nan
         if not rounded > 1:
@@ -85,11 +85,11 @@ class DynamicLossScaleUpdateCell(nn.DynamicLossScaleUpdateCell):  # type: ignore
     Its own state is the truth. A training cell that uses :attr:`scale_sense` as its loss scale
     shares it; ``BoostTrainOneStepWithLossScaleCell`` does. One that keeps a Parameter of its own,
     as ``nn.TrainOneStepWithLossScaleCell`` does, gets the new value written into that after each
-    step, over whatever was there.
+    step, over the old value.
 
     Args:
         loss_scale_value (float), scale_factor (float), scale_window (int), max_loss_scale (float):
-            see :class:`boost_ext.amp.DynamicLossScaleManager`, whose ``get_update_cell()`` makes
+            see :class:`boost_ext.amp.DynamicLossScaleManager`. Its ``get_update_cell()`` makes
             this cell.
 
     Inputs:
@@ -155,7 +155,7 @@ class FixedLossScaleUpdateCell(nn.FixedLossScaleUpdateCell):  # type: ignore[mis
     """Holds a fixed loss scale, and updates nothing.
 
     Args:
-        loss_scale_value (float): see :class:`boost_ext.amp.FixedLossScaleManager`, whose
+        loss_scale_value (float): see :class:`boost_ext.amp.FixedLossScaleManager`. Its
             ``get_update_cell()`` makes this cell.
 
     Inputs and Outputs: as :class:`DynamicLossScaleUpdateCell`; `loss_scale` is not written.

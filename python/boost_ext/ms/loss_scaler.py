@@ -19,7 +19,7 @@ _all_finite = native.AllFinite()
 def all_finite(inputs: Tensor | Sequence[Tensor]) -> Tensor:
     """Whether no element of any tensor is inf or nan.
 
-    One native pass, called by Python and in a graph. Stands where ``mindspore.amp.all_finite`` stood.
+    One native pass, called by Python and in a graph. Replaces ``mindspore.amp.all_finite``.
 
     Args:
         inputs (Union[Tensor, tuple[Tensor], list[Tensor]]): of any shapes and dtypes; only read.
@@ -72,7 +72,7 @@ class _Adjust(nn.Cell):
 class DynamicLossScaler(amp.DynamicLossScaler):  # type: ignore[misc]
     """A loss scale that follows the gradients, for a loop of one's own.
 
-    Stands where ``mindspore.amp.DynamicLossScaler`` stood: the same state and the same numbers.
+    Replaces ``mindspore.amp.DynamicLossScaler``: the same state and the same numbers.
 
     Args:
         scale_value (Union[float, int]): the first scale, finite and >= 1.

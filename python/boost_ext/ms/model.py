@@ -48,10 +48,10 @@ class Model(ms.Model):
     Raises:
         TypeError: for an argument of another type.
         ValueError: for an unknown keyword, level or configuration key; for a boost algorithm that is not possible here;
-            if boost is asked for and `network` trains itself; and what ``mindspore.Model`` raises.
+            if boost is requested and `network` trains itself; and as ``mindspore.Model``.
 
     Attributes:
-        plan (Plan): what boost has done and what not, and why.
+        plan (Plan): the status and reason of each algorithm.
 
     Examples:
         >>> from boost_ext import Model
@@ -89,7 +89,7 @@ class Model(ms.Model):
 
     @property
     def plan(self) -> Plan:
-        """What boost has done and what not, and why."""
+        """The status and reason of each algorithm."""
         return self._boost.plan
 
     def _check_kwargs(self, kwargs: dict[str, Any]) -> None:
@@ -148,7 +148,7 @@ class Model(ms.Model):
         return super()._train(epoch, train_dataset, *args, **kwargs)
 
     def _inputs(self) -> Any:
-        """What ``set_inputs`` of network and loss say of the inputs of the two together."""
+        """The inputs of network and loss together, by their ``set_inputs``."""
         inputs = self._network.get_inputs()
         if self._loss_fn is not None and self._loss_fn.get_inputs() and inputs:
             label = _reference._process_loss_inputs(self._loss_fn.get_inputs())

@@ -1,4 +1,4 @@
-"""What a training cell can tell about its last step, read from its state after the step."""
+"""The record of a training cell's last step, read from its state after the step."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ def _is_decayed(parameter: Parameter) -> bool:
 
 
 def _as_groups(parameters: Sequence[Parameter], decayed: Sequence[bool]) -> list[dict[str, Any]]:
-    """Groups for a plain list. A group is decayed as a whole, so what is not becomes a group without weight decay."""
+    """Groups for a plain list. A group is decayed as a whole, so the others become a group without weight decay."""
     if all(decayed):
         return [{"params": list(parameters)}]
     pairs = list(zip(parameters, decayed, strict=True))
@@ -56,7 +56,7 @@ def _as_groups(parameters: Sequence[Parameter], decayed: Sequence[bool]) -> list
 class OptimizerProcess:
     """Add gradient centralization to an optimizer, and construct one over changed parameter groups.
 
-    Stands where ``mindspore.boost.OptimizerProcess`` stood. Works for optimizers of a plain parameter list too, for
+    Replaces ``mindspore.boost.OptimizerProcess``. Works for optimizers of a plain parameter list too, for
     every optimizer of ``mindspore.nn`` that runs on the CPU, and for LARS around one of them; no Parameter is copied.
 
     Args:
@@ -66,7 +66,7 @@ class OptimizerProcess:
         TypeError: if `opt` is no Optimizer.
 
     Attributes:
-        origin_params (list[Union[Parameter, dict]]): what :meth:`generate_new_optimizer` constructs from; at first the
+        origin_params (list[Union[Parameter, dict]]): input of :meth:`generate_new_optimizer`; at first the
             Parameters or groups of `opt`.
 
     Examples:
@@ -106,7 +106,7 @@ class OptimizerProcess:
     def build_gc_params_group(
         params_dict: dict[int, nn.Cell], parameters: Sequence[dict[str, Any] | Parameter]
     ) -> list[dict[str, Any]]:
-        """Split each group into what is centralized and what is not.
+        """Split each group into a centralized group and the rest.
 
         Which weights that is: see :func:`boost_ext.ms.grad_centralization.is_centralized`. Groups keep all their other
         settings, a group with ``grad_centralization`` False stays as it is, and the parameters keep their order.
@@ -167,11 +167,11 @@ class OptimizerProcess:
     def generate_new_optimizer(self) -> nn.Optimizer:
         """An optimizer of the class and hyperparameters of the given one over ``origin_params``.
 
-        It goes on from the given one's state, see :func:`boost_ext.ms.optimizer_rebuild.rebuild`. If a group asks for
-        gradient centralization, its class is a subclass that does it. What AutoBoost has switched on for it stays on.
+        It has the state of the given one, see :func:`boost_ext.ms.optimizer_rebuild.rebuild`. If a group asks for
+        gradient centralization, its class is a subclass that does it. It keeps the algorithms of AutoBoost.
 
         Raises:
-            TypeError: if the optimizer is of a class that does not say what it was constructed with.
+            TypeError: if the class of the optimizer does not tell its constructor arguments.
         """
         new = rebuild(self._optimizer, _checked("OptimizerProcess: origin_params", self.origin_params))
         return new if self._options is None else for_cells(new, self._options)
@@ -180,7 +180,7 @@ class OptimizerProcess:
 class ParameterProcess:
     """Assign parameters to fusion groups of the all-reduce, and bring parameter groups up to date with a network.
 
-    Stands where ``mindspore.boost.ParameterProcess`` stood.
+    Replaces ``mindspore.boost.ParameterProcess``.
 
     Examples:
         >>> from mindspore import nn
@@ -196,7 +196,7 @@ class ParameterProcess:
     def assign_parameter_group(self, parameters: Any, split_point: int | Sequence[int] | None = None) -> Any:
         """Set ``comm_fusion`` of the parameters: gradients with the same number are reduced together.
 
-        A number ends before each split point; numbers go on at the next call of the same object.
+        A number ends before each split point. The next call of the same object continues the numbers.
 
         Args:
             parameters (Union[list[Parameter], tuple[Parameter]]): in the order of the network.
@@ -233,8 +233,8 @@ class ParameterProcess:
 
         Parameters are matched by name, since a rewritten network may hold another object of that name. Groups that
         have none left vanish. A parameter that was in no group joins a new group with the settings of the group that
-        has the most keys, the first of such. A plain list becomes groups with the weight decay that it had: what has
-        beta or gamma in its name gets none. Everything but the lists is shared, nothing is copied.
+        has the most keys, the first of such. A plain list becomes groups with the same weight decay: names with beta
+        or gamma get none. Everything but the lists is shared, nothing is copied.
 
         Args:
             parameters (list[Parameter]): of the network now.

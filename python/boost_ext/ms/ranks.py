@@ -52,7 +52,7 @@ def init_ranks(timeout: int = 600) -> None:
 
     On a CPU a rank that does not arrive, or does not answer in a collective operation (it ended, hangs, or runs other
     steps), is an error after ``timeout`` seconds. The environment variables MS_TOPO_TIMEOUT and MS_CPU_COMM_OP_TIMEOUT
-    win, if they are set. docs/distributed.md tells what happens at which fault.
+    win, if they are set. docs/distributed.md has the effect of each fault.
 
     Args:
         timeout (int): seconds, >= 1; more than the ranks ever differ, compilation included. Default: 600.
@@ -88,7 +88,7 @@ class _AllGather(nn.Cell):
 
 
 def exchange(values: npt.ArrayLike, ranks: Ranks) -> npt.NDArray[np.int32]:
-    """What each rank gives, int32 of one length: (ranks, length). All must call it."""
+    """The values of all ranks, int32 of one length: (ranks, length). All must call it."""
     mine = np.atleast_1d(np.asarray(values, np.int32))
     return np.asarray(_AllGather()(Tensor(mine)).asnumpy()).reshape(ranks.size, -1)
 

@@ -67,7 +67,7 @@ def checksum(arrays: Iterable[Any]) -> int:
 
 
 def constants_of(cell: Any) -> dict[str, int]:
-    """What the state makes no sense without: it comes from the arguments of the cell, and must be the same again."""
+    """Checksums of the constants of a training, from the arguments of the cell; they must be the same again."""
     constants = {"accumulation_steps": 1 if cell.accumulation is None else cell.accumulation.max_accumulation_step}
     if cell.freeze:
         constants["freeze_schedule"] = checksum([np.asarray(cell.optimizer.schedule, np.int32)])
@@ -152,7 +152,7 @@ def write(parameter: Parameter, value: Tensor) -> None:
 def save_training_state(cell: Any, path: str | os.PathLike[str]) -> None:
     """Save everything that moves in a training, as a MindSpore checkpoint with a checksum at its end.
 
-    Written beside `path`, synced and renamed, so that `path` is either the old file or the new one, whatever happens.
+    Written beside `path`, synced and renamed, so that `path` is always either the old file or the new one.
 
     Args:
         cell (BoostTrainOneStepCell): the training cell.
@@ -173,7 +173,7 @@ def save_training_state(cell: Any, path: str | os.PathLike[str]) -> None:
 
 
 def load_training_state(cell: Any, path: str | os.PathLike[str]) -> None:
-    """Go on where :func:`save_training_state` was called.
+    """Continue from a file of :func:`save_training_state`.
 
     Args:
         cell (BoostTrainOneStepCell): made with the same arguments as the one that was saved.

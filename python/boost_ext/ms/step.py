@@ -55,34 +55,34 @@ __all__ = ["BoostTrainOneStepCell", "BoostTrainOneStepWithLossScaleCell"]
 class BoostTrainOneStepCell(AlgorithmMethods, nn.TrainOneStepCell):
     r"""A training step: forward, backward, check, update.
 
-    Stands where ``mindspore.boost.BoostTrainOneStepCell`` stood. A step whose gradients hold inf or nan changes
-    nothing: no weight, no optimizer state, no state of an algorithm; ``overflow`` says so.
+    Replaces ``mindspore.boost.BoostTrainOneStepCell``. A step with inf or nan in its gradients
+    changes nothing: no weight, no optimizer state, no state of an algorithm. ``overflow`` is then True.
 
-    A subclass with a ``construct`` of its own runs as MindSpore runs it: docs/step.md has what it finds here.
+    MindSpore runs the ``construct`` of a subclass as usual: docs/step.md lists the attributes for it.
 
     Args:
         network (Cell): the network with its loss; a single output.
-        optimizer (Cell): updates the weights: an Optimizer, or a :class:`FreezeOpt` for gradient freezing. One that
-            :class:`AutoBoost` has returned brings what AutoBoost has switched on.
-        sens (numbers.Number): what the gradient of the loss is multiplied with; the optimizer's ``loss_scale`` takes it
-            out again. Default: 1.0.
-        compile (str, optional): what PYNATIVE_MODE compiles; GRAPH_MODE compiles everything. ``"step"``: the whole
-            step, one graph. ``"network"``: forward and backward; check and optimizer run eagerly, on the native ops by
-            pointer. ``"off"``: nothing, for debugging or for a network that the graph compiler does not take.
-            Default: ``"step"``, which is the fastest by far (docs/step.md has the numbers).
-        dim_reduce (DimReduceConfig, optional): train with :class:`DimReduce`. Default: None, what the optimizer brings.
+        optimizer (Cell): updates the weights: an Optimizer, or a :class:`FreezeOpt` for gradient freezing. An optimizer
+            from :class:`AutoBoost` carries its algorithms.
+        sens (numbers.Number): factor on the gradient of the loss; the optimizer's ``loss_scale`` divides by it again.
+            Default: 1.0.
+        compile (str, optional): the compiled part in PYNATIVE_MODE; GRAPH_MODE compiles everything. ``"step"``: the
+            whole step, one graph. ``"network"``: forward and backward; check and optimizer run eagerly, on the native
+            ops by pointer. ``"off"``: nothing, for debugging or for a network that the graph compiler does not take.
+            Default: ``"step"``, the fastest by far (docs/benchmarks.md has the numbers).
+        dim_reduce (DimReduceConfig, optional): train with :class:`DimReduce`. Default: None, that of the optimizer.
         accumulation_steps (int, optional): micro-batches for each update of the weights, see
-            :class:`GradientAccumulation`. Default: None, what the optimizer brings, or 1.
-        plan (Plan, optional): what AutoBoost decided, for :attr:`plan`, which also knows what the optimizer and the
-            other arguments bring. Default: None.
+            :class:`GradientAccumulation`. Default: None, that of the optimizer, or 1.
+        plan (Plan, optional): the plan of AutoBoost, for :attr:`plan`. The optimizer and the other arguments may add to
+            it. Default: None.
         clip_norm (float, optional): the greatest norm of all gradients together, without any loss scale: longer ones
             are shortened to it (Pascanu et al. 2013), with accumulation their mean is. Default: None, any.
-        fused_optimizer (bool, optional): whether an optimizer of ``mindspore.nn`` steps as one native call on its own
-            state: Momentum and SGD to the bit, Adam and AdamWeightDecay but for the rounding of the last bit. Default:
-            None, what AutoBoost has decided, or True.
-        check_overflow (bool, optional): whether to look for inf and nan in the gradients. False saves a pass over them;
+        fused_optimizer (bool, optional): step an optimizer of ``mindspore.nn`` by one native call on its own state:
+            Momentum and SGD with the same bits, Adam and AdamWeightDecay up to rounding of the last bit. Default:
+            None, the choice of AutoBoost, or True.
+        check_overflow (bool, optional): look for inf and nan in the gradients. False saves a pass over them;
             inf and nan then reach the weights, as in ``mindspore.nn.TrainOneStepCell``, and ``overflow`` is always
-            False. Default: None, what AutoBoost has decided, or True.
+            False. Default: None, the choice of AutoBoost, or True.
 
     Inputs:
         - **\*inputs** (tuple[Tensor]) - the network's inputs.
@@ -292,7 +292,7 @@ class BoostTrainOneStepCell(AlgorithmMethods, nn.TrainOneStepCell):
             self._build(on)
 
     def observe(self) -> Observation:
-        """What the last step did; see :class:`boost_ext.ms.observation.Observation`. Reads state, changes nothing."""
+        """The last step; see :class:`boost_ext.ms.observation.Observation`. Reads state, changes nothing."""
         return observation(self, int(self.last.asnumpy()[0]), self.steps_made)
 
     def state_dict(self) -> dict[str, Tensor]:
@@ -304,7 +304,7 @@ class BoostTrainOneStepCell(AlgorithmMethods, nn.TrainOneStepCell):
         return state_of(self)
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        """Go on where :meth:`state_dict` was called: the same steps give the same bits.
+        """Continue from :meth:`state_dict`: the same steps give the same bits.
 
         Raises:
             TypeError: if `state` is no dict.
@@ -317,7 +317,7 @@ class BoostTrainOneStepCell(AlgorithmMethods, nn.TrainOneStepCell):
 class BoostTrainOneStepWithLossScaleCell(BoostTrainOneStepCell):
     r"""A training step with loss scaling.
 
-    Stands where ``mindspore.boost.BoostTrainOneStepWithLossScaleCell`` stood, and runs on the CPU too. On overflow no
+    Replaces ``mindspore.boost.BoostTrainOneStepWithLossScaleCell``, and runs on the CPU too. On overflow no
     weight, no optimizer state and no state of an algorithm changes; only the loss scale does.
 
     Args:

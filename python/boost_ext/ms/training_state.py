@@ -46,7 +46,7 @@ class _Place(BaseModel):
 
 
 class _PlacedCell:
-    """A training cell with its place: what save_rank_state and load_rank_state take for a cell."""
+    """A training cell with its place; save_rank_state and load_rank_state accept it as a cell."""
 
     def __init__(self, cell: Any) -> None:
         self.cell = cell
@@ -83,7 +83,7 @@ class TrainingState(ms.Callback):
 
     The same script, started again, continues after the last saved step: weights, optimizer, loss scale and random
     state, the step and epoch numbers that callbacks see, and the place in the dataset. Batches that were seen are not
-    trained again. A training that is complete trains nothing. docs/resume.md says what the script must keep the same.
+    trained again. A training that is complete trains nothing. docs/resume.md has the conditions for the script.
 
     For ``train`` and ``fit`` of ``mindspore.Model`` and :class:`boost_ext.Model`, with a training cell of boost_ext.
     It must be the first callback. On several ranks each has files of its own, as :func:`save_rank_state` writes them.
@@ -285,7 +285,7 @@ def _named(callbacks: list[ms.Callback]) -> Iterator[tuple[str, ms.Callback]]:
 
 
 def _counted(callbacks: list[ms.Callback]) -> dict[str, dict[str, Any]]:
-    """What callbacks have counted: their ``state_dict()``, or what those of MindSpore keep."""
+    """The counts of callbacks: their ``state_dict()``, or the attributes of those of MindSpore."""
     found = {}
     for name, callback in _named(callbacks):
         if callable(getattr(callback, "load_state_dict", None)):

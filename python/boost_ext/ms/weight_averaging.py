@@ -47,23 +47,23 @@ class TrainableWeightAveraging(nn.Optimizer):
 
     .. math:: \tilde g = P g, \qquad \beta \leftarrow optimizer(\beta, \tilde g), \qquad w = w_0 + P^T \beta
 
-    with :math:`\beta = 0` at first. The optimizer sees k numbers, whatever the size of the network. The average itself
+    with :math:`\beta = 0` at first. The optimizer sees k numbers for any size of the network. The average itself
     lies in the span, so that the weights may be scaled too.
 
-    **The constructor sets the parameters to the average**, as the weights are from then on what the coordinates say.
-    What no gradient trains is not averaged: call :func:`update_batch_norm` where there are batch norms, right away to
-    evaluate SWA, and at the end.
+    **The constructor sets the parameters to the average**. From then on the coordinates determine the weights.
+    Moving statistics of batch norms are not averaged: call :func:`update_batch_norm`, right away to evaluate SWA, and
+    at the end.
 
     Source: Li, Huang, Tao, Wu & Huang, *Trainable weight averaging: efficient training by optimizing historical
     solutions*, ICLR 2023.
 
     Args:
-        params (Sequence[Parameter]): of the network. Those that are frozen or not floating point stay what they are.
+        params (Sequence[Parameter]): of the network. Frozen and non-floating ones do not change.
         learning_rate (Union[float, int, Tensor, Iterable, LearningRateSchedule]): of the coordinates; one value, one a
             step, or a schedule. Default: None, only with `optimizer`.
         momentum (float): of the :class:`boost_ext.optim.SGD` that steps the coordinates. Default: 0.0.
         weight_load_dir (Union[str, Path, list]): a folder of checkpoints, or the files themselves, two at least; all
-            weights in them must be there by name. Default: None, read what lies at `pca_mat_path`.
+            weights in them must be there by name. Default: None, read the file at `pca_mat_path`.
         pca_mat_path (Union[str, Path]): the basis is kept there, and the average beside it
             (``twa.npy``, ``twa.average.npy``), with checksums; a valid pair of the same checkpoints is used again.
             Default: None, in memory alone.
@@ -90,7 +90,7 @@ class TrainableWeightAveraging(nn.Optimizer):
 
     Attributes:
         coordinates (Parameter): beta, float32 (k,), ``weight_averaging.coordinates``.
-        opt (Optimizer): what steps them.
+        opt (Optimizer): steps them.
 
     Examples:
         >>> from boost_ext import boost
