@@ -35,8 +35,8 @@ class Arrays {
   Arrays(const Arrays&) = delete;
   Arrays& operator=(const Arrays&) = delete;
   View one(const char* arg, pybind11::handle object, unsigned use = kRead) { return view(Name(arg), object, use); }
-  std::optional<View> one_or_none(const char* arg, pybind11::handle object, unsigned use = kRead) {
-    return object.is_none() ? std::nullopt : std::optional(one(arg, object, use));
+  View one_or_none(const char* arg, pybind11::handle object, unsigned use = kRead) {
+    return object.is_none() ? View() : one(arg, object, use);
   }
   // One array, or a list or tuple of them.
   Views list(const char* arg, pybind11::handle object, unsigned use = kRead);

@@ -23,9 +23,7 @@ namespace {
 double inverse_scale(Reader& in) { return 1.0 / static_cast<double>(in.number("scale")); }
 
 // The scale of an int8 P follows it.
-Views scale_of(const View& P, Reader& in) { return in.list("scale", P.dtype == DType::i8 ? 1 : 0); }
-
-const View* one_or_none(const Views& views) { return views.empty() ? nullptr : views.data(); }
+View scale_of(const View& P, Reader& in) { return P.dtype == DType::i8 ? in.take("scale") : View(); }
 
 ClipSettings clip_settings(Reader& in) {
   const auto* s = in.data<const float>("settings", DType::f32, 2);
@@ -37,26 +35,28 @@ ClipSettings clip_settings(Reader& in) {
 // P, its scale, out, grads...
 BOOST_EXT_GRAPH_OP(pca_project) {
   const View P = in.take("P");
-  const Views scale = scale_of(P, in);
-  const View out = in.take("out");
-  pca_project(cpu_context(), P, in.rest("grads"), out, one_or_none(scale));
+  const View scale = scale_of(P, in), out = in.take("out");
+  pca_project(cpu_context(), P, in.rest("grads"), out, scale);
 }
 
 // P, its scale, two vectors, two lists of outputs
 BOOST_EXT_GRAPH_OP(pca_back_project) {
   const View P = in.take("P");
-  const Views scale = scale_of(P, in), vectors = in.list("vectors", 2);
+  const View scale = scale_of(P, in);
+  const Views vectors = in.list("vectors", 2);
   const std::int64_t n = in.length_of(2);
   std::vector<Views> out;
   out.push_back(in.list("out[0]", n));
   out.push_back(in.list("out[1]", n));
-  pca_back_project(cpu_context(), P, vectors, out, one_or_none(scale));
+  pca_back_project(cpu_context(), P, vectors, out, scale);
 }
 
 // B, s, y, eps; answers whether it updated
 BOOST_EXT_GRAPH_OP(bfgs_update) {
   const View B = in.take("B"), s = in.take("s"), y = in.take("y");
-  in.answer(bfgs_update(cpu_context(), B, s, y, in.number("eps")));
+  float updated = 0;
+  bfgs_update(cpu_context(), B, s, y, in.number("eps"), view_of(updated));
+  in.answer(updated != 0);
 }
 
 // a..., b..., out...
@@ -69,23 +69,27 @@ BOOST_EXT_GRAPH_OP(adasum_pair) {
 // scale, grads...; answers whether something was inf or nan
 BOOST_EXT_GRAPH_OP(unscale_and_check) {
   const double inv_scale = inverse_scale(in);
-  bool found = false;
-  for (const Finiteness& f : unscale_and_check(cpu_context(), in.rest("grads"), inv_scale)) found |= f.found();
-  in.answer(found);
+  float found = 0;
+  unscale_and_check(cpu_context(), in.rest("grads"), Number{inv_scale, {}}, View(), view_of(found));
+  in.answer(found != 0);
 }
 
 // scale, report, grads...; answers whether something was inf or nan
 BOOST_EXT_GRAPH_OP(unscale_and_check_report) {
   const double inv_scale = inverse_scale(in);
   const View report = in.take("report");
-  in.answer(unscale_and_check(cpu_context(), in.rest("grads"), inv_scale, report));
+  float found = 0;
+  unscale_and_check(cpu_context(), in.rest("grads"), Number{inv_scale, {}}, report, view_of(found));
+  in.answer(found != 0);
 }
 
 // the same, which only reads the gradients
 BOOST_EXT_GRAPH_OP(check_report) {
   const double inv_scale = inverse_scale(in);
   const View report = in.take("report");
-  in.answer(check(cpu_context(), in.rest("grads"), inv_scale, report));
+  float found = 0;
+  check_gradients(cpu_context(), in.rest("grads"), inv_scale, report, view_of(found));
+  in.answer(found != 0);
 }
 
 // scale, settings (2,): clip_norm and scale of the optimizer, report, norm, divisor, grads...
@@ -93,14 +97,18 @@ BOOST_EXT_GRAPH_OP(check_and_clip) {
   const auto scale = static_cast<double>(in.number("scale"));
   const ClipSettings settings = clip_settings(in);
   const View report = in.take("report"), norm = in.take("norm"), divisor = in.take("divisor");
-  in.answer(check_and_clip(cpu_context(), in.rest("grads"), scale, settings, report, norm, divisor));
+  float found = 0;
+  check_and_clip(cpu_context(), in.rest("grads"), scale, settings, report, norm, divisor, view_of(found));
+  in.answer(found != 0);
 }
 
 // settings, norm, grads...
 BOOST_EXT_GRAPH_OP(clip_by_global_norm) {
   const ClipSettings settings = clip_settings(in);
   auto* norm = in.written<float>("norm", DType::f32);
-  *norm = static_cast<float>(clip_by_global_norm(cpu_context(), in.rest("grads"), settings));
+  double found = 0;
+  clip_by_global_norm(cpu_context(), in.rest("grads"), settings.clip_norm, Number{settings.scale, {}}, view_of(found));
+  *norm = static_cast<float>(found);
 }
 
 // scale, steps, count, accumulators..., grads...: adds grads / (scale * steps); a count of 0 overwrites
@@ -122,7 +130,9 @@ BOOST_EXT_GRAPH_OP(timestamp) {
 // norm (1,), tensors...
 BOOST_EXT_GRAPH_OP(global_norm) {
   auto* norm = in.written<float>("norm", DType::f32);
-  *norm = static_cast<float>(global_norm(cpu_context(), in.rest("tensors")));
+  double found = 0;
+  global_norm(cpu_context(), in.rest("tensors"), view_of(found));
+  *norm = static_cast<float>(found);
 }
 
 // grads..., out...
@@ -157,7 +167,7 @@ BOOST_EXT_GRAPH_FUNCTION(parted) {
   whole.ndim = 2;
   const std::int64_t n = in.length_of(2);
   in.list("like", n);
-  pca_back_project(cpu_context(), whole, {factor}, {in.list("out", n)});
+  pca_back_project(cpu_context(), whole, {factor}, {in.list("out", n)}, View());
 }
 
 // scale, counters, overflow, rule (3,): factor, window, max_scale
@@ -166,7 +176,8 @@ BOOST_EXT_GRAPH_OP(loss_scale_update) {
   const bool overflow = in.flag("overflow");
   const auto* r = in.data<const float>("rule", DType::f32, 3);
   require(r[1] >= 1 && r[1] <= 16777216, in.op(), ": window must be from 1 to 2^24, got ", r[1]);
-  loss_scale_update(scale, counters, overflow, {r[0], static_cast<std::int64_t>(r[1]), r[2]});
+  loss_scale_update(cpu_context(), scale, counters, Number{overflow ? 1.0 : 0.0, {}}, r[0],
+                    static_cast<std::int64_t>(r[1]), r[2]);
 }
 
 // groups, found (one for each scale), report, scales..., grads...; answers whether some group overflowed
@@ -191,8 +202,10 @@ BOOST_EXT_GRAPH_OP(dim_reduce_direction) {
   const double inv_scale = inverse_scale(in);
   const View B_next = in.take("B_next"), dk = in.take("dk");
   auto* slope = in.written<float>("slope", DType::f32);
-  *slope = static_cast<float>(
-      dim_reduce_direction(cpu_context(), B, s, gk_last, started, gk, inv_scale, B_next, dk, in.number("eps")));
+  double found = 0;
+  dim_reduce_direction(cpu_context(), B, s, gk_last, started, gk, Number{inv_scale, {}}, B_next, dk, in.number("eps"),
+                       view_of(found));
+  *slope = static_cast<float>(found);
 }
 
 // step, save, weights..., saved..., dn...
@@ -227,8 +240,8 @@ BOOST_EXT_GRAPH_OP(subspace_point) {
   float one[2] = {1.0F, 1.0F};
   ones.data = one;
   ones.set_shape(1, [](int) { return 2; });
-  pca_back_project(cpu_context(), P, {coordinates}, {{moved}});
-  pca_back_project(cpu_context(), origin, {ones}, {in.rest("weights")});
+  pca_back_project(cpu_context(), P, {coordinates}, {{moved}}, View());
+  pca_back_project(cpu_context(), origin, {ones}, {in.rest("weights")}, View());
 }
 
 }  // namespace boost_ext

@@ -142,7 +142,10 @@ BOOST_EXT_GRAPH_OP(damped_inverse) {
   const double damping = std::sqrt(static_cast<double>(static_cast<const float*>(dampings.data)[at]));
   std::vector<double> factors(static_cast<std::size_t>(layers), 1.0);
   factors.resize(matrices.size(), 1 / (all_scales * all_scales));
-  in.answer(damped_inverse(cpu_context(), matrices, factors, std::vector<double>(matrices.size(), damping), inverses));
+  float inverted = 0;
+  damped_inverse(cpu_context(), matrices, factors, std::vector<double>(matrices.size(), damping), inverses,
+                 view_of(inverted));
+  in.answer(inverted != 0);
 }
 
 // New gradients: out = G^-1 g A^-1 / scale of the layers, g / scale of the others.
@@ -174,7 +177,7 @@ BOOST_EXT_GRAPH_FUNCTION(precondition) {
     right.push_back(kind == 0 ? none : kind == 1 ? A[next] : G[next]);
     next += kind != 0;
   }
-  precondition(cpu_context(), inv_scale, grads, left, right, out);
+  precondition(cpu_context(), grads, left, right, inv_scale, out);
 }
 
 }  // namespace boost_ext

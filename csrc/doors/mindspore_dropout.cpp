@@ -15,8 +15,8 @@ BOOST_EXT_GRAPH_FUNCTION(dropout_key) {
 BOOST_EXT_GRAPH_FUNCTION(dropout) {
   const View x = in.take("x"), key = in.take("key");
   const auto* settings = in.data<const double>("settings", DType::f64, 2);
-  dropout(cpu_context(), x, settings[0], read_dropout_key(in.op(), key), settings[1] != 0 ? x.width : 1,
-          in.take("out"));
+  dropout(cpu_context(), x, settings[0], read_dropout_key(in.op(), key), settings[1] != 0 ? x.width : 1, in.take("out"),
+          View());
 }
 
 }  // namespace boost_ext

@@ -6,6 +6,7 @@
 #include <pybind11/stl.h>
 
 #include "doors/cuda_arrays.h"
+#include "doors/from_schema.h"
 #include "ops/accumulate.h"
 #include "ops/adasum.h"
 #include "ops/bfgs_update.h"
@@ -29,9 +30,9 @@ Object py_pca_project(const Object& P, const Object& grads, const Object& out, c
   const View p = a.one("P", P);
   const Views g = a.list("grads", grads);
   Object result;
-  const std::optional<View> s = a.one_or_none("scale", scale);
+  const View s = a.one_or_none("scale", scale);
   const View o = a.result("out", out, DType::f32, {p.ndim == 2 ? p.rows : 1}, result);
-  a.run([&] { pca_project(a.context(), p, g, o, s ? &*s : nullptr); });
+  a.run([&] { pca_project(a.context(), p, g, o, s); });
   return result;
 }
 
@@ -40,20 +41,8 @@ void py_pca_back_project(const Object& P, const Object& vectors, const Object& o
   const View p = a.one("P", P);
   const Views v = a.list("vectors", vectors);
   const std::vector<Views> o = a.lists("out", out, kWritten);
-  const std::optional<View> s = a.one_or_none("scale", scale);
-  a.run([&] { pca_back_project(a.context(), p, v, o, s ? &*s : nullptr); });
-}
-
-Object py_bfgs_update(const Object& B, const Object& s, const Object& y, double eps, const Object& out) {
-  Arrays a("bfgs_update");
-  const View b = a.one("B", B, kWritten), step = a.one("s", s), difference = a.one("y", y);
-  if (!a.on_device() && out.is_none()) {
-    return py::bool_(a.run([&] { return bfgs_update(a.context(), b, step, difference, eps); }));
-  }
-  Object result;
-  const View o = a.result("out", out, DType::f32, {1}, result);
-  a.run([&] { bfgs_update(a.context(), b, step, difference, eps, o); });
-  return result;
+  const View s = a.one_or_none("scale", scale);
+  a.run([&] { pca_back_project(a.context(), p, v, o, s); });
 }
 
 Object py_adasum_dots(const Object& x, const Object& y, const Object& out) {
@@ -84,53 +73,19 @@ Object py_adasum_pair(const Object& x, const Object& y, const Object& out) {
   return result;
 }
 
-// On a device, and with `out`: the flag, or with `report` a pair of it and the rows. Else what was found.
-py::object py_unscale_and_check(const Object& grads, const Object& inv_scale, bool report, const Object& out) {
-  Arrays a("unscale_and_check");
+// The flag; with `report` a pair of it and the rows.
+Object py_unscale_and_check(const Object& grads, const Object& inv_scale, bool report, const Object& out) {
+  Arrays a(kUnscaleAndCheck.op);
   const bool writes = !PyFloat_Check(inv_scale.ptr()) || static_cast<float>(inv_scale.cast<double>()) != 1;
   const Views g = a.list("grads", grads, writes ? kWritten | kAnyOrder : kAnyOrder);
   const Number factor = a.number("inv_scale", inv_scale);
-  if (a.on_device() || !out.is_none()) {
-    require(!report || !a.on_ascend(), "unscale_and_check: report must be False for Ascend tensors, got True");
-    Object flag = out, rows = py::none();
-    const View found = a.result("out", out, DType::f32, {1}, flag);
-    const View r =
-        report ? a.result("report", py::none(), DType::f64, {static_cast<std::int64_t>(g.size()), 4}, rows) : View{};
-    a.run([&] { unscale_and_check(a.context(), g, factor, r, found); });
-    return report ? py::object(py::make_tuple(flag, rows)) : flag;
-  }
-  const auto found = a.run([&] { return unscale_and_check(a.context(), g, factor.value); });
-  if (!report) {
-    bool any = false;
-    for (const Finiteness& f : found) any = any || f.found();
-    return py::bool_(any);
-  }
-  py::list rows;
-  for (const Finiteness& f : found) rows.append(py::make_tuple(f.inf, f.nan, f.first, f.max_abs));
-  return rows;
-}
-
-Object py_clip_by_global_norm(const Object& grads, double clip_norm, const Object& scale, const Object& out) {
-  Arrays a("clip_by_global_norm");
-  const Views g = a.list("grads", grads, kWritten | kAnyOrder);
-  const Number by = a.number("scale", scale);
-  if (!a.on_device() && out.is_none()) {
-    return py::float_(a.run([&] { return clip_by_global_norm(a.context(), g, {clip_norm, by.value}); }));
-  }
-  Object result;
-  const View o = a.result("out", out, DType::f64, {1}, result);
-  a.run([&] { clip_by_global_norm(a.context(), g, clip_norm, by, o); });
-  return result;
-}
-
-Object py_global_norm(const Object& tensors, const Object& out) {
-  Arrays a("global_norm");
-  const Views t = a.list("tensors", tensors, kAnyOrder);
-  if (!a.on_device() && out.is_none()) return py::float_(a.run([&] { return global_norm(a.context(), t); }));
-  Object result;
-  const View o = a.result("out", out, DType::f64, {1}, result);
-  a.run([&] { global_norm(a.context(), t, o); });
-  return result;
+  require(!report || !a.on_ascend(), "unscale_and_check: report must be False for Ascend tensors, got True");
+  const FromPython<View> found(a, kUnscaleAndCheckArgs[3], out);
+  Object rows = py::none();
+  const View r =
+      report ? a.result("report", py::none(), DType::f64, {static_cast<std::int64_t>(g.size()), 4}, rows) : View{};
+  a.run([&] { unscale_and_check(a.context(), g, factor, r, found.value); });
+  return report ? Object(py::make_tuple(found.answer(), rows)) : found.answer();
 }
 
 void py_centralize(const Object& grads, const Object& out) {
@@ -139,30 +94,6 @@ void py_centralize(const Object& grads, const Object& out) {
   if (out.is_none()) return a.run([&] { centralize(a.context(), g); });
   const Views o = a.list("out", out, kWritten);
   a.run([&] { centralize(a.context(), g, o); });
-}
-
-void py_accumulate(const Object& accumulators, const Object& grads, double factor, bool first) {
-  Arrays args("accumulate");
-  const Views a = args.list("accumulators", accumulators, kWritten | kAnyOrder),
-              g = args.list("grads", grads, kAnyOrder);
-  args.run([&] { accumulate(args.context(), a, g, factor, first); });
-}
-
-Object py_dim_reduce_direction(const Object& B, const Object& s, const Object& gk_last, bool started, const Object& gk,
-                               const Object& inv_scale, const Object& B_next, const Object& dk, double eps,
-                               const Object& out) {
-  Arrays a("dim_reduce_direction");
-  const View b = a.one("B", B), step = a.one("s", s), last = a.one("gk_last", gk_last), g = a.one("gk", gk, kWritten),
-             next = a.one("B_next", B_next, kWritten), d = a.one("dk", dk, kWritten);
-  const Number scale = a.number("inv_scale", inv_scale);
-  if (!a.on_device() && out.is_none()) {
-    return py::float_(
-        a.run([&] { return dim_reduce_direction(a.context(), b, step, last, started, g, scale.value, next, d, eps); }));
-  }
-  Object result;
-  const View o = a.result("out", out, DType::f64, {1}, result);
-  a.run([&] { dim_reduce_direction(a.context(), b, step, last, started, g, scale, next, d, eps, o); });
-  return result;
 }
 
 Factors factors(Arrays& a, const char* arg, const Object& object) {
@@ -193,14 +124,6 @@ void py_dim_reduce_apply(const Object& momentum, const Object& grads, const Obje
   const Views w = a.list("out", out, kWritten), s = a.list("saved", saved);
   const Factors rate = factors(a, "lr", lr);
   a.run([&] { dim_reduce_apply(a.context(), m, g, p, d, c, w, s, rate); });
-}
-
-void py_loss_scale_update(const Object& scale, const Object& counters, const Object& overflow, double factor,
-                          std::int64_t window, double max_scale) {
-  Arrays a("loss_scale_update");
-  const View s = a.one("scale", scale, kWritten), c = a.one("counters", counters, kWritten);
-  const Number found = a.number("overflow", overflow);
-  a.run([&] { loss_scale_update(a.context(), s, c, found, {factor, window, max_scale}); });
 }
 
 py::dict build_info() {
@@ -242,28 +165,23 @@ PYBIND11_MODULE(_core, m) {
   m.def("pca_project", &py_pca_project, py::arg("P"), py::arg("grads"), py::arg("out"), py::arg("scale") = py::none());
   m.def("pca_back_project", &py_pca_back_project, py::arg("P"), py::arg("vectors"), py::arg("out"),
         py::arg("scale") = py::none());
-  m.def("bfgs_update", &py_bfgs_update, py::arg("B"), py::arg("s"), py::arg("y"), py::arg("eps"),
-        py::arg("out") = py::none());
+  define(m, kBfgsUpdate, &bfgs_update);
   m.def("adasum_dots", &py_adasum_dots, py::arg("a"), py::arg("b"), py::arg("out") = py::none());
   m.def("adasum_combine", &py_adasum_combine, py::arg("a"), py::arg("b"), py::arg("dots"), py::arg("out") = py::none());
   m.def("adasum_pair", &py_adasum_pair, py::arg("a"), py::arg("b"), py::arg("out") = py::none());
   m.def("unscale_and_check", &py_unscale_and_check, py::arg("grads"), py::arg("inv_scale"), py::arg("report"),
         py::arg("out") = py::none());
-  m.def("clip_by_global_norm", &py_clip_by_global_norm, py::arg("grads"), py::arg("clip_norm"), py::arg("scale"),
-        py::arg("out") = py::none());
-  m.def("global_norm", &py_global_norm, py::arg("tensors"), py::arg("out") = py::none());
+  define(m, kClipByGlobalNorm, &clip_by_global_norm);
+  define(m, kGlobalNorm, &global_norm);
   m.def("centralize", &py_centralize, py::arg("grads"), py::arg("out") = py::none());
-  m.def("accumulate", &py_accumulate, py::arg("accumulators"), py::arg("grads"), py::arg("factor"), py::arg("first"));
-  m.def("dim_reduce_direction", &py_dim_reduce_direction, py::arg("B"), py::arg("s"), py::arg("gk_last"),
-        py::arg("started"), py::arg("gk"), py::arg("inv_scale"), py::arg("B_next"), py::arg("dk"), py::arg("eps"),
-        py::arg("out") = py::none());
+  define(m, kAccumulate, &accumulate);
+  define(m, kDimReduceDirection, &dim_reduce_direction);
   m.def("dim_reduce_trial", &py_dim_reduce_trial, py::arg("weights"), py::arg("saved"), py::arg("dn"), py::arg("step"),
         py::arg("save"));
   m.def("dim_reduce_apply", &py_dim_reduce_apply, py::arg("momentum"), py::arg("grads"), py::arg("grad_proj"),
         py::arg("dn"), py::arg("out"), py::arg("gamma"), py::arg("alpha"), py::arg("rho"), py::arg("inv_scale"),
         py::arg("saved"), py::arg("lr"));
-  m.def("loss_scale_update", &py_loss_scale_update, py::arg("scale"), py::arg("counters"), py::arg("overflow"),
-        py::arg("factor"), py::arg("window"), py::arg("max_scale"));
+  define(m, kLossScaleUpdate, &loss_scale_update);
   define_device_array(m);
   m.def("set_stream", &set_stream, py::arg("stream"));
   define_optimizers(m);

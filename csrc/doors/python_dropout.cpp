@@ -15,12 +15,12 @@ Object py_dropout(const Object& x, double p, std::uint64_t seed, const Object& d
   Object result = out;
   const View to = out.is_none() ? a.results("out", out, x, {from}, result)[0] : a.one("out", out, kWritten);
   DropoutKey key{seed, 0, stream};
-  std::optional<View> at;
+  View at;
   if (PyLong_Check(draw.ptr()))
     key.draw = draw.cast<std::uint32_t>();
   else
     at = a.one("draw", draw);
-  a.run([&] { dropout(a.context(), from, p, key, shared, to, at ? &*at : nullptr); });
+  a.run([&] { dropout(a.context(), from, p, key, shared, to, at); });
   return result;
 }
 

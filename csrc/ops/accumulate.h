@@ -12,8 +12,13 @@
 #pragma once
 
 #include "ops/runtime.h"
+#include "ops/schema.h"
 
 namespace boost_ext {
+
+inline constexpr Arg kAccumulateArgs[] = {arrays("accumulators", kF32).written().any_order().like("grads"),
+                                          arrays("grads", kFloats).any_order(), real("factor"), flag("first")};
+inline constexpr Schema kAccumulate{"accumulate", kAccumulateArgs};
 
 void accumulate(const Context& context, const Views& accumulators, const Views& grads, double factor, bool first);
 

@@ -14,8 +14,19 @@
 #pragma once
 
 #include "ops/runtime.h"
+#include "ops/schema.h"
 
 namespace boost_ext {
+
+inline constexpr Arg kAdasumA = arrays("a", kFloats).any_order();
+inline constexpr Arg kAdasumB = arrays("b", kFloats).any_order().like("a").dtypes_of("a");
+inline constexpr Arg kAdasumOut = arrays("out", kFloats).any_order().like("a").dtypes_of("a").written().twin();
+inline constexpr Arg kAdasumDotsArgs[] = {kAdasumA, kAdasumB, array("out", kF64).written()};
+inline constexpr Arg kAdasumCombineArgs[] = {kAdasumA.twin(), kAdasumB.twin(), array("dots", kF64), kAdasumOut};
+inline constexpr Arg kAdasumPairArgs[] = {kAdasumA.twin(), kAdasumB.twin(), kAdasumOut};
+inline constexpr Schema kAdasumDots{"adasum_dots", kAdasumDotsArgs, Devices::all};
+inline constexpr Schema kAdasumCombine{"adasum_combine", kAdasumCombineArgs, Devices::all};
+inline constexpr Schema kAdasumPair{"adasum_pair", kAdasumPairArgs, Devices::all};
 
 void adasum_dots(const Context& context, const Views& a, const Views& b, const View& out);
 void adasum_combine(const Context& context, const Views& a, const Views& b, const View& dots, const Views& out);

@@ -12,10 +12,15 @@
 #pragma once
 
 #include "ops/runtime.h"
+#include "ops/schema.h"
 
 namespace boost_ext {
 
-bool bfgs_update(const Context& context, const View& B, const View& s, const View& y, double eps);
+inline constexpr Arg kBfgsUpdateArgs[] = {array("B", kF32 | kF64).written(), array("s", 0).dtypes_of("B"),
+                                          array("y", 0).dtypes_of("B"), real("eps", Range::non_negative),
+                                          answer("out", kF32)};
+inline constexpr Schema kBfgsUpdate{"bfgs_update", kBfgsUpdateArgs, Devices::all};
+
 // out: one float32, 1 if it updated, else 0.
 void bfgs_update(const Context& context, const View& B, const View& s, const View& y, double eps, const View& out);
 

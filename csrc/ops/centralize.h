@@ -11,8 +11,15 @@
 #pragma once
 
 #include "ops/runtime.h"
+#include "ops/schema.h"
 
 namespace boost_ext {
+
+inline constexpr Arg kCentralizeInPlaceArgs[] = {arrays("grads", kFloats).written().repeatable()};
+inline constexpr Arg kCentralizeArgs[] = {arrays("grads", kFloats).twin(),
+                                          arrays("out", kFloats).like("grads").dtypes_of("grads").written().twin()};
+inline constexpr Schema kCentralizeInPlace{"centralize", kCentralizeInPlaceArgs};
+inline constexpr Schema kCentralize{"centralize", kCentralizeArgs};
 
 void centralize(const Context& context, const Views& grads);
 void centralize(const Context& context, const Views& grads, const Views& out);

@@ -13,6 +13,7 @@
 #pragma once
 
 #include "ops/runtime.h"
+#include "ops/schema.h"
 
 namespace boost_ext {
 
@@ -21,17 +22,19 @@ struct ClipSettings {
   double scale = 1;
 };
 
-// Returns the norm from before; inf or nan if some element is.
-double clip_by_global_norm(const Context& context, const Views& grads, const ClipSettings& settings);
-// The same with everything on a device: `out`, one float64, is the norm.
+inline constexpr Arg kClipByGlobalNormArgs[] = {arrays("grads", kFloats).any_order().written().repeatable(),
+                                                real("clip_norm", Range::positive), number("scale", Range::positive),
+                                                answer("out", kF64)};
+inline constexpr Schema kClipByGlobalNorm{"clip_by_global_norm", kClipByGlobalNormArgs};
+
+// out: one float64, the norm from before; inf or nan if some element is.
 void clip_by_global_norm(const Context& context, const Views& grads, double clip_norm, const Number& scale,
                          const View& out);
 
-// Reads only: whether some element is inf or nan, with the report of `check`, and in the same read the norm of the
-// gradients over scale and over settings.scale, and what they have to be divided by so that they are clipped, and
-// without `scale`. `norm` and `divisor` are float32 of size 1.
-bool check_and_clip(const Context& context, const Views& grads, double scale, const ClipSettings& settings,
-                    const View& report, const View& norm, const View& divisor);
+// Reads only: check_gradients, and in the same read the norm of the gradients over scale and over settings.scale, and
+// what they have to be divided by so that they are clipped, and without `scale`. `norm` and `divisor` are one float32.
+void check_and_clip(const Context& context, const Views& grads, double scale, const ClipSettings& settings,
+                    const View& report, const View& norm, const View& divisor, const View& found);
 
 // distinct: the tensors of grads, those that are listed again once.
 BOOST_EXT_CUDA_KERNEL(clip_by_global_norm, const Context&, Tensors grads, Tensors distinct, double clip_norm,

@@ -3,7 +3,7 @@
 namespace boost_ext {
 namespace {
 
-constexpr const char* kOp = "damped_inverse";
+constexpr const char* kOp = kDampedInverse.op;
 
 // b of a batch (m, b, b); 0 for a diagonal.
 std::int64_t extent_of(const Name& name, const View& v) {
@@ -25,54 +25,26 @@ void require_numbers(const char* arg, const std::vector<double>& values, std::si
   }
 }
 
-// All checks of both forms; returns the extents. `inverted` is nothing, or where the answer goes.
-std::vector<std::int64_t> require_all(const Views& matrices, const std::vector<double>& factor,
-                                      const std::vector<double>& damping, const Views& out, const View* inverted) {
-  const List from{"matrices", matrices}, to{"out", out};
-  require(!matrices.empty(), kOp, ": matrices must hold at least one array, got an empty list");
-  require_same_count(kOp, to, from);
-  require_same_sizes(kOp, to, from);
-  require_writables(kOp, to);
+}  // namespace
+
+void damped_inverse(const Context& context, const Views& matrices, const std::vector<double>& factor,
+                    const std::vector<double>& damping, const Views& out, const View& inverted) {
+  const Device device = check(kDampedInverse, matrices, factor, damping, out, inverted);
   require_numbers("factor", factor, matrices.size());
   require_numbers("damping", damping, matrices.size());
   std::vector<std::int64_t> extent;
   for (std::size_t i = 0; i < matrices.size(); ++i) {
     const Name name("matrices", static_cast<std::int64_t>(i)), result("out", static_cast<std::int64_t>(i));
-    require_dtype(kOp, name, matrices[i], DType::f64);
-    require_dtype(kOp, result, out[i], DType::f32);
     extent.push_back(extent_of(name, matrices[i]));
     require(extent_of(result, out[i]) == extent.back(), kOp, ": ", result, " must have the shape of ", name,
             ", got another one");
   }
-  Overlap overlap(kOp);
-  overlap.reads(from);
-  overlap.writes(to);
-  if (inverted != nullptr) {
-    require_result(kOp, "inverted", *inverted, DType::f32);
-    overlap.writes("inverted", *inverted);
-  }
-  overlap.check();
-  return extent;
-}
-
-}  // namespace
-
-bool damped_inverse(const Context& context, const Views& matrices, const std::vector<double>& factor,
-                    const std::vector<double>& damping, const Views& out) {
-  require_cpu(kOp, {&matrices, &out});
-  const auto extent = require_all(matrices, factor, damping, out, nullptr);
-  return BOOST_EXT_CPU(damped_inverse)(context, matrices, extent.data(), factor.data(), damping.data(), out);
-}
-
-void damped_inverse(const Context& context, const Views& matrices, const std::vector<double>& factor,
-                    const std::vector<double>& damping, const Views& out, const View& inverted) {
-  const Device device = require_device(kOp, {&matrices, &out}, {inverted});
-  const auto extent = require_all(matrices, factor, damping, out, &inverted);
   auto* flag = static_cast<float*>(inverted.data);
   if (device == Device::cuda) {
     return BOOST_EXT_CUDA(damped_inverse)(context, matrices, extent.data(), factor.data(), damping.data(), out, flag);
   }
-  *flag = damped_inverse(context, matrices, factor, damping, out) ? 1 : 0;
+  const bool all = BOOST_EXT_CPU(damped_inverse)(context, matrices, extent.data(), factor.data(), damping.data(), out);
+  *flag = all ? 1.0F : 0.0F;
 }
 
 }  // namespace boost_ext

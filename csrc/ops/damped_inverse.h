@@ -7,18 +7,21 @@
 // matrices  float64, (batch, b, b), of which the upper triangles are read; or (d,): a diagonal matrix
 // out       float32, of the same shape, written; symmetric to the last bit
 // factor, damping  one number a tensor, finite and >= 0
-// Cholesky's method in float64; one rounding to float32. Returns whether all were inverted. A matrix that is not
+// Cholesky's method in float64; one rounding to float32. `inverted` says whether all were. A matrix that is not
 // positive definite with its damping, or holds inf or nan, and one whose inverse is beyond float32, leave their place
 // in out as it is.
 #pragma once
 
 #include "ops/runtime.h"
+#include "ops/schema.h"
 
 namespace boost_ext {
 
-bool damped_inverse(const Context& context, const Views& matrices, const std::vector<double>& factor,
-                    const std::vector<double>& damping, const Views& out);
-// The same with the answer where the matrices are: `inverted`, one float32, is 1 or 0.
+inline constexpr Arg kDampedInverseArgs[] = {arrays("matrices", kF64), reals("factor"), reals("damping"),
+                                             arrays("out", kF32).like("matrices").written(), answer("inverted", kF32)};
+inline constexpr Schema kDampedInverse{"damped_inverse", kDampedInverseArgs};
+
+// inverted: one float32, 1 or 0.
 void damped_inverse(const Context& context, const Views& matrices, const std::vector<double>& factor,
                     const std::vector<double>& damping, const Views& out, const View& inverted);
 

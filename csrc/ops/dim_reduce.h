@@ -24,11 +24,48 @@
 #pragma once
 
 #include "ops/runtime.h"
+#include "ops/schema.h"
 
 namespace boost_ext {
 
-double dim_reduce_direction(const Context& context, const View& B, const View& s, const View& gk_last, bool started,
-                            const View& gk, double inv_scale, const View& B_next, const View& dk, double eps);
+inline constexpr Arg kDimReduceDirectionArgs[] = {array("B", kF32),
+                                                  array("s", kF32),
+                                                  array("gk_last", kF32),
+                                                  flag("started"),
+                                                  array("gk", kF32).written(),
+                                                  number("inv_scale"),
+                                                  array("B_next", kF32).written(),
+                                                  array("dk", kF32).written(),
+                                                  real("eps", Range::non_negative),
+                                                  answer("out", kF64)};
+inline constexpr Arg kDimReduceTrialArgs[] = {
+    arrays("weights", kFloats).written(), arrays("saved", kFloats).like("weights").dtypes_of("weights").written(),
+    arrays("dn", kF32).like("weights"), array("step", kF32).optional(), flag("save")};
+inline constexpr Arg kDimReduceApplyArgs[] = {arrays("momentum", kF32).like("grads").written(),
+                                              arrays("grads", kFloats),
+                                              arrays("grad_proj", kF32).like("grads").twin(),
+                                              arrays("dn", kF32).like("grads"),
+                                              real("gamma"),
+                                              real("alpha"),
+                                              number("rho"),
+                                              number("inv_scale"),
+                                              arrays("out", kF32).like("grads").written().twin()};
+inline constexpr Arg kDimReduceApplyToWeightsArgs[] = {arrays("momentum", kF32).like("grads").written(),
+                                                       arrays("grads", kFloats),
+                                                       arrays("grad_proj", kF32).like("grads"),
+                                                       arrays("dn", kF32).like("grads"),
+                                                       real("gamma"),
+                                                       real("alpha"),
+                                                       number("rho"),
+                                                       number("inv_scale"),
+                                                       arrays("out", kFloats).like("grads").written().twin(),
+                                                       arrays("saved", kFloats).like("out").dtypes_of("out").twin(),
+                                                       array("lr", kF32).optional()};
+inline constexpr Schema kDimReduceDirection{"dim_reduce_direction", kDimReduceDirectionArgs};
+inline constexpr Schema kDimReduceTrial{"dim_reduce_trial", kDimReduceTrialArgs};
+inline constexpr Schema kDimReduceApply{"dim_reduce_apply", kDimReduceApplyArgs};
+inline constexpr Schema kDimReduceApplyToWeights{"dim_reduce_apply", kDimReduceApplyToWeightsArgs};
+
 // out: one float64, the slope.
 void dim_reduce_direction(const Context& context, const View& B, const View& s, const View& gk_last, bool started,
                           const View& gk, const Number& inv_scale, const View& B_next, const View& dk, double eps,

@@ -14,28 +14,15 @@ DropoutShare share_of(double p) {
 }  // namespace
 
 void dropout(const Context& context, const View& x, double p, const DropoutKey& key, std::int64_t shared,
-             const View& out, const View* draw) {
-  const char* op = "dropout";
-  const Device device = require_device(op, {}, {x, out, draw ? *draw : View{}});
-  require_float(op, "x", x);
-  require_float(op, "out", out);
-  require_dtype(op, "out", out, x.dtype);
+             const View& out, const View& draw) {
+  const char* op = kDropout.op;
+  const Device device = check(kDropout, x, p, shared, out, draw);
   require_size(op, "out", out, x.size);
-  require_writable(op, "out", out);
   require(p >= 0 && p <= 1, op, ": p must be in 0..1, got ", p);
   require(shared >= 1 && x.size % shared == 0, op, ": shared must be >= 1 and divide the ", x.size,
           " elements of x, got ", shared);
-  if (draw) {
-    require_dtype(op, "draw", *draw, DType::i32);
-    require_size(op, "draw", *draw, 1);
-  }
-  Overlap overlap(op);
-  overlap.writes("out", out, 0);
-  overlap.reads("x", x, 0);
-  if (draw) overlap.reads("draw", *draw);
-  overlap.check();
   const DropoutShare share = share_of(p);
-  const auto* at = draw ? static_cast<const std::int32_t*>(draw->data) : nullptr;
+  const auto* at = static_cast<const std::int32_t*>(draw.data);
   if (device == Device::cuda) return BOOST_EXT_CUDA(dropout)(context, x, share, key, shared, out, at);
   DropoutKey of = key;
   if (at) of.draw = static_cast<std::uint32_t>(*at);

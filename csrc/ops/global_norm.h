@@ -8,10 +8,13 @@
 #pragma once
 
 #include "ops/runtime.h"
+#include "ops/schema.h"
 
 namespace boost_ext {
 
-double global_norm(const Context& context, const Views& tensors);
+inline constexpr Arg kGlobalNormArgs[] = {arrays("tensors", kFloats).any_order(), answer("out", kF64)};
+inline constexpr Schema kGlobalNorm{"global_norm", kGlobalNormArgs};
+
 void global_norm(const Context& context, const Views& tensors, const View& out);  // out: one float64
 
 // squares[i] = the sum of the squares of tensor i, in float64.

@@ -67,7 +67,7 @@ bool group_unscale_and_check(const Context& context, const Views& grads, const V
     flags[k] = -1;
     if (members[k].empty()) continue;
     flags[k] = 0;
-    const std::vector<Finiteness> seen = unscale_and_check(context, members[k], 1.0 / value(scales[k]));
+    const std::vector<Finiteness> seen = unscale_and_find(context, members[k], 1.0 / value(scales[k]));
     for (std::size_t i = 0; i < seen.size(); ++i) {
       write_row(rows + 4 * places[k][i], seen[i]);
       if (seen[i].found()) flags[k] = 1;

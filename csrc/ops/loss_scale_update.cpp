@@ -5,28 +5,15 @@
 
 namespace boost_ext {
 
-void loss_scale_update(const View& scale, const View& counters, bool overflow, const LossScaleRule& rule) {
-  require_cpu("loss_scale_update", {}, {scale, counters});
-  loss_scale_update(cpu_context(), scale, counters, Number{overflow ? 1.0 : 0.0, {}}, rule);
-}
-
 void loss_scale_update(const Context& context, const View& scale, const View& counters, const Number& overflow,
-                       const LossScaleRule& rule) {
-  const char* op = "loss_scale_update";
-  const Device device = require_device(op, {}, {scale, counters, overflow.at});
-  require_result(op, "scale", scale, DType::f32);
-  require_dtype(op, "counters", counters, DType::i32);
-  require_size(op, "counters", counters, 3);
-  require_writable(op, "counters", counters);
+                       double factor, std::int64_t window, double max_scale) {
+  const LossScaleRule rule{factor, window, max_scale};
+  const char* op = kLossScaleUpdate.op;
+  const Device device = check(kLossScaleUpdate, scale, counters, overflow, factor, window, max_scale);
   require(std::isfinite(rule.factor) && rule.factor > 1, op, ": factor must be finite and > 1, got ", rule.factor);
   require(rule.window >= 1, op, ": window must be >= 1, got ", rule.window);
   require(std::isfinite(rule.max_scale) && rule.max_scale >= 1 && rule.max_scale <= 3.4028234663852886e38, op,
           ": max_scale must be a finite float32 >= 1, got ", rule.max_scale);
-  Overlap overlap(op);
-  overlap.writes("scale", scale);
-  overlap.writes("counters", counters);
-  overlap.reads("overflow", overflow.at);
-  overlap.check();
   auto* const number = static_cast<float*>(scale.data);
   auto* const counter = static_cast<std::int32_t*>(counters.data);
   if (device == Device::cuda) return BOOST_EXT_CUDA(loss_scale_update)(context, number, counter, overflow, rule);

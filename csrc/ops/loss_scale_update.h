@@ -16,6 +16,7 @@
 #pragma once
 
 #include "ops/runtime.h"
+#include "ops/schema.h"
 
 namespace boost_ext {
 
@@ -26,9 +27,15 @@ struct LossScaleRule {
   std::int64_t window;
   double max_scale;
 };
-void loss_scale_update(const View& scale, const View& counters, bool overflow, const LossScaleRule& rule);
+inline constexpr Arg kLossScaleUpdateArgs[] = {array("scale", kF32, 1).written(),
+                                               array("counters", kI32, 3).written(),
+                                               number("overflow", Range::any),
+                                               real("factor", Range::any),
+                                               integer("window"),
+                                               real("max_scale", Range::any)};
+inline constexpr Schema kLossScaleUpdate{"loss_scale_update", kLossScaleUpdateArgs};
 void loss_scale_update(const Context& context, const View& scale, const View& counters, const Number& overflow,
-                       const LossScaleRule& rule);
+                       double factor, std::int64_t window, double max_scale);
 
 BOOST_EXT_CUDA_KERNEL(loss_scale_update, const Context&, float* scale, std::int32_t* counters, const Number& overflow,
                       const LossScaleRule& rule)

@@ -14,8 +14,13 @@
 
 namespace boost_ext {
 
+inline constexpr Arg kPcaBackProjectArgs[] = {array("P", kProjections), arrays("vectors", kF32),
+                                              lists("out", kFloats).like("vectors").written(),
+                                              array("scale", 0).optional()};
+inline constexpr Schema kPcaBackProject{"pca_back_project", kPcaBackProjectArgs, Devices::all};
+
 void pca_back_project(const Context& context, const View& P, const Views& vectors, const std::vector<Views>& out,
-                      const View* scale = nullptr);
+                      const View& scale);
 
 // `out` is the lists one after the other, `tensors` a list.
 BOOST_EXT_CPU_KERNEL(void, pca_back_project, const Context&, const View& P, const float* scale, Tensors vectors,

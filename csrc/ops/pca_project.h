@@ -17,14 +17,19 @@
 #pragma once
 
 #include "ops/runtime.h"
+#include "ops/schema.h"
 
 namespace boost_ext {
 
 constexpr std::int64_t kProjectionBlock = 256;  // columns of a row of codes that share a scale
 
+inline constexpr DTypes kProjections = kFloats | only(DType::i8);
+inline constexpr Arg kPcaProjectArgs[] = {array("P", kProjections), arrays("grads", kFloats),
+                                          array("out", kF32).written(), array("scale", 0).optional()};
+inline constexpr Schema kPcaProject{"pca_project", kPcaProjectArgs, Devices::all};
+
 // scale: none of a P that is no codes.
-void pca_project(const Context& context, const View& P, const Views& grads, const View& out,
-                 const View* scale = nullptr);
+void pca_project(const Context& context, const View& P, const Views& grads, const View& out, const View& scale);
 
 BOOST_EXT_CPU_KERNEL(void, pca_project, const Context&, const View& P, const float* scale, Tensors grads,
                      std::int64_t n, float* out)
@@ -34,6 +39,6 @@ BOOST_EXT_CUDA_KERNEL(pca_project, const Context&, const View& P, const float* s
                       float* out)
 
 // Shared with pca_back_project: P is a (k, n) matrix, with scales where it is of codes. Returns them.
-const float* require_projection(const char* op, const View& P, const View* scale, std::int64_t n, Device device);
+const float* require_projection(const char* op, const View& P, const View& scale, std::int64_t n, Device device);
 
 }  // namespace boost_ext

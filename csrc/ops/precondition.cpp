@@ -3,7 +3,7 @@
 namespace boost_ext {
 namespace {
 
-constexpr const char* kOp = "precondition";
+constexpr const char* kOp = kPrecondition.op;
 
 // `count`: rows or columns of the gradient, which the factor must be as many of.
 Factor factor(const Name& name, const View& v, std::int64_t count) {
@@ -25,34 +25,22 @@ Factor factor(const Name& name, const View& v, std::int64_t count) {
 
 }  // namespace
 
-void precondition(const Context& context, double inv_scale, const Views& grads, const Views& left, const Views& right,
+void precondition(const Context& context, const Views& grads, const Views& left, const Views& right, double inv_scale,
                   const Views& out) {
-  const List from{"grads", grads}, to{"out", out};
-  const Device device = require_device(kOp, {&grads, &left, &right, &out});
-  require_floats(kOp, from);
+  const Device device = check(kPrecondition, grads, left, right, inv_scale, out);
+  const List from{"grads", grads};
   require_same_count(kOp, {"left", left}, from);
   require_same_count(kOp, {"right", right}, from);
-  require_same_count(kOp, to, from);
-  require_same_sizes(kOp, to, from);
-  require_writables(kOp, to);
-  require_finite(kOp, "inv_scale", inv_scale);
   std::vector<Factor> lefts, rights;
-  Overlap overlap(kOp);
   for (std::size_t i = 0; i < grads.size(); ++i) {
     const auto index = static_cast<std::int64_t>(i);
     const View& g = grads[i];
-    require_dtype(kOp, {"out", index}, out[i], DType::f32);
     require((left[i].size == 0) == (right[i].size == 0), kOp, ": left[", i, "] and right[", i,
             "] must both be empty or none, got ", left[i].size, " and ", right[i].size, " elements");
     const bool curved = left[i].size > 0 && g.size > 0;
     lefts.push_back(curved ? factor({"left", index}, left[i], g.rows) : Factor{nullptr, 0});
     rights.push_back(curved ? factor({"right", index}, right[i], g.size / g.rows) : Factor{nullptr, 0});
   }
-  overlap.reads(from);
-  overlap.reads({"left", left});
-  overlap.reads({"right", right});
-  overlap.writes(to);
-  overlap.check();
   const auto scale = static_cast<float>(inv_scale);
   if (device == Device::cuda) {
     return BOOST_EXT_CUDA(precondition)(context, scale, grads, lefts.data(), rights.data(), out);

@@ -12,10 +12,16 @@
 #pragma once
 
 #include "ops/runtime.h"
+#include "ops/schema.h"
 
 namespace boost_ext {
 
-void precondition(const Context& context, double inv_scale, const Views& grads, const Views& left, const Views& right,
+inline constexpr Arg kPreconditionArgs[] = {arrays("grads", kFloats), arrays("left", 0).optional(),
+                                            arrays("right", 0).optional(), real("inv_scale"),
+                                            arrays("out", kF32).like("grads").written()};
+inline constexpr Schema kPrecondition{"precondition", kPreconditionArgs};
+
+void precondition(const Context& context, const Views& grads, const Views& left, const Views& right, double inv_scale,
                   const Views& out);
 
 struct Factor {

@@ -178,8 +178,7 @@ bool built(Device d) {
 }
 }  // namespace
 
-Device require_any_device(const char* op, std::initializer_list<const Views*> lists,
-                          std::initializer_list<View> views) {
+Device require_one_device(const char* op, const std::vector<Tensors>& lists, Devices devices) {
   const View* first = nullptr;
   const auto see = [&](const View& v) {
     if (v.size == 0 && v.device == Device::cpu) return;
@@ -192,26 +191,40 @@ Device require_any_device(const char* op, std::initializer_list<const Views*> li
                                     " kernels (see boost_ext.build_info())"));
     }
   };
-  for (const Views* list : lists) {
-    for (const View& v : *list) see(v);
+  for (const Tensors& list : lists) {
+    for (std::int64_t i = 0; i < list.count; ++i) see(list[i]);
   }
-  for (const View& v : views) see(v);
-  return first == nullptr ? Device::cpu : first->device;
-}
-
-Device require_device(const char* op, std::initializer_list<const Views*> lists, std::initializer_list<View> views) {
-  const Device device = require_any_device(op, lists, views);
-  if (device == Device::ascend) {
+  const Device device = first == nullptr ? Device::cpu : first->device;
+  if (device == Device::ascend && devices != Devices::all) {
     throw std::runtime_error(text(op, ": got Ascend arrays, but this op has no Ascend kernel"));
+  }
+  if (device == Device::cuda && devices == Devices::cpu) {
+    throw std::runtime_error(text(op, ": got ", name(device), " arrays, but this op has a CPU kernel only"));
   }
   return device;
 }
 
+namespace {
+std::vector<Tensors> all_of(const std::initializer_list<const Views*>& lists,
+                            const std::initializer_list<View>& views) {
+  std::vector<Tensors> all;
+  for (const Views* list : lists) all.emplace_back(*list);
+  all.emplace_back(views.begin(), static_cast<std::int64_t>(views.size()));
+  return all;
+}
+}  // namespace
+
+Device require_any_device(const char* op, std::initializer_list<const Views*> lists,
+                          std::initializer_list<View> views) {
+  return require_one_device(op, all_of(lists, views), Devices::all);
+}
+
+Device require_device(const char* op, std::initializer_list<const Views*> lists, std::initializer_list<View> views) {
+  return require_one_device(op, all_of(lists, views), Devices::cpu_and_cuda);
+}
+
 void require_cpu(const char* op, std::initializer_list<const Views*> lists, std::initializer_list<View> views) {
-  const Device device = require_device(op, lists, views);
-  if (device != Device::cpu) {
-    throw std::runtime_error(text(op, ": got ", name(device), " arrays, but this op has a CPU kernel only"));
-  }
+  require_one_device(op, all_of(lists, views), Devices::cpu);
 }
 
 std::int64_t total_size(const Views& views) {

@@ -56,6 +56,17 @@ struct View {
 };
 using Views = std::vector<View>;
 
+// An argument that may be left out, and is.
+inline bool is_none(const View& v) { return v.data == nullptr && v.size == 0; }
+
+// One number of the caller's as an array, for an op to put its answer there.
+inline View view_of(float& x) { return {&x, 1}; }
+inline View view_of(double& x) {
+  View v{&x, 1};
+  v.dtype = DType::f64;
+  return v;
+}
+
 const char* dtype_name(const View& v);
 
 // A list of views as a kernel sees it.
@@ -178,6 +189,8 @@ std::vector<std::size_t> first_occurrence(const Views& views);
 
 // All arguments live on one device, and this build has a backend for it: which one. Arrays without elements live
 // anywhere.
+enum class Devices : std::uint8_t { cpu, cpu_and_cuda, all };
+Device require_one_device(const char* op, const std::vector<Tensors>& lists, Devices devices);
 Device require_device(const char* op, std::initializer_list<const Views*> lists,
                       std::initializer_list<View> views = {});  // not Ascend
 Device require_any_device(const char* op, std::initializer_list<const Views*> lists,

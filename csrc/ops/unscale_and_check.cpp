@@ -1,35 +1,11 @@
 #include "ops/unscale_and_check.h"
 
+#include <algorithm>
+
 namespace boost_ext {
 namespace {
 
-// The arguments that all forms share. Returns the tensors without those that are listed again, and says in `place`
-// which of them each one of the list is.
-Views require_grads(const Views& grads, double inv_scale, bool writes, std::vector<std::size_t>& place) {
-  const char* op = "unscale_and_check";
-  const List list{"grads", grads};
-  require_floats(op, list);
-  require_finite(op, "inv_scale", inv_scale);
-  require(inv_scale >= kLeastSubnormal && inv_scale <= 3.4028234663852886e38, op,
-          ": inv_scale must be a positive float32, got ", inv_scale);
-  const std::vector<std::size_t> first = first_occurrence(grads);
-  Views distinct;
-  place.resize(grads.size());
-  Overlap overlap(op);
-  for (std::size_t i = 0; i < grads.size(); ++i) {
-    place[i] = first[i] == i ? distinct.size() : place[first[i]];
-    if (first[i] != i) continue;
-    distinct.push_back(grads[i]);
-    const Name name("grads", static_cast<std::int64_t>(i));
-    if (writes)
-      overlap.writes(name, grads[i]);
-    else
-      overlap.reads(name, grads[i]);
-  }
-  if (writes) require_writables(op, list);
-  overlap.check();
-  return distinct;
-}
+constexpr const char* kOp = kUnscaleAndCheck.op;
 
 // A caller may run with subnormals flushed to zero, as MindSpore does: then in two passes with normal factors.
 std::vector<float> factors(double inv_scale) {
@@ -37,60 +13,56 @@ std::vector<float> factors(double inv_scale) {
   return {static_cast<float>(1 / kTwo64), static_cast<float>(inv_scale * kTwo64)};
 }
 
+Views without_repeats(const Views& grads, const std::vector<std::size_t>& first) {
+  Views distinct;
+  for (std::size_t i = 0; i < grads.size(); ++i) {
+    if (first[i] == i) distinct.push_back(grads[i]);
+  }
+  return distinct;
+}
+
+void answer(const std::vector<Finiteness>& rows, const View& report, const View& found) {
+  const bool any = std::any_of(rows.begin(), rows.end(), [](const Finiteness& f) { return f.found(); });
+  *static_cast<float*>(found.data) = any ? 1.0F : 0.0F;
+  if (report.data == nullptr) return;
+  for (std::size_t i = 0; i < rows.size(); ++i) write_row(static_cast<double*>(report.data) + 4 * i, rows[i]);
+}
+
 }  // namespace
 
-std::vector<Finiteness> unscale_and_check(const Context& context, const Views& grads, double inv_scale) {
-  require_cpu("unscale_and_check", {&grads});
-  std::vector<std::size_t> place;
-  const bool writes = static_cast<float>(inv_scale) != 1;
-  const Views distinct = require_grads(grads, inv_scale, writes, place);
+void unscale_and_check(const Context& context, const Views& grads, const Number& inv_scale, const View& report,
+                       const View& found) {
+  const bool known = !inv_scale.on_device(), reports = report.data != nullptr;
+  const bool writes = !known || static_cast<float>(inv_scale.value) != 1;
+  const Device device = check(kUnscaleAndCheck, writes ? Value(grads) : Value(grads).read(), inv_scale, report, found);
+  require(!known || (inv_scale.value >= kLeastSubnormal && inv_scale.value <= 3.4028234663852886e38), kOp,
+          ": inv_scale must be a positive float32, got ", inv_scale.value);
+  if (reports) require_report(kOp, report, grads.size());
+  if (device == Device::cpu) return answer(unscale_and_find(context, grads, inv_scale.value), report, found);
+  const Views distinct = without_repeats(grads, first_occurrence(grads));
+  if (device == Device::ascend) {
+    require(known, kOp, ": inv_scale must be a number on Ascend, got an array");
+    require(!reports, kOp, ": report must be left out on Ascend, got one");
+    return BOOST_EXT_ASCEND(unscale_and_check)(context, distinct, factors(inv_scale.value), found);
+  }
+  auto* flag = static_cast<float*>(found.data);
+  auto* rows = static_cast<double*>(report.data);
+  const bool tied = distinct.size() != grads.size();  // then only a second look writes a row for each place
+  BOOST_EXT_CUDA(unscale_and_check)(context, distinct, inv_scale, tied ? nullptr : rows, flag);
+  if (tied && reports) BOOST_EXT_CUDA(unscale_and_check)(context, grads, Number{1, {}}, rows, flag);
+}
+
+std::vector<Finiteness> unscale_and_find(const Context& context, const Views& grads, double inv_scale) {
+  const std::vector<std::size_t> first = first_occurrence(grads);
+  const Views distinct = without_repeats(grads, first);
   std::vector<Finiteness> found(distinct.size());
   for (const float factor : factors(inv_scale)) {
     BOOST_EXT_CPU(unscale_and_check)(context, distinct, factor, found.data());
   }
   if (distinct.size() == grads.size()) return found;
   std::vector<Finiteness> result(grads.size());
-  for (std::size_t i = 0; i < grads.size(); ++i) result[i] = found[place[i]];
+  for (std::size_t i = 0, next = 0; i < grads.size(); ++i) result[i] = first[i] == i ? found[next++] : result[first[i]];
   return result;
-}
-
-void unscale_and_check(const Context& context, const Views& grads, const Number& inv_scale, const View& report,
-                       const View& found) {
-  const char* op = "unscale_and_check";
-  const bool reports = report.data != nullptr;
-  const Device device = require_any_device(op, {&grads}, {inv_scale.at, found, report});
-  const bool known = !inv_scale.on_device();
-  std::vector<std::size_t> place;
-  const Views distinct =
-      require_grads(grads, known ? inv_scale.value : 1, !known || static_cast<float>(inv_scale.value) != 1, place);
-  require_result(op, "out", found, DType::f32);
-  if (reports) require_report(op, report, grads.size());
-  Overlap overlap(op);
-  overlap.writes("out", found);
-  if (reports) overlap.writes("report", report);
-  overlap.reads({"grads", grads});
-  overlap.reads("inv_scale", inv_scale.at);
-  overlap.check();
-  if (device == Device::ascend) {
-    require(known, op, ": inv_scale must be a number on Ascend, got an array");
-    require(!reports, op, ": report must be left out on Ascend, got one");
-    return BOOST_EXT_ASCEND(unscale_and_check)(context, distinct, factors(inv_scale.value), found);
-  }
-  auto* flag = static_cast<float*>(found.data);
-  auto* rows = static_cast<double*>(report.data);
-  if (device == Device::cuda) {
-    const bool tied = distinct.size() != grads.size();  // then only a second look writes a row for each place
-    BOOST_EXT_CUDA(unscale_and_check)(context, distinct, inv_scale, tied ? nullptr : rows, flag);
-    if (tied && reports) BOOST_EXT_CUDA(unscale_and_check)(context, grads, Number{1, {}}, rows, flag);
-    return;
-  }
-  *flag = 0;
-  for (const Finiteness& f : unscale_and_check(context, grads, inv_scale.value)) {
-    if (f.found()) *flag = 1;
-    if (!reports) continue;
-    write_row(rows, f);
-    rows += 4;
-  }
 }
 
 void require_report(const char* op, const View& report, std::size_t tensors) {
@@ -106,55 +78,20 @@ void write_row(double* row, const Finiteness& f) {
   row[3] = static_cast<double>(f.max_abs);
 }
 
-bool unscale_and_check(const Context& context, const Views& grads, double inv_scale, const View& report) {
-  const char* op = "unscale_and_check";
-  require_cpu(op, {&grads}, {report});
-  require_report(op, report, grads.size());
-  Overlap overlap(op);
-  overlap.writes("report", report);
-  overlap.reads({"grads", grads});
-  overlap.check();
-  bool found = false;
-  auto* row = static_cast<double*>(report.data);
-  for (const Finiteness& f : unscale_and_check(context, grads, inv_scale)) {
-    found |= f.found();
-    write_row(row, f);
-    row += 4;
-  }
-  return found;
-}
-
-bool check(const Context& context, const Views& grads, double inv_scale, const View& report) {
-  require_finite("unscale_and_check", "inv_scale", inv_scale);
-  const bool found = unscale_and_check(context, grads, 1, report);
-  auto* row = static_cast<double*>(report.data);
-  for (std::size_t i = 0; i < grads.size(); ++i) row[4 * i + 3] *= inv_scale;
-  return found;
-}
-
-bool check_and_square(const Context& context, const Views& grads, double inv_scale, const View& report,
-                      std::vector<double>& squares) {
-  const char* op = "unscale_and_check";
-  require_cpu(op, {&grads}, {report});
-  require_floats(op, {"grads", grads});
-  require_finite(op, "inv_scale", inv_scale);
-  require_report(op, report, grads.size());
-  Overlap overlap(op);
-  overlap.writes("report", report);
-  overlap.reads({"grads", grads});
-  overlap.check();
+void check_gradients(const Context& context, const Views& grads, double inv_scale, const View& report,
+                     const View& found, std::vector<double>* squares) {
+  require_cpu(kOp, {&grads}, {report, found});
+  check(kUnscaleAndCheck, Value(grads).read(), Number{inv_scale, {}}, report, found);
+  require_report(kOp, report, grads.size());
   std::vector<Finiteness> rows(grads.size());
-  squares.assign(grads.size(), 0);
-  BOOST_EXT_CPU(check_and_square)(context, grads, rows.data(), squares.data());
-  bool found = false;
-  auto* row = static_cast<double*>(report.data);
-  for (Finiteness& f : rows) {
-    found |= f.found();
-    write_row(row, f);
-    row[3] *= inv_scale;
-    row += 4;
+  if (squares != nullptr) {
+    squares->assign(grads.size(), 0);
+    BOOST_EXT_CPU(check_and_square)(context, grads, rows.data(), squares->data());
+  } else {
+    BOOST_EXT_CPU(unscale_and_check)(context, grads, 1.0F, rows.data());
   }
-  return found;
+  answer(rows, report, found);
+  for (std::size_t i = 0; i < rows.size(); ++i) static_cast<double*>(report.data)[4 * i + 3] *= inv_scale;
 }
 
 }  // namespace boost_ext

@@ -13,6 +13,7 @@
 #pragma once
 
 #include "ops/runtime.h"
+#include "ops/schema.h"
 
 namespace boost_ext {
 
@@ -29,20 +30,24 @@ struct Finiteness {
   bool found() const { return first >= 0; }
 };
 
-std::vector<Finiteness> unscale_and_check(const Context& context, const Views& grads, double inv_scale);
+inline constexpr Arg kUnscaleAndCheckArgs[] = {arrays("grads", kFloats).any_order().written().repeatable(),
+                                               number("inv_scale"), array("report", kF64).written().optional(),
+                                               answer("out", kF32)};
+inline constexpr Schema kUnscaleAndCheck{"unscale_and_check", kUnscaleAndCheckArgs, Devices::all};
 
-// The same, with the four numbers of each tensor written into the rows of `report`: (tensors, 4) float64, which may not
-// overlap a gradient. For graphs, where a Parameter keeps them. Returns whether something was found.
-bool unscale_and_check(const Context& context, const Views& grads, double inv_scale, const View& report);
-// Reads only: found is said of the gradients as they are, and the largest magnitudes are multiplied with inv_scale. For
-// a reader of the gradients that takes the scale out itself.
-bool check(const Context& context, const Views& grads, double inv_scale, const View& report);
-// `check` that sums the squares of the elements of each tensor in the same read.
-bool check_and_square(const Context& context, const Views& grads, double inv_scale, const View& report,
-                      std::vector<double>& squares);
-// The same with everything on a device: `found`, one float32, is 1 or 0; `report` may have no data, if nobody wants it.
+// found: one float32, 1 if some element is inf or nan, else 0.
+// report: nothing, or (tensors, 4) float64: for each tensor the number of inf, the number of nan, the first index of
+//         either (-1 if there is none) and the largest finite magnitude, after the multiplication.
 void unscale_and_check(const Context& context, const Views& grads, const Number& inv_scale, const View& report,
                        const View& found);
+// Reads only: found is said of the gradients as they are, and the largest magnitudes are multiplied with inv_scale. For
+// a reader of the gradients that takes the scale out itself. With `squares` the sum of the squares of each tensor too,
+// in the same read. CPU.
+void check_gradients(const Context& context, const Views& grads, double inv_scale, const View& report,
+                     const View& found, std::vector<double>* squares = nullptr);
+
+// For ops that have checked their arguments: on the CPU, a row for each gradient.
+std::vector<Finiteness> unscale_and_find(const Context& context, const Views& grads, double inv_scale);
 void require_report(const char* op, const View& report, std::size_t tensors);
 void write_row(double* row, const Finiteness& f);
 

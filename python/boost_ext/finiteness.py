@@ -96,6 +96,7 @@ def unscale_and_check(
         :class:`DeviceReport`.
     """
     found = _core.unscale_and_check(grads, scalar("unscale_and_check", "inv_scale", inv_scale), bool(report), out)
-    if isinstance(found, list):
-        return _report(found)
-    return DeviceReport(*found) if isinstance(found, tuple) else found
+    if not report:
+        return found
+    seen = DeviceReport(*found)
+    return seen.fetch() if isinstance(seen.found, bool) else seen

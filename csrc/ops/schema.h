@@ -1,0 +1,123 @@
+// The arguments of an op, described once: what check() refuses, what Python's function takes (doors/from_schema.h), and
+// what _core.schemas() says. What is special to one op stands behind its call of check().
+#pragma once
+
+#include <cstddef>
+
+#include "ops/tensor.h"
+
+namespace boost_ext {
+
+using DTypes = unsigned;  // a set of them
+constexpr DTypes only(DType t) { return 1U << static_cast<unsigned>(t); }
+constexpr DTypes kF32 = only(DType::f32), kF64 = only(DType::f64), kI32 = only(DType::i32);
+constexpr DTypes kFloats = kF32 | only(DType::f16) | only(DType::bf16);
+
+enum class Kind : std::uint8_t { array, arrays, lists, answer, number, real, reals, integer, flag };
+enum class Range : std::uint8_t { any, finite, non_negative, positive };  // the latter two are finite, too
+
+struct Arg {
+  const char* name;
+  Kind kind;
+  DTypes dtypes = 0;
+  Range range = Range::any;
+  std::int64_t size = -1;            // elements; -1: any number
+  const char* like_name = nullptr;   // an argument that has as many arrays, of these sizes and orders
+  const char* dtype_name = nullptr;  // an argument that has the dtypes
+  bool is_written = false;
+  bool takes_any_order = false;  // of elements, the same in all lists
+  bool is_twin = false;          // may be the same memory as other twins, array by array
+  bool may_repeat = false;       // an array that is listed again is one array
+  bool is_optional = false;
+
+  constexpr Arg written() const { return with(&Arg::is_written); }
+  constexpr Arg any_order() const { return with(&Arg::takes_any_order); }
+  constexpr Arg twin() const { return with(&Arg::is_twin); }
+  constexpr Arg repeatable() const { return with(&Arg::may_repeat); }
+  constexpr Arg optional() const { return with(&Arg::is_optional); }
+  constexpr Arg like(const char* other) const {
+    Arg a = *this;
+    a.like_name = other;
+    return a;
+  }
+  constexpr Arg dtypes_of(const char* other) const {
+    Arg a = *this;
+    a.dtype_name = other;
+    return a;
+  }
+
+ private:
+  constexpr Arg with(bool Arg::* property) const {
+    Arg a = *this;
+    a.*property = true;
+    return a;
+  }
+};
+
+constexpr Arg array(const char* name, DTypes dtypes, std::int64_t size = -1) {
+  return {name, Kind::array, dtypes, Range::any, size};
+}
+constexpr Arg arrays(const char* name, DTypes dtypes) { return {name, Kind::arrays, dtypes}; }
+// Lists of arrays, one for each array of another argument.
+constexpr Arg lists(const char* name, DTypes dtypes) { return {name, Kind::lists, dtypes}; }
+constexpr Arg real(const char* name, Range range = Range::finite) { return {name, Kind::real, 0, range}; }
+// One element, written: what Python gets as a number where it gives no array.
+constexpr Arg answer(const char* name, DTypes dtype) {
+  return {name, Kind::answer, dtype, Range::any, 1, nullptr, nullptr, true};
+}
+constexpr Arg reals(const char* name) { return {name, Kind::reals}; }
+// A number of Python's, or one float32 on the arrays' device, where nobody checks it.
+constexpr Arg number(const char* name, Range range = Range::finite) { return {name, Kind::number, kF32, range}; }
+constexpr Arg integer(const char* name) { return {name, Kind::integer}; }
+constexpr Arg flag(const char* name) { return {name, Kind::flag}; }
+
+struct Schema {
+  const char* op;
+  const Arg* args;
+  std::size_t count;
+  Devices devices;
+
+  template <std::size_t N>
+  constexpr Schema(const char* op, const Arg (&args)[N], Devices devices = Devices::cpu_and_cuda)
+      : op(op), args(args), count(N), devices(devices) {}
+};
+
+// One argument of a call, in the order of the schema.
+class Value {
+ public:
+  Value(const View& v) : view_(&v) {}                         // NOLINT: each kind of argument is one
+  Value(const Views& v) : views_(&v) {}                       // NOLINT
+  Value(const std::vector<Views>& lists) : lists_(&lists) {}  // NOLINT
+  Value(const Number& n) : number_(&n) {}                     // NOLINT
+  Value(double x) : real_(x) {}                               // NOLINT
+  Value(const std::vector<double>&) {}                        // NOLINT
+  Value(std::int64_t x) : real_(static_cast<double>(x)) {}    // NOLINT
+  Value(bool x) : real_(x ? 1 : 0) {}                         // NOLINT
+
+  // In this call it is only read, whatever the schema says.
+  Value read() const {
+    Value v = *this;
+    v.is_read_ = true;
+    return v;
+  }
+
+ private:
+  friend class Checker;
+  const View* view_ = nullptr;
+  const Views* views_ = nullptr;
+  const std::vector<Views>* lists_ = nullptr;
+  const Number* number_ = nullptr;
+  double real_ = 0;
+  bool is_read_ = false;
+};
+
+// Refuses what the schema does not allow: std::invalid_argument, TypeError for dtypes, std::runtime_error for devices.
+// Returns where the arrays are.
+Device check(const Schema& schema, const Value* values, std::size_t count);
+
+template <class... Values> Device check(const Schema& schema, const Values&... values) {
+  const Value all[] = {Value(values)...};
+  return check(schema, all, sizeof...(Values));
+}
+
+}  // namespace boost_ext
