@@ -167,7 +167,7 @@ BOOST_EXT_GRAPH_FUNCTION(parted) {
   whole.ndim = 2;
   const std::int64_t n = in.length_of(2);
   in.list("like", n);
-  pca_back_project(cpu_context(), whole, {factor}, {in.list("out", n)}, View());
+  pca_back_project(cpu_context(), whole, {factor}, {in.list("out", n)});
 }
 
 // scale, counters, overflow, rule (3,): factor, window, max_scale
@@ -240,8 +240,8 @@ BOOST_EXT_GRAPH_OP(subspace_point) {
   float one[2] = {1.0F, 1.0F};
   ones.data = one;
   ones.set_shape(1, [](int) { return 2; });
-  pca_back_project(cpu_context(), P, {coordinates}, {{moved}}, View());
-  pca_back_project(cpu_context(), origin, {ones}, {in.rest("weights")}, View());
+  pca_back_project(cpu_context(), P, {coordinates}, {{moved}});
+  pca_back_project(cpu_context(), origin, {ones}, {in.rest("weights")});
 }
 
 }  // namespace boost_ext

@@ -37,7 +37,7 @@ inline constexpr Arg kDropoutArgs[] = {array("x", kFloats).twin(), real("p", Ran
 inline constexpr Schema kDropout{"dropout", kDropoutArgs};
 
 void dropout(const Context& context, const View& x, double p, const DropoutKey& key, std::int64_t shared,
-             const View& out, const View& draw);
+             const View& out, const View& draw = {});
 
 // The key of the next pass of a layer, whose state is int32 (4,): the seed, low half first, the passes made, and 0.
 // key (4,) <- state, with `stream` at the end; then one more pass is made.

@@ -20,7 +20,7 @@ inline constexpr Arg kPcaBackProjectArgs[] = {array("P", kProjections), arrays("
 inline constexpr Schema kPcaBackProject{"pca_back_project", kPcaBackProjectArgs, Devices::all};
 
 void pca_back_project(const Context& context, const View& P, const Views& vectors, const std::vector<Views>& out,
-                      const View& scale);
+                      const View& scale = {});
 
 // `out` is the lists one after the other, `tensors` a list.
 BOOST_EXT_CPU_KERNEL(void, pca_back_project, const Context&, const View& P, const float* scale, Tensors vectors,

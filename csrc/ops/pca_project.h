@@ -29,7 +29,7 @@ inline constexpr Arg kPcaProjectArgs[] = {array("P", kProjections), arrays("grad
 inline constexpr Schema kPcaProject{"pca_project", kPcaProjectArgs, Devices::all};
 
 // scale: none of a P that is no codes.
-void pca_project(const Context& context, const View& P, const Views& grads, const View& out, const View& scale);
+void pca_project(const Context& context, const View& P, const Views& grads, const View& out, const View& scale = {});
 
 BOOST_EXT_CPU_KERNEL(void, pca_project, const Context&, const View& P, const float* scale, Tensors grads,
                      std::int64_t n, float* out)

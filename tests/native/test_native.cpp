@@ -81,7 +81,7 @@ void test_codes(const Context& context, std::int64_t n, std::mt19937& random) {
   const auto element = [&](std::int64_t r, std::int64_t i) {
     return scale.get(r * blocks + i / kProjectionBlock) * P.get(r * n + i);
   };
-  pca_project(context, P.view(), {g.view(), h.view()}, out.view(), &scales);
+  pca_project(context, P.view(), {g.view(), h.view()}, out.view(), scales);
   std::vector<double> image(static_cast<std::size_t>(n)), size(image);
   for (std::int64_t r = 0; r < kRows; ++r) {
     double sum = 0, magnitude = 0;
@@ -95,7 +95,7 @@ void test_codes(const Context& context, std::int64_t n, std::mt19937& random) {
     CHECK(close(out, r, sum, magnitude));
     out.set(r, static_cast<double>(r + 1));
   }
-  pca_back_project(context, P.view(), {out.view()}, {{x.view(), y.view()}}, &scales);
+  pca_back_project(context, P.view(), {out.view()}, {{x.view(), y.view()}}, scales);
   bool right = true;
   for (std::int64_t i = 0; i < n; ++i) {
     const auto at = static_cast<std::size_t>(i);
@@ -128,6 +128,12 @@ void test_adasum(const Context& context, DType dtype, std::int64_t n, std::mt199
   CHECK(a.same_bits(out));
 }
 
+double norm_of(const Context& context, const Array& a) {
+  double norm = 0;
+  global_norm(context, {a.view()}, view_of(norm));
+  return norm;
+}
+
 void test_gradients(const Context& context, DType dtype, std::int64_t n, std::mt19937& random) {
   Array g(dtype, n);
   g.fill(random);
@@ -137,12 +143,13 @@ void test_gradients(const Context& context, DType dtype, std::int64_t n, std::mt
     squares += x * x;
     largest = std::fmax(largest, std::fabs(x));
   }
-  CHECK(global_norm(context, {g.view()}) == std::sqrt(squares));
+  CHECK(norm_of(context, g) == std::sqrt(squares));
   Array rows_of(DType::f64, 8);
   std::vector<double> sums;
-  CHECK(!check_and_square(context, {g.view(), g.view()}, 1, rows_of.view(), sums));
-  CHECK(sums[0] == squares && sums[1] == squares && rows_of.get(3) == largest);
-  Finiteness f = unscale_and_check(context, {g.view()}, 0.5)[0];
+  float found = 1;
+  check_gradients(context, {g.view(), g.view()}, 1, rows_of.view(), view_of(found), &sums);
+  CHECK(found == 0 && sums[0] == squares && sums[1] == squares && rows_of.get(3) == largest);
+  Finiteness f = unscale_and_find(context, {g.view()}, 0.5)[0];
   CHECK(!f.found() && f.inf == 0 && f.nan == 0 && static_cast<double>(f.max_abs) == largest / 2);
   bool right = true;
   for (std::int64_t i = 0; i < n; ++i) right = right && g.get(i) == before[i] / 2;
@@ -151,7 +158,7 @@ void test_gradients(const Context& context, DType dtype, std::int64_t n, std::mt
     if (n == 0) break;
     const double kept = g.get(place);
     g.set(place, place == 0 ? -INFINITY : NAN);
-    f = unscale_and_check(context, {g.view()}, place == 0 ? 1 : 0.5)[0];
+    f = unscale_and_find(context, {g.view()}, place == 0 ? 1 : 0.5)[0];
     CHECK(f.found() && f.first == place && f.inf + f.nan == 1);
     g.set(place, kept);
   }
@@ -226,7 +233,9 @@ void test_small_matrices(std::int64_t k) {
       s.set(i, 1 + static_cast<double>(i % 3) / 4);
       y.set(i, 2 - static_cast<double>(i % 5) / 4);
     }
-    CHECK(bfgs_update({}, B.view(), s.view(), y.view(), 1e-20));
+    float updated = 0;
+    bfgs_update({}, B.view(), s.view(), y.view(), 1e-20, view_of(updated));
+    CHECK(updated == 1);
     bool secant = true, symmetric = true;
     for (std::int64_t i = 0; i < k; ++i) {
       double sum = 0, scale = 0;
@@ -239,7 +248,8 @@ void test_small_matrices(std::int64_t k) {
     }
     CHECK(secant && symmetric);
     y.fill(-1);
-    CHECK(!bfgs_update({}, B.view(), s.view(), y.view(), 1e-20));
+    bfgs_update({}, B.view(), s.view(), y.view(), 1e-20, view_of(updated));
+    CHECK(updated == 0);
   }
 
   Array B(DType::f32, k * k, k), next(DType::f32, k * k, k), s(DType::f32, k), last(DType::f32, k), gk(DType::f32, k),
@@ -248,10 +258,12 @@ void test_small_matrices(std::int64_t k) {
   s.fill(1);
   last.fill(1);
   gk.fill(8);
-  const double slope =
-      dim_reduce_direction({}, B.view(), s.view(), last.view(), false, gk.view(), 0.25, next.view(), dk.view(), 0);
+  double slope = 0;
+  dim_reduce_direction({}, B.view(), s.view(), last.view(), false, gk.view(), Number{0.25, {}}, next.view(), dk.view(),
+                       0, view_of(slope));
   CHECK(slope == static_cast<double>(-8 * k) && next.same_bits(B) && gk.get(k - 1) == 2 && dk.get(0) == -4);
-  dim_reduce_direction({}, B.view(), s.view(), last.view(), true, gk.view(), 1, next.view(), dk.view(), 1e-20);
+  dim_reduce_direction({}, B.view(), s.view(), last.view(), true, gk.view(), Number{1, {}}, next.view(), dk.view(),
+                       1e-20, view_of(slope));
   CHECK(std::fabs(dk.get(k - 1) + 2) < 1e-4);  // y = s, hence B_next y = s, and gk = 2 y
 }
 
@@ -259,9 +271,9 @@ void test_loss_scale() {
   Array scale(DType::f32, 1), counters(DType::i32, 3);
   scale.fill(8);
   counters.fill(0);
-  loss_scale_update(scale.view(), counters.view(), true, {2, 2, 64});
+  loss_scale_update({}, scale.view(), counters.view(), Number{1, {}}, 2, 2, 64);
   CHECK(scale.get(0) == 4 && counters.get(0) == 1 && counters.get(1) == 0 && counters.get(2) == 1);
-  CHECK_THROWS(loss_scale_update(scale.view(), counters.view(), true, {1, 2, 64}), std::invalid_argument,
+  CHECK_THROWS(loss_scale_update({}, scale.view(), counters.view(), Number{1, {}}, 1, 2, 64), std::invalid_argument,
                "loss_scale_update: factor must be finite and > 1, got 1");
 }
 
@@ -271,7 +283,8 @@ void test_refusals() {
                "adasum_pair: b[0] must have 8 elements, got 7");
   CHECK_THROWS(adasum_pair({}, {a.view()}, {narrow.view()}, {a.view()}), TypeError,
                "adasum_pair: b[0] must be float32, got float16");
-  CHECK_THROWS(global_norm({}, {}), std::invalid_argument,
+  double norm = 0;
+  CHECK_THROWS(global_norm({}, {}, view_of(norm)), std::invalid_argument,
                "global_norm: tensors must hold at least one array, got an empty list");
   View elsewhere = a.view();
   elsewhere.device = Device::ascend;
@@ -280,7 +293,7 @@ void test_refusals() {
 #else
   const char* why = "global_norm: got Ascend arrays, but this build has no Ascend kernels (see boost_ext.build_info())";
 #endif
-  CHECK_THROWS(global_norm({}, {elsewhere}), std::runtime_error, why);
+  CHECK_THROWS(global_norm({}, {elsewhere}, elsewhere), std::runtime_error, why);
 }
 
 void test_elements(const Context& context) {
@@ -305,7 +318,7 @@ void test_concurrent_calls() {
   shared.fill(random);
   Context context;
   context.threads = 3;
-  const double expected = global_norm(context, {shared.view()});
+  const double expected = norm_of(context, shared);
   std::vector<std::thread> callers;
   std::vector<int> right(4);
   for (std::size_t c = 0; c < right.size(); ++c) {
@@ -313,8 +326,8 @@ void test_concurrent_calls() {
       Array mine(DType::f32, shared.size());
       for (int i = 0; i < 20; ++i) {
         mine.copy(shared);
-        const bool found = unscale_and_check(context, {mine.view()}, 2)[0].found();
-        right[c] += !found && global_norm(context, {mine.view()}) == 2 * expected;
+        const bool found = unscale_and_find(context, {mine.view()}, 2)[0].found();
+        right[c] += !found && norm_of(context, mine) == 2 * expected;
       }
     });
   }
