@@ -188,6 +188,7 @@ PYBIND11_MODULE(_core, m) {
   define_curvature(m);
   define_dropout(m);
   define_graph_ops(m);
+  define_schemas(m);
   m.def("build_info", &build_info);
   m.def("num_threads", &num_threads);
   m.def("set_num_threads", &set_num_threads, py::arg("threads"));

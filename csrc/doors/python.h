@@ -14,5 +14,6 @@ void define_curvature(pybind11::module_& m);
 void define_dropout(pybind11::module_& m);
 void define_graph_ops(pybind11::module_& m);
 void define_optimizers(pybind11::module_& m);
+void define_schemas(pybind11::module_& m);
 
 }  // namespace boost_ext
