@@ -22,6 +22,7 @@ FOUNDATIONS = {
     "philox",
     "pool",
     "runtime",
+    "schema",
     "tensor",
 }  # of csrc/ops: what ops are written in terms of
 STEMS = sorted(p.stem for p in (CSRC / "ops").glob("*.h") if p.stem not in FOUNDATIONS)
