@@ -123,6 +123,14 @@ void Overlap::add(const List& list, bool write, bool twins) {
 }
 
 void Overlap::check() {
+  const auto is_written = [](const Span& s) { return s.write; };
+  const auto first = std::find_if(spans_.begin(), spans_.end(), is_written);
+  if (first == spans_.end()) return;
+  if (std::find_if(first + 1, spans_.end(), is_written) == spans_.end()) {  // a flag or a number beside lists
+    const Span written = *first;
+    const auto is_apart = [&](const Span& s) { return s.write || s.end <= written.begin || written.end <= s.begin; };
+    if (std::all_of(spans_.begin(), spans_.end(), is_apart)) return;
+  }
   std::sort(spans_.begin(), spans_.end(), [](const Span& a, const Span& b) { return a.begin < b.begin; });
   for (std::size_t i = 0; i < spans_.size(); ++i) {
     for (std::size_t j = i + 1; j < spans_.size() && spans_[j].begin < spans_[i].end; ++j) {
