@@ -98,6 +98,10 @@ def accumulate(accumulator: Array, grad: Array, factor: float, first: bool) -> A
     return factor * grad if first else accumulator + factor * grad
 
 
+def ema_update(average: Array, weight: Array, decay: float) -> Array:
+    return decay * average + (1 - decay) * weight
+
+
 def global_norm(tensors: Sequence[Array]) -> float:
     return float(np.sqrt(np.sum(flat(tensors) ** 2)))
 

@@ -82,7 +82,10 @@ void define(pybind11::module_& m, const Schema& schema, void (*op)(const Context
   m.def(schema.op, call, pybind11::arg(schema.args[I].name)...);
 }
 
+void describe(const Schema& schema);  // from now on one of _core.schemas()
+
 template <class... Args> void define(pybind11::module_& m, const Schema& schema, void (*op)(const Context&, Args...)) {
+  describe(schema);
   if (schema.count != sizeof...(Args))
     throw std::logic_error(text(schema.op, ": a schema of another number of arguments"));
   define(m, schema, op, std::index_sequence_for<Args...>{});

@@ -1,9 +1,9 @@
 // The ops inside MindSpore, each with its arguments as a flat list (doors/graph.h). What an op produces it writes into
 // its inputs, which the primitive declares (boost_ext.ms.native); its one output, of shape (1,), is a bool.
-#include "doors/graph.h"
+#include "doors/graph_from_schema.h"
+#include "doors/plain_ops.h"
 #include "ops/accumulate.h"
 #include "ops/adasum.h"
-#include "ops/bfgs_update.h"
 #include "ops/centralize.h"
 #include "ops/clip_by_global_norm.h"
 #include "ops/dim_reduce.h"
@@ -32,6 +32,10 @@ ClipSettings clip_settings(Reader& in) {
 
 }  // namespace
 
+#define BOOST_EXT_GRAPH_OF(op, schema) \
+  BOOST_EXT_GRAPH_OP(op) { read_and_call(in, schema, &op); }
+BOOST_EXT_PLAIN_OPS(BOOST_EXT_GRAPH_OF)
+
 // P, its scale, out, grads...
 BOOST_EXT_GRAPH_OP(pca_project) {
   const View P = in.take("P");
@@ -51,20 +55,8 @@ BOOST_EXT_GRAPH_OP(pca_back_project) {
   pca_back_project(cpu_context(), P, vectors, out, scale);
 }
 
-// B, s, y, eps; answers whether it updated
-BOOST_EXT_GRAPH_OP(bfgs_update) {
-  const View B = in.take("B"), s = in.take("s"), y = in.take("y");
-  float updated = 0;
-  bfgs_update(cpu_context(), B, s, y, in.number("eps"), view_of(updated));
-  in.answer(updated != 0);
-}
-
 // a..., b..., out...
-BOOST_EXT_GRAPH_OP(adasum_pair) {
-  const std::int64_t n = in.length_of(3);
-  const Views a = in.list("a", n), b = in.list("b", n);
-  adasum_pair(cpu_context(), a, b, in.list("out", n));
-}
+BOOST_EXT_GRAPH_OP(adasum_pair) { read_and_call(in, kAdasumPair, &adasum_pair); }
 
 // scale, grads...; answers whether something was inf or nan
 BOOST_EXT_GRAPH_OP(unscale_and_check) {
@@ -137,9 +129,7 @@ BOOST_EXT_GRAPH_OP(global_norm) {
 
 // grads..., out...
 BOOST_EXT_GRAPH_FUNCTION(centralized) {
-  const std::int64_t n = in.length_of(2);
-  const Views grads = in.list("grads", n);
-  centralize(cpu_context(), grads, in.list("out", n));
+  read_and_call<const Views&, const Views&>(in, kCentralize, &centralize);
 }
 
 // What an all-reduce needs of many gradients: tensors..., and one float32 vector out.

@@ -7,9 +7,9 @@
 
 #include "doors/cuda_arrays.h"
 #include "doors/from_schema.h"
+#include "doors/plain_ops.h"
 #include "ops/accumulate.h"
 #include "ops/adasum.h"
-#include "ops/bfgs_update.h"
 #include "ops/centralize.h"
 #include "ops/clip_by_global_norm.h"
 #include "ops/dim_reduce.h"
@@ -162,10 +162,11 @@ PYBIND11_MODULE(_core, m) {
     } catch (const TypeError& e) { PyErr_SetString(PyExc_TypeError, e.what()); }
   });
   m.doc() = "The native ops of boost_ext; see boost_ext.ops for their documentation.";
+#define BOOST_EXT_PYTHON_OF(op, schema) define(m, schema, &op);
+  BOOST_EXT_PLAIN_OPS(BOOST_EXT_PYTHON_OF)
   m.def("pca_project", &py_pca_project, py::arg("P"), py::arg("grads"), py::arg("out"), py::arg("scale") = py::none());
   m.def("pca_back_project", &py_pca_back_project, py::arg("P"), py::arg("vectors"), py::arg("out"),
         py::arg("scale") = py::none());
-  define(m, kBfgsUpdate, &bfgs_update);
   m.def("adasum_dots", &py_adasum_dots, py::arg("a"), py::arg("b"), py::arg("out") = py::none());
   m.def("adasum_combine", &py_adasum_combine, py::arg("a"), py::arg("b"), py::arg("dots"), py::arg("out") = py::none());
   m.def("adasum_pair", &py_adasum_pair, py::arg("a"), py::arg("b"), py::arg("out") = py::none());
@@ -189,6 +190,10 @@ PYBIND11_MODULE(_core, m) {
   define_dropout(m);
   define_graph_ops(m);
   define_schemas(m);
+  // Their Python functions are written by hand: they make results, or take what is no argument of the op.
+  for (const Schema* schema : {&kPcaProject, &kPcaBackProject, &kAdasumDots, &kAdasumCombine, &kAdasumPair, &kCentralize,
+                               &kUnscaleAndCheck, &kDimReduceTrial, &kDimReduceApply})
+    describe(*schema);
   m.def("build_info", &build_info);
   m.def("num_threads", &num_threads);
   m.def("set_num_threads", &set_num_threads, py::arg("threads"));

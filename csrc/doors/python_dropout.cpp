@@ -1,4 +1,5 @@
 // The Python door of dropout.
+#include "doors/from_schema.h"
 #include "doors/python.h"
 #include "ops/dropout.h"
 
@@ -27,6 +28,7 @@ Object py_dropout(const Object& x, double p, std::uint64_t seed, const Object& d
 }  // namespace
 
 void define_dropout(py::module_& m) {
+  describe(kDropout);
   m.def("dropout", &py_dropout, py::arg("x"), py::arg("p"), py::arg("seed"), py::arg("draw"), py::arg("stream"),
         py::arg("shared"), py::arg("out"));
 }

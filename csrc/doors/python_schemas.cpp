@@ -1,29 +1,18 @@
 // What the ops take, as Python sees it: for the tests, the documentation and whoever wants to know.
+#include <map>
+
+#include "doors/from_schema.h"
 #include "doors/python.h"
-#include "ops/accumulate.h"
-#include "ops/adasum.h"
-#include "ops/bfgs_update.h"
-#include "ops/centralize.h"
-#include "ops/clip_by_global_norm.h"
-#include "ops/damped_inverse.h"
-#include "ops/dim_reduce.h"
-#include "ops/dropout.h"
-#include "ops/global_norm.h"
-#include "ops/loss_scale_update.h"
-#include "ops/pca_back_project.h"
-#include "ops/pca_project.h"
-#include "ops/precondition.h"
-#include "ops/unscale_and_check.h"
 
 namespace py = pybind11;
 
 namespace boost_ext {
 namespace {
 
-constexpr const Schema* kSchemas[] = {
-    &kAccumulate,       &kAdasumCombine,   &kAdasumDots,     &kAdasumPair,         &kBfgsUpdate,     &kCentralize,
-    &kClipByGlobalNorm, &kDampedInverse,   &kDimReduceApply, &kDimReduceDirection, &kDimReduceTrial, &kDropout,
-    &kGlobalNorm,       &kLossScaleUpdate, &kPcaBackProject, &kPcaProject,         &kPrecondition,   &kUnscaleAndCheck};
+std::map<std::string, const Schema*>& described() {
+  static std::map<std::string, const Schema*> schemas;
+  return schemas;
+}
 
 const char* name_of(Kind kind) {
   switch (kind) {
@@ -43,6 +32,8 @@ const char* name_of(Kind kind) {
       return "reals";
     case Kind::integer:
       return "integer";
+    case Kind::integers:
+      return "integers";
     case Kind::flag:
       break;
   }
@@ -64,15 +55,17 @@ py::dict schema_of(const Arg& arg) {
 
 py::dict schemas() {
   py::dict all;
-  for (const Schema* schema : kSchemas) {
+  for (const auto& [op, schema] : described()) {
     py::list args;
     for (std::size_t i = 0; i < schema->count; ++i) args.append(schema_of(schema->args[i]));
-    all[schema->op] = args;
+    all[op.c_str()] = args;
   }
   return all;
 }
 
 }  // namespace
+
+void describe(const Schema& schema) { described().emplace(schema.op, &schema); }
 
 void define_schemas(py::module_& m) { m.def("schemas", &schemas); }
 

@@ -37,6 +37,12 @@ class Reader {
     return static_cast<T*>(v.data);
   }
   float number(const char* arg) { return *data<const float>(arg, DType::f32, 1); }
+  double real(const char* arg) {  // float64 where float32 would round what counts
+    const View& v = take(arg);
+    if (v.dtype != DType::f64) require_dtype(op_, arg, v, DType::f32);
+    require_size(op_, arg, v, 1);
+    return v.dtype == DType::f64 ? *static_cast<const double*>(v.data) : *static_cast<const float*>(v.data);
+  }
   std::int32_t integer(const char* arg) { return *data<const std::int32_t>(arg, DType::i32, 1); }
   bool flag(const char* arg) { return *data<const bool>(arg, DType::b8, 1); }
   // Whole numbers, as float64: an int32 could not hold the size of every tensor.
@@ -59,11 +65,12 @@ class Reader {
     return count;
   }
   Views rest(const char* arg) { return list(arg, left()); }
-  // What is left, as `lists` lists of one length.
-  std::int64_t length_of(std::int64_t lists) const {
-    require(left() > 0 && left() % lists == 0, op_, ": must get ", lists, " lists of one length, got ", left(),
+  // What is left, as `lists` lists of one length and so many other arrays.
+  std::int64_t length_of(std::int64_t lists, std::int64_t others = 0) const {
+    const std::int64_t in_lists = left() - others;
+    require(in_lists > 0 && in_lists % lists == 0, op_, ": must get ", lists, " lists of one length, got ", in_lists,
             " arrays");
-    return left() / lists;
+    return in_lists / lists;
   }
   void require_end() const {
     require(next_ == arrays_.size(), op_, ": must get as many arrays as the layout says, got ", arrays_.size());

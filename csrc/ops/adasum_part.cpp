@@ -86,10 +86,7 @@ double decode(const float* words) {
   return value;
 }
 
-void require_part(const char* op, const View& a, const View& b, const Sizes& sizes, std::int64_t index) {
-  require_float(op, "a", a);
-  require_dtype(op, "b", b, a.dtype);
-  require_size(op, "b", b, a.size);
+void require_part(const char* op, const Sizes& sizes, std::int64_t index) {
   require(!sizes.empty(), op, ": sizes must hold at least one number");
   for (const std::int64_t s : sizes) require(s >= 0, op, ": sizes must be >= 0, got ", s);
   require(index >= 0, op, ": index must be >= 0, got ", index);
@@ -128,7 +125,6 @@ Views require_halves(const char* op, const Views& halves, const Views& weights, 
 
 void require_vector(const char* op, const View& vector, const Views& tensors) {
   require_dtype(op, "vector", vector, tensors[0].dtype);
-  require_writable(op, "vector", vector);
   const std::int64_t n = total(sizes_of(tensors));
   require(vector.size >= n, op, ": vector must have at least ", n, " elements, got ", vector.size);
 }
@@ -137,17 +133,10 @@ void require_vector(const char* op, const View& vector, const Views& tensors) {
 
 void adasum_part_dots(const Context& context, const View& a, const View& b, const Sizes& sizes, std::int64_t index,
                       const View& dots) {
-  const char* op = "adasum_part_dots";
-  require_cpu(op, {}, {a, b, dots});
-  require_part(op, a, b, sizes, index);
-  require_dtype(op, "dots", dots, DType::f32);
+  const char* op = kAdasumPartDots.op;
+  check(kAdasumPartDots, a, b, sizes, index, dots);
+  require_part(op, sizes, index);
   require_size(op, "dots", dots, 3 * kWords * static_cast<std::int64_t>(sizes.size()));
-  require_writable(op, "dots", dots);
-  Overlap overlap(op);
-  overlap.reads("a", a);
-  overlap.reads("b", b);
-  overlap.writes("dots", dots);
-  overlap.check();
   const auto pieces = pieces_of(sizes, index * a.size, (index + 1) * a.size);
   std::vector<double> found(3 * pieces.size()), all(3 * sizes.size());
   if (!pieces.empty()) BOOST_EXT_CPU(adasum_dots)(context, slices(a, pieces), slices(b, pieces), found.data());
@@ -159,22 +148,12 @@ void adasum_part_dots(const Context& context, const View& a, const View& b, cons
 
 void adasum_part_combine(const Context& context, const View& a, const View& b, const Sizes& sizes, std::int64_t index,
                          const View& dots, const View& out) {
-  const char* op = "adasum_part_combine";
-  require_cpu(op, {}, {a, b, dots, out});
-  require_part(op, a, b, sizes, index);
+  const char* op = kAdasumPartCombine.op;
+  check(kAdasumPartCombine, a, b, sizes, index, dots, out);
+  require_part(op, sizes, index);
   const std::int64_t row = 3 * kWords * static_cast<std::int64_t>(sizes.size());
-  require_dtype(op, "dots", dots, DType::f32);
   require(dots.size > 0 && dots.size % row == 0, op, ": dots must have a multiple of ", row, " elements, got ",
           dots.size);
-  require_dtype(op, "out", out, a.dtype);
-  require_size(op, "out", out, a.size);
-  require_writable(op, "out", out);
-  Overlap overlap(op);
-  overlap.reads("a", a, 0);
-  overlap.reads("b", b, 0);
-  overlap.reads("dots", dots);
-  overlap.writes("out", out, 0);
-  overlap.check();
   const auto pieces = pieces_of(sizes, index * a.size, (index + 1) * a.size);
   const auto* words = static_cast<const float*>(dots.data);
   std::vector<double> sums(3 * pieces.size());
@@ -216,14 +195,8 @@ void adasum_part_keep(const Context& context, const Views& weights, const Views&
 }
 
 void adasum_part_pack(const Views& tensors, const View& vector) {
-  const char* op = "adasum_part_pack";
-  require_cpu(op, {&tensors}, {vector});
-  require_floats(op, {"tensors", tensors});
-  require_vector(op, vector, tensors);
-  Overlap overlap(op);
-  overlap.reads({"tensors", tensors});
-  overlap.writes("vector", vector);
-  overlap.check();
+  check(kAdasumPartPack, tensors, vector);
+  require_vector(kAdasumPartPack.op, vector, tensors);
   const auto pieces = pieces_of(sizes_of(tensors), 0, vector.size);
   for (const Piece& p : pieces) {
     const View from = slice(tensors[static_cast<std::size_t>(p.tensor)], p.in_tensor, p.count);
@@ -233,18 +206,8 @@ void adasum_part_pack(const Views& tensors, const View& vector) {
 }
 
 void adasum_part_pack_difference(const Context& context, const Views& a, const Views& b, const View& vector) {
-  const char* op = "adasum_part_pack_difference";
-  require_cpu(op, {&a, &b}, {vector});
-  require_floats(op, {"a", a});
-  require_same_count(op, {"b", b}, {"a", a});
-  require_same_sizes(op, {"b", b}, {"a", a});
-  require_same_dtypes(op, {"b", b}, {"a", a});
-  require_vector(op, vector, a);
-  Overlap overlap(op);
-  overlap.reads({"a", a});
-  overlap.reads({"b", b});
-  overlap.writes("vector", vector);
-  overlap.check();
+  check(kAdasumPartPackDifference, a, b, vector);
+  require_vector(kAdasumPartPackDifference.op, vector, a);
   const auto pieces = pieces_of(sizes_of(a), 0, vector.size);
   subtract(context, slices(a, pieces), slices(b, pieces), slices(vector, pieces));
   clear_from(vector, total(sizes_of(a)));

@@ -3,25 +3,23 @@
 namespace boost_ext {
 namespace {
 
-constexpr const char* kOp = "covariance";
-
-Device require_out(const View& x, const View& out) {
-  const Device device = require_device(kOp, {}, {x, out});
-  require_dtype(kOp, "out", out, DType::f64);
-  require_writable(kOp, "out", out);
-  Overlap overlap(kOp);
-  overlap.reads("x", x);
-  overlap.writes("out", out);
-  overlap.check();
-  return device;
-}
+constexpr const char* kOp = kCovariance.op;
+const std::vector<std::int64_t> kNone;
 
 }  // namespace
 
+void covariance(const Context& context, const View& x, const std::vector<std::int64_t>& numbers, double factor,
+                const View& out) {
+  if (numbers.empty()) return covariance(context, x, factor, out);
+  require(numbers.size() == 14, kOp, ": patches must hold 14 numbers, got ", numbers.size());
+  const auto* v = numbers.data();
+  const Patches patches{v[0], v[1], v[2], v[3], v[4], v[5], v[6], v[7], v[8], v[9], v[10], v[11], v[12], v[13]};
+  covariance(context, x, patches, factor, out);
+}
+
 void covariance(const Context& context, const View& x, const Patches& p, double factor, const View& out) {
   require_float(kOp, "x", x);
-  const Device device = require_out(x, out);
-  require_finite(kOp, "factor", factor);
+  const Device device = check(kCovariance, x, kNone, factor, out);
   for (std::int64_t extent : {p.c, p.kh, p.kw, p.sh, p.sw, p.dh, p.dw}) {
     require(extent >= 1, kOp, ": channels, kernel, stride and dilation must be >= 1, got ", extent);
   }
@@ -43,8 +41,7 @@ void covariance(const Context& context, const View& x, const Patches& p, double 
 
 void covariance(const Context& context, const View& indices, double factor, const View& out) {
   require_dtype(kOp, "x", indices, DType::i32);
-  const Device device = require_out(indices, out);
-  require_finite(kOp, "factor", factor);
+  const Device device = check(kCovariance, indices, kNone, factor, out);
   require(out.ndim == 1, kOp, ": out must have one axis for indices, got ", out.ndim);
   if (device == Device::cuda) return BOOST_EXT_CUDA(count_indices)(context, indices, factor, out);
   const auto* index = static_cast<const std::int32_t*>(indices.data);

@@ -33,6 +33,13 @@ struct Patches {
   std::int64_t rows() const { return n * oh * ow; }
 };
 
+inline constexpr Arg kCovarianceArgs[] = {array("x", kFloats | kI32), integers("patches"), real("factor"),
+                                          array("out", kF64).written()};
+inline constexpr Schema kCovariance{"covariance", kCovarianceArgs};
+
+// numbers: those of Patches in their order; none for indices.
+void covariance(const Context& context, const View& x, const std::vector<std::int64_t>& numbers, double factor,
+                const View& out);
 void covariance(const Context& context, const View& x, const Patches& patches, double factor, const View& out);
 void covariance(const Context& context, const View& indices, double factor, const View& out);
 

@@ -23,6 +23,16 @@
 
 namespace boost_ext {
 
+inline constexpr Arg kGroupUnscaleAndCheckArgs[] = {arrays("grads", kFloats).written().repeatable(),
+                                                    array("groups", kI32), arrays("scales", kF32, 1),
+                                                    array("found", kI32).written(), array("report", kF64).written()};
+inline constexpr Schema kGroupUnscaleAndCheck{"group_unscale_and_check", kGroupUnscaleAndCheckArgs, Devices::cpu};
+
+inline constexpr Arg kGroupLossScaleUpdateArgs[] = {arrays("scales", kF32, 1).written(), array("found", kI32),
+                                                    array("overflows", kI32, 1).written(),
+                                                    real("max_scale", Range::any)};
+inline constexpr Schema kGroupLossScaleUpdate{"group_loss_scale_update", kGroupLossScaleUpdateArgs, Devices::cpu};
+
 // Returns whether some group overflowed.
 bool group_unscale_and_check(const Context& context, const Views& grads, const View& groups, const Views& scales,
                              const View& found, const View& report);

@@ -90,7 +90,7 @@ class Checker {
     const Value& value = values_[at];
     if (arg.kind == Kind::real) return require_range(op(), arg, value.real_);
     if (arg.kind == Kind::number && !value.number_->on_device()) return require_range(op(), arg, value.number_->value);
-    if (arg.kind == Kind::flag || arg.kind == Kind::integer || arg.kind == Kind::reals) return;
+    if (value.has_no_array()) return;
     const bool is_written = arg.is_written && !value.is_read_;
     if (arg.kind == Kind::lists) return check_lists(arg, *value.lists_, is_written);
     const bool is_list = arg.kind == Kind::arrays;

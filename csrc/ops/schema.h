@@ -13,7 +13,7 @@ constexpr DTypes only(DType t) { return 1U << static_cast<unsigned>(t); }
 constexpr DTypes kF32 = only(DType::f32), kF64 = only(DType::f64), kI32 = only(DType::i32);
 constexpr DTypes kFloats = kF32 | only(DType::f16) | only(DType::bf16);
 
-enum class Kind : std::uint8_t { array, arrays, lists, answer, number, real, reals, integer, flag };
+enum class Kind : std::uint8_t { array, arrays, lists, answer, number, real, reals, integer, integers, flag };
 enum class Range : std::uint8_t { any, finite, non_negative, positive };  // the latter two are finite, too
 
 struct Arg {
@@ -57,7 +57,9 @@ struct Arg {
 constexpr Arg array(const char* name, DTypes dtypes, std::int64_t size = -1) {
   return {name, Kind::array, dtypes, Range::any, size};
 }
-constexpr Arg arrays(const char* name, DTypes dtypes) { return {name, Kind::arrays, dtypes}; }
+constexpr Arg arrays(const char* name, DTypes dtypes, std::int64_t size = -1) {
+  return {name, Kind::arrays, dtypes, Range::any, size};
+}
 // Lists of arrays, one for each array of another argument.
 constexpr Arg lists(const char* name, DTypes dtypes) { return {name, Kind::lists, dtypes}; }
 constexpr Arg real(const char* name, Range range = Range::finite) { return {name, Kind::real, 0, range}; }
@@ -69,6 +71,7 @@ constexpr Arg reals(const char* name) { return {name, Kind::reals}; }
 // A number of Python's, or one float32 on the arrays' device, where nobody checks it.
 constexpr Arg number(const char* name, Range range = Range::finite) { return {name, Kind::number, kF32, range}; }
 constexpr Arg integer(const char* name) { return {name, Kind::integer}; }
+constexpr Arg integers(const char* name) { return {name, Kind::integers}; }
 constexpr Arg flag(const char* name) { return {name, Kind::flag}; }
 
 struct Schema {
@@ -91,6 +94,7 @@ class Value {
   Value(const Number& n) : number_(&n) {}                     // NOLINT
   Value(double x) : real_(x) {}                               // NOLINT
   Value(const std::vector<double>&) {}                        // NOLINT
+  Value(const std::vector<std::int64_t>&) {}                  // NOLINT
   Value(std::int64_t x) : real_(static_cast<double>(x)) {}    // NOLINT
   Value(bool x) : real_(x ? 1 : 0) {}                         // NOLINT
 
@@ -109,6 +113,7 @@ class Value {
   const Number* number_ = nullptr;
   double real_ = 0;
   bool is_read_ = false;
+  bool has_no_array() const { return view_ == nullptr && views_ == nullptr && lists_ == nullptr && number_ == nullptr; }
 };
 
 // Refuses what the schema does not allow: std::invalid_argument, TypeError for dtypes, std::runtime_error for devices.

@@ -58,6 +58,7 @@ __all__ = [
     "dequantize_projection",
     "dequantize_state",
     "dropout",
+    "ema_update",
     "global_norm",
     "lars_ratios",
     "loss_scale_update",
@@ -157,6 +158,24 @@ def accumulate(accumulators: Arrays, grads: Arrays, factor: float, first: bool =
     """
     _core.accumulate(accumulators, grads, number("accumulate", "factor", factor), bool(first))
     return accumulators
+
+
+def ema_update(averages: Arrays, weights: Arrays, decay: float) -> Arrays:
+    """Exponential moving averages: ``averages = averages + (1 - decay) * (weights - averages)``, in place.
+
+    The average of a network's weights over about ``1 / (1 - decay)`` steps, which evaluates better than the last ones
+    (Polyak & Juditsky 1992; Tarvainen & Valpola, NeurIPS 2017, section 2). One pass over both lists.
+
+    Args:
+        averages: float32 tensors, written. They overlap neither each other nor ``weights``.
+        weights: tensors of the same sizes.
+        decay: from 0 (copy the weights) to 1 (leave the averages). ``1 - decay`` is rounded once, to float32.
+
+    Returns:
+        ``averages``.
+    """
+    _core.ema_update(averages, weights, number("ema_update", "decay", decay))
+    return averages
 
 
 def loss_scale_update(

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from boost_ext import ops
+from boost_ext import _core, ops
 from boost_ext.projection_codes import PROJECTION_BLOCK
 
 ANY_FLOAT = "float32, float16 or bfloat16"
@@ -74,12 +74,29 @@ def step(op: str, *state: str, **settings: Any) -> Case:
     )
 
 
+def of_schema(op: str) -> Case:
+    """A case made from the description of the op: lists of tensors, and the settings that the op has no defaults for."""
+    taken = [a for a in _core.schemas()[op] if a["kind"] in ("array", "arrays")]
+    return Case(
+        op,
+        lambda r: lists(r, *(a["name"] for a in taken)),
+        {a["name"]: Argument(any_of(a["dtypes"]), a["written"], a["kind"] == "array") for a in taken},
+        {a["name"]: 0.5 for a in _core.schemas()[op] if a["kind"] == "real"},
+    )
+
+
+def any_of(dtypes: list[str]) -> str:
+    """As messages name them."""
+    return " or ".join([", ".join(dtypes[:-1]), dtypes[-1]] if len(dtypes) > 1 else dtypes)
+
+
 CODES = fixed(MATRIX)  # of one byte: without alignment and byte order
 READ, WRITTEN = Argument(), Argument(written=True)
 READ32, WRITTEN32 = Argument("float32"), Argument("float32", written=True)
 RATES = {"gamma": 0.9, "alpha": 0.1, "rho": 0.5}
 
 CASES = [
+    *(of_schema(op) for op in ("accumulate", "ema_update", "global_norm")),
     Case(
         "pca_project",
         lambda r: {"P": f32(r, K, 3 * N), **lists(r, "grads"), "out": f32(r, K)},
@@ -132,14 +149,7 @@ CASES = [
         may_share=pairs(("a", "out"), ("b", "out")),
     ),
     Case("unscale_and_check", lambda r: lists(r, "grads"), {"grads": WRITTEN}, {"inv_scale": 0.5}),
-    Case("global_norm", lambda r: lists(r, "tensors"), {"tensors": READ}),
     Case("centralize", lambda r: lists(r, "grads"), {"grads": WRITTEN}),
-    Case(
-        "accumulate",
-        lambda r: lists(r, "accumulators", "grads"),
-        {"accumulators": WRITTEN32, "grads": READ},
-        {"factor": 0.5},
-    ),
     Case(
         "dropout",
         lambda r: {"x": f32(r, 2, N), "out": f32(r, 2, N)},

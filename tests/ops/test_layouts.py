@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from boost_ext import ops
+from boost_ext import _core, ops
 from dtypes import FLOATS, normal
 
 from .cases import CASES, Case, f32, label
@@ -21,12 +21,7 @@ from .test_arguments import leaves, refused
 
 STEPS = {"sgd", "momentum", "adam", "adam_weight_decay", "lamb", "adagrad", "proximal_adagrad", "rmsprop", "ftrl"}
 ANY_ORDER = {
-    "adasum_dots",
-    "adasum_combine",
-    "adasum_pair",
-    "unscale_and_check",
-    "global_norm",
-    "accumulate",
+    *(op for op, taken in _core.schemas().items() if any(a["any_order"] for a in taken)),
     *(f"{rule}_step" for rule in (*STEPS, "centered_rmsprop")),
 }
 ELEMENTWISE = [c for c in CASES if c.op in ANY_ORDER and "indices" not in c.arrays]

@@ -1,0 +1,57 @@
+"""ema_update: averages of 25e6 weights in 60 tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from boost_ext import ops
+
+from .data import split, uniform
+from .harness import Case, Peer
+from .peers import torch_or_none
+
+DECAY = 0.999
+
+
+def cases(quick: bool) -> Iterator[Case]:
+    n = 600_000 if quick else 25_000_000
+    start, trained = uniform(n, seed=1), uniform(n, seed=2)
+    flat = start.copy()
+    averages, weights = split(flat, 60), split(trained, 60)
+
+    def reset() -> None:
+        flat[...] = start
+
+    yield Case(
+        f"ema_update fp32, 60 tensors, {n:.1e}",
+        ours=lambda: ops.ema_update(averages, weights, DECAY),
+        reference=lambda: split(DECAY * start.astype(np.float64) + (1 - DECAY) * trained.astype(np.float64), 60),
+        peers=(Peer("NumPy", lambda: _numpy(averages, weights), goal=1.5), *_torch(averages, weights)),
+        traffic=12 * n,
+        access="update",
+        bandwidth_goal=0.9,
+        reset=reset,
+    )
+
+
+def _numpy(averages: Any, weights: Any) -> Any:
+    rate = np.float32(1 - DECAY)
+    for average, weight in zip(averages, weights, strict=True):
+        average += rate * (weight - average)
+    return averages
+
+
+def _torch(averages: Any, weights: Any) -> Iterator[Peer]:
+    """What torch.optim.swa_utils does for an exponential moving average."""
+    torch = torch_or_none()
+    if torch:
+        ours, theirs = [torch.from_numpy(a) for a in averages], [torch.from_numpy(w) for w in weights]
+
+        def lerp() -> Any:
+            torch._foreach_lerp_(ours, theirs, 1 - DECAY)
+            return ours
+
+        yield Peer("PyTorch foreach lerp", lerp, goal=1)

@@ -1,0 +1,9 @@
+// The ops whose Python function and graph function both follow from their schemas: PLAIN_OP(function, schema).
+#pragma once
+
+#include "ops/bfgs_update.h"
+#include "ops/ema_update.h"
+
+#define BOOST_EXT_PLAIN_OPS(PLAIN_OP) \
+  PLAIN_OP(bfgs_update, kBfgsUpdate)  \
+  PLAIN_OP(ema_update, kEmaUpdate)

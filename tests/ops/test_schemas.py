@@ -1,0 +1,37 @@
+"""What _core.schemas() says is what the tests that all ops share, and the documentation, go by."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from boost_ext import _core
+from .cases import CASES, Case, label
+
+SCHEMAS = _core.schemas()
+DOCS = Path(__file__).parents[2] / "docs"
+
+
+@pytest.mark.parametrize("case", [c for c in CASES if c.op in SCHEMAS], ids=label)
+def test_cases(case: Case) -> None:
+    taken = {a["name"]: a for a in SCHEMAS[case.op]}
+    for name, argument in case.arrays.items():
+        if taken.get(name, {}).get("dtypes"):
+            dtypes = set(re.split(", | or ", argument.dtype))
+            assert dtypes <= set(taken[name]["dtypes"]), name
+            in_place = "out" in taken and "out" not in case.arrays  # centralize writes its gradients then
+            assert taken[name]["written"] or in_place or not argument.written, name
+
+
+def test_documentation() -> None:
+    """The column of dtypes in docs/cuda.md, where it names any."""
+    rows = re.findall(r"^\| (`[^|]*) \| ([^|]*float16[^|]*) \|", (DOCS / "cuda.md").read_text(), re.M)
+    checked = set()
+    for ops, dtypes in rows:
+        for op in set(re.findall(r"`(\w+)`", ops)) & set(SCHEMAS):
+            taken = {t for a in SCHEMAS[op] for t in a["dtypes"]}
+            assert set(re.findall(r"b?float\d+|int8", dtypes)) == taken & {"float32", "float16", "bfloat16", "int8"}, op
+            checked.add(op)
+    assert len(checked) > 8
