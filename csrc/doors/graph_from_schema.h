@@ -1,5 +1,5 @@
-// A function of MindSpore's graphs made from the schema of an op and its C++ function: the flat list holds the arguments
-// in the order of the schema, lists of one length, and numbers as arrays of one element.
+// A function of MindSpore's graphs made from the schema of an op and its C++ function: the flat list holds the
+// arguments in the order of the schema, lists of one length, and numbers as arrays of one element.
 #pragma once
 
 #include <optional>

@@ -128,9 +128,7 @@ BOOST_EXT_GRAPH_OP(global_norm) {
 }
 
 // grads..., out...
-BOOST_EXT_GRAPH_FUNCTION(centralized) {
-  read_and_call<const Views&, const Views&>(in, kCentralize, &centralize);
-}
+BOOST_EXT_GRAPH_FUNCTION(centralized) { read_and_call<const Views&, const Views&>(in, kCentralize, &centralize); }
 
 // What an all-reduce needs of many gradients: tensors..., and one float32 vector out.
 BOOST_EXT_GRAPH_FUNCTION(joined) {

@@ -191,8 +191,8 @@ PYBIND11_MODULE(_core, m) {
   define_graph_ops(m);
   define_schemas(m);
   // Their Python functions are written by hand: they make results, or take what is no argument of the op.
-  for (const Schema* schema : {&kPcaProject, &kPcaBackProject, &kAdasumDots, &kAdasumCombine, &kAdasumPair, &kCentralize,
-                               &kUnscaleAndCheck, &kDimReduceTrial, &kDimReduceApply})
+  for (const Schema* schema : {&kPcaProject, &kPcaBackProject, &kAdasumDots, &kAdasumCombine, &kAdasumPair,
+                               &kCentralize, &kUnscaleAndCheck, &kDimReduceTrial, &kDimReduceApplyToWeights})
     describe(*schema);
   m.def("build_info", &build_info);
   m.def("num_threads", &num_threads);

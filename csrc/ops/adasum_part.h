@@ -30,19 +30,17 @@ inline constexpr Arg kAdasumPartDotsArgs[] = {array("a", kFloats), array("b", 0)
                                               integers("sizes"), integer("index"), array("dots", kF32).written()};
 inline constexpr Schema kAdasumPartDots{"adasum_part_dots", kAdasumPartDotsArgs, Devices::cpu};
 
-inline constexpr Arg kAdasumPartCombineArgs[] = {array("a", kFloats).twin(),
-                                                 array("b", 0).like("a").dtypes_of("a").twin(),
-                                                 integers("sizes"),
-                                                 integer("index"),
-                                                 array("dots", kF32),
-                                                 array("out", 0).like("a").dtypes_of("a").written().twin()};
+inline constexpr Arg kAdasumPartCombineArgs[] = {
+    array("a", kFloats).twin(), array("b", 0).like("a").dtypes_of("a").twin(),
+    integers("sizes"),          integer("index"),
+    array("dots", kF32),        array("out", 0).like("a").dtypes_of("a").written().twin()};
 inline constexpr Schema kAdasumPartCombine{"adasum_part_combine", kAdasumPartCombineArgs, Devices::cpu};
 
 inline constexpr Arg kAdasumPartPackArgs[] = {arrays("tensors", kFloats), array("vector", 0).written()};
 inline constexpr Schema kAdasumPartPack{"adasum_part_pack", kAdasumPartPackArgs, Devices::cpu};
 
-inline constexpr Arg kAdasumPartPackDifferenceArgs[] = {
-    arrays("a", kFloats), arrays("b", 0).like("a").dtypes_of("a"), array("vector", 0).written()};
+inline constexpr Arg kAdasumPartPackDifferenceArgs[] = {arrays("a", kFloats), arrays("b", 0).like("a").dtypes_of("a"),
+                                                        array("vector", 0).written()};
 inline constexpr Schema kAdasumPartPackDifference{"adasum_part_pack_difference", kAdasumPartPackDifferenceArgs,
                                                   Devices::cpu};
 
