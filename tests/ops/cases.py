@@ -75,7 +75,7 @@ def step(op: str, *state: str, **settings: Any) -> Case:
 
 
 def of_schema(op: str) -> Case:
-    """A case made from the description of the op: lists of tensors, and the settings that the op has no defaults for."""
+    """A case made from the description of the op: lists of tensors, and 0.5 for each setting that is a number."""
     taken = [a for a in _core.schemas()[op] if a["kind"] in ("array", "arrays")]
     return Case(
         op,

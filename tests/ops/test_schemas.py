@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from boost_ext import _core
+
 from .cases import CASES, Case, label
 
 SCHEMAS = _core.schemas()
