@@ -1,4 +1,5 @@
-"""Two ranks train an average on batches of their own; rank 0 builds the basis. Each prints whether it is right."""
+"""Two ranks train an average on batches of their own; rank 0 builds the basis. Each prints whether it is right, and
+whether the exponential moving average beside it is."""
 
 from __future__ import annotations
 
@@ -6,10 +7,11 @@ import sys
 from pathlib import Path
 
 import mindspore as ms
+import numpy as np
 from mindspore.communication import get_rank, init
 from tests.ms.test_weight_averaging import Definition, Regression, basis_of, batch, close, gradients, made, sgd
 
-from boost_ext.boost import BoostTrainOneStepCell
+from boost_ext.boost import BoostTrainOneStepCell, ExponentialMovingAverage
 
 
 def main() -> None:
@@ -20,12 +22,17 @@ def main() -> None:
     net = Regression()
     twa = made(net, weight_load_dir=folder, pca_mat_path=folder / "twa.npy", timeout=120)
     definition = Definition(basis_of(twa), sgd(0.1))
-    cell = BoostTrainOneStepCell(net, twa)
+    average = ExponentialMovingAverage(0.5, warm_up=False)
+    cell = BoostTrainOneStepCell(net, twa, weight_average=average)
+    means = [w.asnumpy().astype(np.float64) for w in average.weights]
     for step in range(3):
         cell(*batch(10 * step + get_rank()))
         both = [gradients(definition.weights(), 10 * step + rank) for rank in range(2)]
         definition.apply([(a + b) / 2 for a, b in zip(*both, strict=True)])
         close(net, definition)
+        means = [(a + w.asnumpy()) / 2 for a, w in zip(means, average.weights, strict=True)]
+        for got, expected in zip(average.averages, means, strict=True):
+            np.testing.assert_allclose(got.asnumpy(), expected, rtol=1e-5, atol=1e-6)
     print(f"rank {get_rank()} is right", flush=True)
 
 

@@ -13,6 +13,7 @@ from boost_ext.ms.grad_accumulation import GradientAccumulation
 from boost_ext.ms.grad_freeze import GradientFreeze, freeze_cell
 from boost_ext.ms.group_loss_scale import GroupLossScaleManager
 from boost_ext.ms.less_bn import LessBN
+from boost_ext.ms.moving_average import ExponentialMovingAverage
 from boost_ext.ms.process import OptimizerProcess, ParameterProcess
 from boost_ext.ms.step import BoostTrainOneStepCell, BoostTrainOneStepWithLossScaleCell
 from boost_ext.ms.weight_averaging import TrainableWeightAveraging
@@ -24,6 +25,7 @@ __all__ = [
     "BoostTrainOneStepWithLossScaleCell",
     "DimReduce",
     "Dropout",
+    "ExponentialMovingAverage",
     "FreezeOpt",
     "GradientAccumulation",
     "GradientFreeze",

@@ -32,7 +32,14 @@ _OWNER = "build_train_network"
 _LEVELS = ("O0", "O1", "O2", "O3", "auto")
 # What "auto" is on each device. A CPU computes float16 no faster, so there it is float32.
 _AUTO = {"Ascend": "O3", "GPU": "O2", "CPU": "O0"}
-_KWARGS = ("cast_model_type", "keep_batchnorm_fp32", "loss_scale_manager", "boost_config_dict", "clip_norm")
+_KWARGS = (
+    "cast_model_type",
+    "keep_batchnorm_fp32",
+    "loss_scale_manager",
+    "boost_config_dict",
+    "clip_norm",
+    "weight_average",
+)
 
 
 def build_train_network(
@@ -72,6 +79,7 @@ def build_train_network(
         boost_config_dict (Union[dict, str]): configuration of the boost algorithms, or the path of
             a JSON file with it; docs/autoboost.md has all keys.
         clip_norm (float): the greatest norm of all gradients together, see :class:`BoostTrainOneStepCell`.
+        weight_average (ExponentialMovingAverage): averages the weights, see :class:`BoostTrainOneStepCell`.
 
     Returns:
         A BoostTrainOneStepWithLossScaleCell if the manager has an update cell, otherwise a
@@ -141,10 +149,11 @@ def assemble(
     if loss_fn is not None:
         half = conversion != "O0" or before is not None
         with_loss = (_WithLossInFloat32 if half else nn.WithLossCell)(with_loss, loss_fn)
+    average = options.get("weight_average")
     if update_cell is None:
-        cell = cells[0](with_loss, optimizer, sens, plan=boost.plan, clip_norm=clip_norm)
+        cell = cells[0](with_loss, optimizer, sens, plan=boost.plan, clip_norm=clip_norm, weight_average=average)
     else:
-        cell = cells[1](with_loss, optimizer, update_cell, plan=boost.plan, clip_norm=clip_norm)
+        cell = cells[1](with_loss, optimizer, update_cell, plan=boost.plan, clip_norm=clip_norm, weight_average=average)
     boost.plan = cell.plan or boost.plan  # which knows what the optimizer brought
     return Training(cell.set_train(), network, cell.optimizer)
 

@@ -18,7 +18,7 @@ from boost_ext.plan import Plan
 
 __all__ = ["Model"]
 
-_KWARGS = ("loss_scale_manager", "keep_batchnorm_fp32", "boost_config_dict", "clip_norm")
+_KWARGS = ("loss_scale_manager", "keep_batchnorm_fp32", "boost_config_dict", "clip_norm", "weight_average")
 _TRAINING_ONLY = ("grad_centralization", "grad_freeze", "grad_accumulation", "dim_reduce", "loss_scale_group")
 
 
@@ -42,7 +42,7 @@ class Model(ms.Model):
             Default: "O0".
         boost_level (str): "O0", "O1" or "O2", see :class:`boost_ext.boost.AutoBoost`. Without an optimizer `network`
             is rewritten for evaluation, so that it takes the checkpoints of a boosted training. Default: "O0".
-        loss_scale_manager, keep_batchnorm_fp32, boost_config_dict, clip_norm: as in
+        loss_scale_manager, keep_batchnorm_fp32, boost_config_dict, clip_norm, weight_average: as in
             :func:`boost_ext.amp.build_train_network`.
 
     Raises:

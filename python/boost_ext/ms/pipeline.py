@@ -288,6 +288,7 @@ class Pipeline(nn.Cell):
     Args:
         counters: of :func:`step_counters`.
         number: its own, among the pipelines of the cell; None if there is no other.
+        average: ``average(found, loss)`` after the apply slot, or None.
 
     Attributes:
         report (Parameter): float64 (weights, 4), see :class:`boost_ext.ms.native.UnscaleAndCheckReport`.
@@ -309,6 +310,7 @@ class Pipeline(nn.Cell):
         counters: tuple[Parameter, Parameter],
         number: int | None = None,
         ranks: int = 1,
+        average: nn.Cell | None = None,
         instrumented: bool = False,
     ) -> None:
         super().__init__(auto_prefix=False)
@@ -319,6 +321,7 @@ class Pipeline(nn.Cell):
         self.guard = guard
         self.agreement = Agreement(guard.groups) if ranks > 1 and guard.checks else None
         self.apply_slot = apply_slot
+        self.average = average
         self.update_scale = update_scale
         self.scale_sense = scale_sense
         # The guard divides gradients in place. The gradient of a term that is added to the loss is the scale itself,
@@ -421,6 +424,8 @@ class Pipeline(nn.Cell):
             loss = self.apply_slot(loss, grads, self.scale_sense, found)
         elif not self.guard.checks or not overflow:
             loss = self.apply_slot(loss, grads, self.scale_sense, *inputs)
+        if self.average is not None:
+            loss = ops.depend(loss, self.average(found, loss))
         loss = self._stamp(3, loss)
         if self.update_scale is not None:
             overflow = self.update_scale(self.scale_sense, ops.depend(overflow, loss))

@@ -39,6 +39,7 @@ def settings_of(cell: Any) -> dict[str, str]:
     network = {id(inner) for _, inner in cell.network.cells_and_names()}  # an optimizer may hold it, as thor does
     found.update(_walk("optimizer", cell.optimizer, network))
     found.update(_walk("loss scale", cell.loss_scale_update, set()))
+    found.update(_walk("weight average", cell.average, network))
     for i, (_, guard, _, _) in enumerate(cell.slots):
         found.update(_walk(f"guard[{i}]", guard, set()))
     return found

@@ -24,6 +24,7 @@ from boost_ext.ms.for_cells import released
 from boost_ext.ms.freeze_optimizer import FreezeOpt
 from boost_ext.ms.grad_accumulation import GradientAccumulation
 from boost_ext.ms.grad_reducer import Agreement, GradReducer
+from boost_ext.ms.moving_average import AverageAfterStep, ExponentialMovingAverage
 from boost_ext.ms.observation import Observation, observation
 from boost_ext.ms.options import StepOptions, step_options, warn_of_strangers, what_trains
 from boost_ext.ms.pipeline import (
@@ -83,6 +84,8 @@ class BoostTrainOneStepCell(AlgorithmMethods, nn.TrainOneStepCell):
         check_overflow (bool, optional): look for inf and nan in the gradients. False saves a pass over them;
             inf and nan then reach the weights, as in ``mindspore.nn.TrainOneStepCell``, and ``overflow`` is always
             False. Default: None, the choice of AutoBoost, or True.
+        weight_average (ExponentialMovingAverage, optional): averages the weights after each step that has moved them.
+            Default: None.
 
     Inputs:
         - **\*inputs** (tuple[Tensor]) - the network's inputs.
@@ -95,7 +98,7 @@ class BoostTrainOneStepCell(AlgorithmMethods, nn.TrainOneStepCell):
         - **loss scale** - scalar, float32: the one that this step used.
 
     Raises:
-        TypeError: if `sens` is not a number, or `accumulation_steps` no int.
+        TypeError: if `sens` is not a number, `accumulation_steps` no int, or `weight_average` of another type.
         ValueError: if `sens` or `clip_norm` is not finite and positive, `compile` is none of the three,
             `accumulation_steps` is less than 1, or dimension reduction is asked for together with freezing,
             accumulation or clipping.
@@ -114,6 +117,7 @@ class BoostTrainOneStepCell(AlgorithmMethods, nn.TrainOneStepCell):
         clip_norm: float | None = None,
         fused_optimizer: bool | None = None,
         check_overflow: bool | None = None,
+        weight_average: ExponentialMovingAverage | None = None,
     ) -> None:
         name = type(self).__name__
         if isinstance(sens, bool) or not isinstance(sens, numbers.Real):
@@ -123,7 +127,8 @@ class BoostTrainOneStepCell(AlgorithmMethods, nn.TrainOneStepCell):
         options = step_options(
             name, optimizer, dim_reduce, accumulation_steps, clip_norm, fused_optimizer, check_overflow
         )
-        self._assemble(network, optimizer, ScaleSense(scale_parameter(float(sens))), compile, options, plan)
+        scale = ScaleSense(scale_parameter(float(sens)))
+        self._assemble(network, optimizer, scale, compile, options, plan, weight_average)
         self.sens, self.sense_flag = float(sens), True
 
     def _assemble(
@@ -134,6 +139,7 @@ class BoostTrainOneStepCell(AlgorithmMethods, nn.TrainOneStepCell):
         compile: Compile,
         options: StepOptions,
         plan: Plan | None,
+        weight_average: ExponentialMovingAverage | None,
         *,
         unscale: bool = False,
     ) -> None:
@@ -163,6 +169,11 @@ class BoostTrainOneStepCell(AlgorithmMethods, nn.TrainOneStepCell):
         reducer = self._reducer()
         if options.accumulation_steps > 1:
             self.accumulation = self._hold(whole, options)
+        self.weight_average = weight_average
+        self.average: AverageAfterStep | None = None
+        if weight_average is not None:
+            count = None if self.accumulation is None else self.accumulation.count
+            self.average = AverageAfterStep(type(self).__name__, weight_average, network, count)
         self.compile_option, self.options = compile, options
         self.loss_scale_update = scale.manager
         self.slots: list[tuple[Any, nn.Cell, ApplySlot, Any]] = []
@@ -232,6 +243,7 @@ class BoostTrainOneStepCell(AlgorithmMethods, nn.TrainOneStepCell):
                 counters=(self.steps, self.last),
                 number=i if len(self.slots) > 1 else None,
                 ranks=self.ranks.size,
+                average=self.average,
                 instrumented=instrumented,
             )
             pipelines.append(pipeline)
@@ -258,6 +270,8 @@ class BoostTrainOneStepCell(AlgorithmMethods, nn.TrainOneStepCell):
         if self._own_construct:
             with self._together.step(self):
                 return super().__call__(*inputs, **kwargs)
+        if self.average is not None:
+            self.average.require_own_weights()
         # The host chooses the pipeline, so that each is a graph of its own and none is compiled before its turn.
         number = self.optimizer.current() if self.freeze else 0
         if number != self._running:
@@ -327,7 +341,7 @@ class BoostTrainOneStepWithLossScaleCell(BoostTrainOneStepCell):
             loss scale manager, or MindSpore's own. A Tensor of shape () or (1,) is the loss scale itself, which
             :meth:`set_sense_scale` changes. A :class:`GroupLossScaleManager` has a scale for each group of layers; the
             loss itself is not scaled then.
-        compile, dim_reduce, accumulation_steps, plan, clip_norm, fused_optimizer: as in
+        compile, dim_reduce, accumulation_steps, plan, clip_norm, fused_optimizer, weight_average: as in
             :class:`BoostTrainOneStepCell`.
 
     Inputs and Outputs: as in :class:`BoostTrainOneStepCell`.
@@ -349,6 +363,7 @@ class BoostTrainOneStepWithLossScaleCell(BoostTrainOneStepCell):
         plan: Plan | None = None,
         clip_norm: float | None = None,
         fused_optimizer: bool | None = None,
+        weight_average: ExponentialMovingAverage | None = None,
     ) -> None:
         name = type(self).__name__
         scale = scale_sense_of(name, scale_sense, network)
@@ -359,7 +374,7 @@ class BoostTrainOneStepWithLossScaleCell(BoostTrainOneStepCell):
                 "and the optimizer would do it again"
             )
         options = step_options(name, optimizer, dim_reduce, accumulation_steps, clip_norm, fused_optimizer)
-        self._assemble(network, optimizer, scale, compile, options, plan, unscale=True)
+        self._assemble(network, optimizer, scale, compile, options, plan, weight_average, unscale=True)
         self.loss_scaling_manager = scale.manager
         self.all_finite = native.AllFinite()
         self.agreement = Agreement(None) if self.ranks.size > 1 else None

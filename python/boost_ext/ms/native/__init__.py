@@ -37,7 +37,7 @@ from .dim_reduce import (
     SubspacePoint,
 )
 from .dropout import DropoutKey, DroppedOut
-from .gradients import Accumulate, AdasumPair, Centralized, ClipByGlobalNorm, GlobalNorm, Joined, Parted
+from .gradients import Accumulate, AdasumPair, Centralized, ClipByGlobalNorm, EmaUpdate, GlobalNorm, Joined, Parted
 from .loss_scale import (
     AllFinite,
     CheckAndClip,
@@ -70,6 +70,7 @@ __all__ = [
     "DimReduceTrial",
     "DropoutKey",
     "DroppedOut",
+    "EmaUpdate",
     "GlobalNorm",
     "GroupLossScaleUpdate",
     "GroupUnscaleAndCheck",

@@ -22,6 +22,12 @@ class Accumulate(NativeCell):
     symbol, read_only = "accumulate", (4,)
 
 
+class EmaUpdate(NativeCell):
+    """``cell(averages, weights, decay)``: see :func:`boost_ext.ops.ema_update`. ``decay`` is one float64."""
+
+    symbol, read_only = "ema_update", (1,)
+
+
 class GlobalNorm(NativeCell):
     """``cell(norm, tensors)``: their 2-norm into ``norm`` (1,) float32. See :func:`boost_ext.ops.global_norm`."""
 
