@@ -236,6 +236,13 @@ def test_what_it_refuses():
     with pytest.raises(TypeError, match=r"^BoostTrainOneStepCell: weight_average must be an Exponential.*, got float$"):
         boost.BoostTrainOneStepCell(net, optimizer, weight_average=0.9)
 
+    class Own(boost.BoostTrainOneStepCell):
+        def construct(self, *inputs: Tensor) -> Any:
+            return self.network(*inputs)
+
+    with pytest.raises(ValueError, match=r"^Own: weight_average must be None with a construct of its own"):
+        Own(net, optimizer, weight_average=boost.ExponentialMovingAverage())
+
 
 def test_the_path_of_a_checkpoint_has_the_averages(tmp_path: Path):
     cell, definition = made(Net())

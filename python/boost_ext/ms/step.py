@@ -172,6 +172,11 @@ class BoostTrainOneStepCell(AlgorithmMethods, nn.TrainOneStepCell):
         self.weight_average = weight_average
         self.average: AverageAfterStep | None = None
         if weight_average is not None:
+            if self._has_own_construct():
+                raise ValueError(
+                    f"{type(self).__name__}: weight_average must be None with a construct of its own, which can call "
+                    "an average that it has attached, got one"
+                )
             count = None if self.accumulation is None else self.accumulation.count
             self.average = AverageAfterStep(type(self).__name__, weight_average, network, count)
         self.compile_option, self.options = compile, options
