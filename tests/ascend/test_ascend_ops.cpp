@@ -290,14 +290,15 @@ void test_refused_steps(std::mt19937& random) {
 
 void test_refusals(std::mt19937& random) {
   const Context context = on_stream();
-  Array g(DType::f32, 8), h(DType::f16, 8), one(DType::f32, 1), number(DType::f64, 3), report(DType::f64, 4);
+  Array g(DType::f32, 8), h(DType::f16, 8), one(DType::f32, 1), scale(DType::f32, 1), number(DType::f64, 3),
+      report(DType::f64, 4);
   g.fill(random);
   CHECK_THROWS(global_norm(context, {there(g)}, there(number)), std::runtime_error,
                "global_norm: got Ascend arrays, but this op has no Ascend kernel");
   CHECK_THROWS(unscale_and_check(context, {there(g)}, Number{1, {}}, there(report), there(one)), std::invalid_argument,
                "unscale_and_check: report must be left out on Ascend, got one");
-  CHECK_THROWS(unscale_and_check(context, {there(g)}, Number{0, there(g)}, View{}, there(one)), std::invalid_argument,
-               "unscale_and_check: inv_scale must be a number on Ascend, got an array");
+  CHECK_THROWS(unscale_and_check(context, {there(g)}, Number{0, there(scale)}, View{}, there(one)),
+               std::invalid_argument, "unscale_and_check: inv_scale must be a number on Ascend, got an array");
   const char* dots = "adasum_dots: got Ascend arrays, but dots are float64, which no Ascend kernel computes; ";
   CHECK_THROWS(adasum_dots(context, {there(g)}, {there(g)}, there(number)), std::runtime_error,
                text(dots, "adasum_pair has one"));
