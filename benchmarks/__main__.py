@@ -45,7 +45,7 @@ def main() -> None:
 
     from . import harness, report
     from .bandwidth import Bandwidth
-    from .peers import torch_or_none
+    from .frameworks import torch_or_none
 
     boost_ext.set_num_threads(options.threads)
     if torch := torch_or_none():

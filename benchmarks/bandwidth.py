@@ -18,7 +18,7 @@ import numpy as np
 
 from boost_ext import ops
 
-from .peers import torch_or_none
+from .frameworks import torch_or_none
 
 Access = Literal["read", "copy", "update", "triad"]
 """read; b = a; a = s * a in place; c = a + b. Each load and each store in the program counts."""

@@ -10,8 +10,9 @@ import numpy as np
 from boost_ext import ops
 
 from .data import split, uniform
+from .frameworks import bfloat16, mindspore_or_none, torch_bfloat16, torch_or_none
 from .harness import Case, Peer
-from .peers import bfloat16, mindspore_or_none, mindspore_peers, torch_bfloat16, torch_or_none
+from .peers import mindspore_peers
 
 FACTOR = 1 / (1024 * 4)  # 4 micro-batches at a loss scale of 1024
 

@@ -11,8 +11,9 @@ import numpy as np
 from boost_ext import ops
 
 from .data import uniform
+from .frameworks import mindspore_or_none, torch_or_none
 from .harness import Case, Peer
-from .peers import mindspore_or_none, optimizer_peers, torch_or_none, torch_weights
+from .peers import optimizer_peers, torch_weights
 
 LR, BETA1 = 0.1, 0.9
 Shape = tuple[int, ...]

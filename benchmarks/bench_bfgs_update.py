@@ -10,8 +10,9 @@ import numpy as np
 from boost_ext import ops
 
 from .data import uniform
+from .frameworks import mindspore_or_none
 from .harness import Case, Peer
-from .peers import mindspore_or_none, mindspore_peers
+from .peers import mindspore_peers
 
 
 def formula(B: Any, s: Any, y: Any) -> Any:

@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from .frameworks import mindspore_or_none
 from .harness import Case, Peer
-from .peers import in_mode, mindspore_or_none
+from .peers import in_mode
 
 
 def cases(quick: bool) -> Iterator[Case]:

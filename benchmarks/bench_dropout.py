@@ -11,8 +11,9 @@ import numpy as np
 from boost_ext import ops
 
 from .data import uniform
+from .frameworks import bfloat16, mindspore_or_none, torch_bfloat16, torch_or_none
 from .harness import Case, Peer
-from .peers import bfloat16, in_mode, mindspore_or_none, settled, torch_bfloat16, torch_or_none
+from .peers import in_mode, settled
 
 P = 0.1
 

@@ -10,8 +10,8 @@ import numpy as np
 from boost_ext import ops
 
 from .data import split, uniform
+from .frameworks import torch_or_none
 from .harness import Case, Peer
-from .peers import torch_or_none
 
 DECAY = 0.999
 

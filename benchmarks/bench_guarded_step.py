@@ -17,8 +17,9 @@ import numpy as np
 from boost_ext import ops
 
 from .data import split, uniform
+from .frameworks import mindspore_or_none, torch_or_none
 from .harness import Case, Peer
-from .peers import grad_scaler_step, mindspore_or_none, optimizer_peers, torch_or_none, torch_weights
+from .peers import grad_scaler_step, optimizer_peers, torch_weights
 
 LR, BETA1, BETA2 = 0.1, 0.9, 0.999
 EPS = 0.5  # beside the corrected root, as PyTorch's; large, or the first step would not show the clipping

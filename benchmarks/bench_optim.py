@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from .frameworks import mindspore_or_none
 from .harness import Case, Peer
-from .peers import in_mode, mindspore_or_none, optimizer_cell, stepped
+from .peers import in_mode, optimizer_cell, stepped
 
 # The steps train; at this learning rate they arrive nowhere, and every call has the same answer.
 REST = 1e-30

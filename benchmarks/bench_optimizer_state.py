@@ -11,8 +11,8 @@ from boost_ext import ops
 
 from .bench_optimizer_step import LR, RULES, Rule, data
 from .data import split
+from .frameworks import bfloat16
 from .harness import Case, Peer
-from .peers import bfloat16
 
 NAMES = ("momentum", "adam", "adam_weight_decay", "lamb")
 BYTES = {"float32": 4.0, "bfloat16": 2.0, "uint8": 1 + 4 / 256}

@@ -12,8 +12,9 @@ import numpy as np
 from boost_ext import ops
 
 from .data import split, uniform
+from .frameworks import bfloat16, mindspore_or_none, torch_or_none
 from .harness import Case, Peer
-from .peers import bfloat16, mindspore_or_none, optimizer_peers, torch_or_none, torch_weights
+from .peers import optimizer_peers, torch_weights
 
 LR = 0.1
 ADAM = {"beta1": 0.9, "beta2": 0.999, "eps": 1e-8}

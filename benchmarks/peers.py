@@ -1,59 +1,20 @@
-"""MindSpore and PyTorch as peers, where they are installed, and arrays in bfloat16."""
+"""MindSpore and PyTorch as peers."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import cache, partial
-from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import Any
 
 import numpy as np
 
-if TYPE_CHECKING:
-    from .harness import Peer
-
-
-@cache
-def mindspore_or_none() -> ModuleType | None:
-    try:
-        import mindspore
-    except ImportError:
-        return None
-    mindspore.set_device("CPU")
-    return mindspore
-
-
-@cache
-def torch_or_none() -> ModuleType | None:
-    try:
-        import torch
-    except ImportError:
-        return None
-    torch.set_grad_enabled(False)
-    return torch
-
-
-def bfloat16(array: Any) -> Any:
-    """A NumPy array in bfloat16, or None without ml_dtypes."""
-    try:
-        import ml_dtypes
-    except ImportError:
-        return None
-    return array.astype(ml_dtypes.bfloat16)
-
-
-def torch_bfloat16(array: Any) -> Any:
-    """A tensor on the storage of `bfloat16`'s result."""
-    torch = torch_or_none()
-    assert torch is not None
-    return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
+from .frameworks import mindspore_or_none, torch_or_none
+from .harness import Peer
 
 
 def grad_scaler_step(tensors: list[Any], clip_norm: float, goal: float | None, **adam: Any) -> Peer:
     """The whole guarded step of PyTorch on such tensors, with a loss scale of 1 that stays."""
-    from .harness import Peer
-
     torch = torch_or_none()
     assert torch is not None
     optimizer = torch.optim.Adam(tensors, fused=True, **adam)
@@ -93,8 +54,6 @@ def mindspore_peers(
 
     NumPy arrays among `args`, and lists of them, become tensors on the same storage.
     """
-    from .harness import Peer
-
     ms = mindspore_or_none()
     assert ms is not None
 
@@ -167,8 +126,6 @@ def optimizer_peers(
     prepare: Callable[[Any], Any] | None = None,
 ) -> Iterator[Peer]:
     """An :func:`optimizer_cell` in both modes, each with weights of its own."""
-    from .harness import Peer
-
     ms = mindspore_or_none()
     assert ms is not None
     for label, mode, goal in (("PyNative", ms.PYNATIVE_MODE, pynative_goal), ("graph", ms.GRAPH_MODE, graph_goal)):

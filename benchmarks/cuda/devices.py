@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from ..data import uniform
+from ..frameworks import torch_or_none
 from ..harness import Means
-from ..peers import torch_or_none
 from .clock import Clock
 
 Tensor = Any
