@@ -25,11 +25,16 @@ def cases(quick: bool) -> Iterator[Case]:
     def reset() -> None:
         flat[...] = start
 
+    def numpy() -> Any:
+        for average, weight in zip(averages, weights, strict=True):
+            average += np.float32(1 - DECAY) * (weight - average)
+        return averages
+
     yield Case(
         f"ema_update fp32, 60 tensors, {n:.1e}",
         ours=lambda: ops.ema_update(averages, weights, DECAY),
         reference=lambda: split(DECAY * start.astype(np.float64) + (1 - DECAY) * trained.astype(np.float64), 60),
-        peers=(Peer("NumPy", lambda: _numpy(averages, weights), goal=1.5), *_torch(averages, weights)),
+        peers=(Peer("NumPy", numpy, goal=1.5), *_torch(averages, weights)),
         traffic=12 * n,
         access="update",
         bandwidth_goal=0.9,
@@ -37,21 +42,8 @@ def cases(quick: bool) -> Iterator[Case]:
     )
 
 
-def _numpy(averages: Any, weights: Any) -> Any:
-    rate = np.float32(1 - DECAY)
-    for average, weight in zip(averages, weights, strict=True):
-        average += rate * (weight - average)
-    return averages
-
-
 def _torch(averages: Any, weights: Any) -> Iterator[Peer]:
     """What torch.optim.swa_utils does for an exponential moving average."""
-    torch = torch_or_none()
-    if torch:
+    if torch := torch_or_none():
         ours, theirs = [torch.from_numpy(a) for a in averages], [torch.from_numpy(w) for w in weights]
-
-        def lerp() -> Any:
-            torch._foreach_lerp_(ours, theirs, 1 - DECAY)
-            return ours
-
-        yield Peer("PyTorch foreach lerp", lerp, goal=1)
+        yield Peer("PyTorch foreach lerp", lambda: torch._foreach_lerp_(ours, theirs, 1 - DECAY) or ours, goal=1)
