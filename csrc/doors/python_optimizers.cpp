@@ -124,6 +124,20 @@ void py_adafactor_step(const Object& params, const Object& masters, const Object
   a.run([&] { adafactor_step(a.context(), settings, tensors, flag); });
 }
 
+// What a rule takes: its hyperparameters with their defaults, and its states.
+py::dict rule_facts(const std::string& rule) {
+  const RuleFacts& known = facts(find_rule(rule));
+  py::dict hyper;
+  for (int i = 0; i < hyper_count(known); ++i) {
+    const Hyper& h = known.hyper[i];
+    hyper[h.name] = h.bound == Bound::flag ? py::object(py::bool_(h.standard != 0)) : py::float_(h.standard);
+  }
+  py::list states;
+  for (int i = 0; i < known.max_states; ++i) states.append(known.state[i]);
+  using namespace pybind11::literals;
+  return py::dict("hyper"_a = hyper, "states"_a = states, "optional_states"_a = known.max_states - known.min_states);
+}
+
 }  // namespace
 
 void define_optimizers(py::module_& m) {
@@ -144,6 +158,7 @@ void define_optimizers(py::module_& m) {
         py::arg("epsilon"), py::arg("clip"), py::arg("scale"), py::arg("lr"), py::arg("weight_decay"),
         py::arg("apply"));
   m.def("optimizer_rules", &layout_rules);
+  m.def("rule_facts", &rule_facts, py::arg("rule"));
   m.def("adafactor_step", &py_adafactor_step, py::arg("params"), py::arg("masters"), py::arg("grads"), py::arg("rows"),
         py::arg("columns"), py::arg("squares"), py::arg("moments"), py::arg("hyper"), py::arg("scale"), py::arg("step"),
         py::arg("lr"), py::arg("weight_decay"), py::arg("centralize"), py::arg("skip"));

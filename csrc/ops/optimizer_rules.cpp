@@ -7,15 +7,23 @@
 namespace boost_ext {
 namespace {
 
+constexpr Hyper kMomentum{"momentum", Bound::non_negative, 0}, kDampening{"dampening", Bound::non_negative, 0};
+constexpr Hyper kNesterov{"use_nesterov", Bound::flag, 0};
+constexpr Hyper kBeta1{"beta1", Bound::unit, 0.9}, kBeta2{"beta2", Bound::unit, 0.999};
+constexpr Hyper kL1{"l1", Bound::non_negative, 0}, kL2{"l2", Bound::non_negative, 0};
+constexpr Hyper kDecay{"decay", Bound::non_negative, 0.9}, kEpsilon{"epsilon", Bound::positive, 1e-10};
+
+constexpr Hyper eps(double standard) { return {"eps", Bound::positive, standard}; }
+
 constexpr RuleFacts kRules[] = {
-    {"sgd", "sgd_step", 0, 1, false, {"momentum", "dampening", "nesterov"}, {"accum"}},
-    {"momentum", "momentum_step", 1, 1, false, {"momentum", "use_nesterov"}, {"moments"}, true},
+    {"sgd", "sgd_step", 0, 1, false, {kMomentum, kDampening, {"nesterov", Bound::flag, 0}}, {"accum"}},
+    {"momentum", "momentum_step", 1, 1, false, {{"momentum", Bound::non_negative, 0.9}, kNesterov}, {"moments"}, true},
     {"adam",
      "adam_step",
      2,
      3,
      false,
-     {"beta1", "beta2", "eps", "use_nesterov"},
+     {kBeta1, kBeta2, eps(1e-8), kNesterov},
      {"moments1", "moments2", "max_moments2"},
      true},
     {"adam_weight_decay",
@@ -23,30 +31,30 @@ constexpr RuleFacts kRules[] = {
      2,
      2,
      true,
-     {"beta1", "beta2", "eps"},
+     {kBeta1, kBeta2, eps(1e-6)},
      {"moments1", "moments2"},
      true},
-    {"lamb", "lamb_step", 2, 2, true, {"beta1", "beta2", "eps"}, {"moments1", "moments2"}, true},
-    {"adagrad", "adagrad_step", 1, 1, false, {"update_slots"}, {"accum"}},
-    {"proximal_adagrad", "proximal_adagrad_step", 1, 1, false, {"l1", "l2"}, {"accum"}},
-    {"rmsprop", "rmsprop_step", 2, 2, false, {"decay", "momentum", "epsilon"}, {"mean_squares", "moments"}},
+    {"lamb", "lamb_step", 2, 2, true, {kBeta1, kBeta2, eps(1e-6)}, {"moments1", "moments2"}, true},
+    {"adagrad", "adagrad_step", 1, 1, false, {{"update_slots", Bound::flag, 1}}, {"accum"}},
+    {"proximal_adagrad", "proximal_adagrad_step", 1, 1, false, {kL1, kL2}, {"accum"}},
+    {"rmsprop", "rmsprop_step", 2, 2, false, {kDecay, kMomentum, kEpsilon}, {"mean_squares", "moments"}},
     {"centered_rmsprop",
      "centered_rmsprop_step",
      3,
      3,
      false,
-     {"decay", "momentum", "epsilon"},
+     {kDecay, kMomentum, kEpsilon},
      {"mean_grads", "mean_squares", "moments"}},
-    {"ftrl", "ftrl_step", 2, 2, false, {"l1", "l2", "lr_power"}, {"accum", "linear"}},
+    {"ftrl", "ftrl_step", 2, 2, false, {kL1, kL2, {"lr_power", Bound::non_positive, -0.5}}, {"accum", "linear"}},
 };
+
+}  // namespace
 
 int hyper_count(const RuleFacts& rule) {
   int n = 0;
-  while (n < kMaxHyper && rule.hyper[n]) ++n;
+  while (n < kMaxHyper && rule.hyper[n].name != nullptr) ++n;
   return n;
 }
-
-}  // namespace
 
 const RuleFacts& facts(Rule rule) { return kRules[static_cast<std::size_t>(rule)]; }
 
@@ -69,15 +77,26 @@ void require_hyper(const RuleFacts& rule, const std::vector<double>& hyper) {
   const auto n = static_cast<std::size_t>(hyper_count(rule));
   require(hyper.size() == n, rule.op, ": rule ", rule.name, " must get ", n, " hyperparameters, got ", hyper.size());
   for (std::size_t i = 0; i < n; ++i) {
-    const std::string key = rule.hyper[i];
+    const char* key = rule.hyper[i].name;
     const double x = hyper[i];
     const auto narrow = static_cast<float>(x);
     require(std::isfinite(narrow), rule.op, ": ", key, " must be finite in float32, got ", x);
-    if (key == "beta1" || key == "beta2") require(x > 0 && x < 1, rule.op, ": ", key, " must be in (0, 1), got ", x);
-    if (key == "eps" || key == "epsilon") require(narrow > 0, rule.op, ": ", key, " must be > 0 in float32, got ", x);
-    if (key == "lr_power") require(x <= 0, rule.op, ": lr_power must be <= 0, got ", x);
-    if (key == "l1" || key == "l2" || key == "momentum" || key == "dampening" || key == "decay") {
-      require(x >= 0, rule.op, ": ", key, " must be >= 0, got ", x);
+    switch (rule.hyper[i].bound) {
+      case Bound::unit:
+        require(x > 0 && x < 1, rule.op, ": ", key, " must be in (0, 1), got ", x);
+        break;
+      case Bound::positive:
+        require(narrow > 0, rule.op, ": ", key, " must be > 0 in float32, got ", x);
+        break;
+      case Bound::non_negative:
+        require(x >= 0, rule.op, ": ", key, " must be >= 0, got ", x);
+        break;
+      case Bound::non_positive:
+        require(x <= 0, rule.op, ": ", key, " must be <= 0, got ", x);
+        break;
+      case Bound::finite:
+      case Bound::flag:
+        break;
     }
   }
 }

@@ -75,6 +75,14 @@ constexpr int kMaxStates = 3;
 constexpr std::int64_t kStateBlock = 256;
 constexpr int kMaxHyper = 6;
 
+enum class Bound : std::uint8_t { finite, flag, unit, positive, non_negative, non_positive };  // unit: within (0, 1)
+
+struct Hyper {
+  const char* name = nullptr;
+  Bound bound = Bound::finite;
+  double standard = 0;  // of boost_ext.ops, where the caller says nothing
+};
+
 // What a rule takes. The hyperparameters lie in this order in OptimizerStep::hyper.
 struct RuleFacts {
   const char* name;
@@ -82,13 +90,14 @@ struct RuleFacts {
   int min_states;
   int max_states;
   bool decoupled;
-  const char* hyper[kMaxHyper];
+  Hyper hyper[kMaxHyper];
   const char* state[kMaxStates];  // for messages
   bool narrow_state = false;      // whether its states may be of 8 and 16 bits
 };
 constexpr int kNonNegative = 1;  // which state of a rule with narrow states has codes without a sign: v
 const RuleFacts& facts(Rule rule);
-std::vector<std::string> rule_names();    // in the order of Rule
+std::vector<std::string> rule_names();  // in the order of Rule
+int hyper_count(const RuleFacts& rule);
 Rule find_rule(const std::string& name);  // std::invalid_argument with all names
 void require_hyper(const RuleFacts& rule, const std::vector<double>& hyper);
 

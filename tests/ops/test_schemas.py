@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 from pathlib import Path
 
 import pytest
 
-from boost_ext import _core
+from boost_ext import _core, ops
 
 from .cases import CASES, Case, label
 
@@ -30,9 +31,23 @@ def test_documentation() -> None:
     """The column of dtypes in docs/cuda.md, where it names any."""
     rows = re.findall(r"^\| (`[^|]*) \| ([^|]*float16[^|]*) \|", (DOCS / "cuda.md").read_text(), re.M)
     checked = set()
-    for ops, dtypes in rows:
-        for op in set(re.findall(r"`(\w+)`", ops)) & set(SCHEMAS):
+    for names, dtypes in rows:
+        for op in set(re.findall(r"`(\w+)`", names)) & set(SCHEMAS):
             taken = {t for a in SCHEMAS[op] for t in a["dtypes"]}
             assert set(re.findall(r"b?float\d+|int8", dtypes)) == taken & {"float32", "float16", "bfloat16", "int8"}, op
             checked.add(op)
     assert len(checked) > 8
+
+
+@pytest.mark.parametrize("rule", [r for r in _core.optimizer_rules() if r != "adafactor"])
+def test_the_steps_take_what_their_rules_say(rule: str) -> None:
+    """boost_ext.ops has the states, hyperparameters and defaults of the native table, in its order."""
+    facts = _core.rule_facts(rule)
+    taken = inspect.signature(getattr(ops, f"{rule}_step")).parameters
+    states = [n for n, p in taken.items() if p.kind is p.POSITIONAL_OR_KEYWORD][2:]
+    assert states == facts["states"]
+    assert sum(taken[n].default is None for n in states) == facts["optional_states"]
+    hyper = {n: p.default for n, p in taken.items() if n not in (*states, "params", "grads", "lr", "step", "first")}
+    hyper.pop("options")
+    assert hyper == facts["hyper"]
+    assert list(hyper) == list(facts["hyper"])
