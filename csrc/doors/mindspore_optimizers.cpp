@@ -165,11 +165,13 @@ BOOST_EXT_GRAPH_OP(lars) {
     settings.decay.push_back(decay.of(in.op(), tensor));
     settings.apply.push_back(apply[settings.apply.size()] != 0);
   }
-  View ratios = in.take("ratios");
-  require(ratios.size >= 2 * n, in.op(), ": ratios must hold ", 2 * n, " numbers, got ", ratios.size);
-  ratios.size = 2 * n;
+  // A cell that was narrowed has more room than it needs.
+  View ratio = in.at_least("ratios", DType::f32, 2 * n);
+  ratio.set_shape(1, [n](int) { return n; });
+  View decay_ratio = ratio;
+  decay_ratio.data = static_cast<float*>(ratio.data) + n;
   const Views weights = in.list("weights", n), grads = in.list("grads", n);
-  lars(cpu_context(), settings, weights, grads, ratios);
+  lars(cpu_context(), settings, weights, grads, ratio, decay_ratio);
 }
 
 }  // namespace boost_ext

@@ -8,43 +8,6 @@
 namespace boost_ext {
 namespace {
 
-constexpr const char* kOp = "lars";
-
-// What both forms check. The ratios are checked by each, as they are called there.
-Device require_arguments(const LarsSettings& settings, const Views& weights, const Views& grads, const View& ratio,
-                         const View& decay_ratio, Overlap& overlap) {
-  const Device device = require_device(kOp, {&weights, &grads}, {ratio, decay_ratio, settings.scale.at});
-  const List w{"weights", weights};
-  const List g{"grads", grads};
-  require_floats(kOp, w);
-  require_floats(kOp, g);
-  require_same_sizes(kOp, g, w);
-  const std::size_t n = weights.size();
-  require_finite(kOp, "scale", settings.scale.value);
-  require(settings.coefficient >= 0 && std::isfinite(settings.coefficient), kOp,
-          ": coefficient must be finite and >= 0, got ", settings.coefficient);
-  require(settings.eps >= 0 && std::isfinite(settings.eps), kOp, ": epsilon must be finite and >= 0, got ",
-          settings.eps);
-  require(settings.lr.size() == n && settings.decay.size() == n && settings.apply.size() == n, kOp,
-          ": lr, weight_decay and apply must hold one value for each of the ", n, " weights");
-  for (std::size_t i = 0; i < n; ++i) {
-    require(settings.lr[i] >= 0, kOp, ": lr must be >= 0, got ", settings.lr[i]);
-    require(settings.decay[i] >= 0, kOp, ": weight_decay must be >= 0, got ", settings.decay[i]);
-  }
-  overlap.reads(w);
-  overlap.reads(g);
-  overlap.reads("scale", settings.scale.at);
-  overlap.check();
-  return device;
-}
-
-void require_ratios(Name name, const View& ratios, std::size_t count, Overlap& overlap) {
-  require_dtype(kOp, name, ratios, DType::f32);
-  require_size(kOp, name, ratios, static_cast<std::int64_t>(count));
-  require_writable(kOp, name, ratios);
-  overlap.writes(name, ratios);
-}
-
 void write(const Context& context, Device device, const LarsSettings& settings, const Views& weights,
            const Views& grads, float* ratio, float* decay_ratio) {
   if (device == Device::cuda) return BOOST_EXT_CUDA(lars)(context, settings, weights, grads, ratio, decay_ratio);
@@ -68,20 +31,19 @@ void write(const Context& context, Device device, const LarsSettings& settings, 
 }  // namespace
 
 void lars(const Context& context, const LarsSettings& settings, const Views& weights, const Views& grads,
-          const View& ratios) {
-  Overlap overlap(kOp);
-  require_ratios("ratios", ratios, 2 * weights.size(), overlap);
-  const Device device = require_arguments(settings, weights, grads, ratios, {}, overlap);
-  auto* out = static_cast<float*>(ratios.data);
-  write(context, device, settings, weights, grads, out, out + weights.size());
-}
-
-void lars(const Context& context, const LarsSettings& settings, const Views& weights, const Views& grads,
           const View& ratio, const View& decay_ratio) {
-  Overlap overlap(kOp);
-  require_ratios("ratio", ratio, weights.size(), overlap);
-  require_ratios("decay_ratio", decay_ratio, weights.size(), overlap);
-  const Device device = require_arguments(settings, weights, grads, ratio, decay_ratio, overlap);
+  const char* op = kLars.op;
+  const Device device = check(kLars, weights, grads, settings.coefficient, settings.eps, settings.clip, settings.scale,
+                              settings.lr, settings.decay, settings.apply, ratio, decay_ratio);
+  const std::size_t n = weights.size();
+  require(settings.lr.size() == n && settings.decay.size() == n && settings.apply.size() == n, op,
+          ": lr, weight_decay and apply must hold one value for each of the ", n, " weights");
+  for (std::size_t i = 0; i < n; ++i) {
+    require(settings.lr[i] >= 0, op, ": lr must be >= 0, got ", settings.lr[i]);
+    require(settings.decay[i] >= 0, op, ": weight_decay must be >= 0, got ", settings.decay[i]);
+  }
+  require_size(op, "ratio", ratio, static_cast<std::int64_t>(n));
+  require_size(op, "decay_ratio", decay_ratio, static_cast<std::int64_t>(n));
   write(context, device, settings, weights, grads, static_cast<float*>(ratio.data),
         static_cast<float*>(decay_ratio.data));
 }

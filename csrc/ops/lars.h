@@ -8,14 +8,28 @@
 // as in mindspore.nn.LARS. Where |w| or |g| is 0, r is 1: weights that start at 0 could never leave it otherwise.
 //
 // weights, grads  float32, float16 or bfloat16, of the same sizes; read. Norms are summed in float64
-// ratios          float32 (2 n,): ratio, then decay_ratio; written. Or an array of n for each
+// ratio, decay_ratio  float32 (n,), written
 // scale           a number, or one float32 on the device of the tensors, which is not checked
 // inf in a gradient makes its ratio 0, nan makes it nan: check before, or skip.
 #pragma once
 
 #include "ops/runtime.h"
+#include "ops/schema.h"
 
 namespace boost_ext {
+
+inline constexpr Arg kLarsArgs[] = {arrays("weights", kFloats).any_order(),
+                                    arrays("grads", kFloats).any_order().like("weights"),
+                                    real("coefficient", Range::non_negative),
+                                    real("epsilon", Range::non_negative),
+                                    flag("use_clip"),
+                                    number("scale"),
+                                    reals("lr"),
+                                    reals("weight_decay"),
+                                    integers("apply"),
+                                    array("ratio", kF32).written(),
+                                    array("decay_ratio", kF32).written()};
+inline constexpr Schema kLars{"lars", kLarsArgs};
 
 struct LarsSettings {
   double coefficient = 1e-3;
@@ -27,8 +41,6 @@ struct LarsSettings {
   std::vector<unsigned char> apply;
 };
 
-void lars(const Context& context, const LarsSettings& settings, const Views& weights, const Views& grads,
-          const View& ratios);
 void lars(const Context& context, const LarsSettings& settings, const Views& weights, const Views& grads,
           const View& ratio, const View& decay_ratio);
 

@@ -93,8 +93,7 @@ class Value {
   Value(const std::vector<Views>& lists) : lists_(&lists) {}  // NOLINT
   Value(const Number& n) : number_(&n) {}                     // NOLINT
   Value(double x) : real_(x) {}                               // NOLINT
-  Value(const std::vector<double>&) {}                        // NOLINT
-  Value(const std::vector<std::int64_t>&) {}                  // NOLINT
+  template <class T> Value(const std::vector<T>&) {}          // NOLINT: numbers that the op checks itself
   Value(std::int64_t x) : real_(static_cast<double>(x)) {}    // NOLINT
   Value(bool x) : real_(x ? 1 : 0) {}                         // NOLINT
 

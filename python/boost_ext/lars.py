@@ -53,5 +53,5 @@ def lars_ratios(
         spread(numbers(op, "weight_decay", weight_decay)),
         spread(flags(op, "apply", apply)),
     )
-    ratio, decay_ratio = _core.lars(params, grads, None, *rule, clip, scalar(op, "inv_scale", inv_scale), *per_tensor)
+    ratio, decay_ratio = _core.lars(params, grads, *rule, clip, scalar(op, "inv_scale", inv_scale), *per_tensor)
     return like_theirs(ratio, params), like_theirs(decay_ratio, params)

@@ -98,7 +98,8 @@ def test_arguments_that_are_refused(rng):
         ops.lars_ratios(w, g, apply=[1])
     with pytest.raises(ValueError, match=r"lars: grads\[0\] must have 3 elements, got 4"):
         ops.lars_ratios(w, normal(rng, 4))
-    with pytest.raises(ValueError, match="lars: ratios must have 2 elements, got 3"):
-        _core.lars(w, g, np.empty(3, np.float32), 1e-3, 1e-5, False, 1.0, [1.0], [0.0], [1])
-    with pytest.raises(ValueError, match="lars: ratios is written and must not overlap"):
-        _core.lars(w[:2], g[:2], w[1:], 1e-3, 1e-5, False, 1.0, [1.0], [0.0], [1])
+    settings = (1e-3, 1e-5, False, 1.0, [1.0], [0.0], [1])
+    with pytest.raises(ValueError, match="lars: ratio must have 1 elements, got 3"):
+        _core.lars(w, g, *settings, ratio=np.empty(3, np.float32))
+    with pytest.raises(ValueError, match="lars: decay_ratio is written and must not overlap"):
+        _core.lars(w[:2], g[:2], *settings, decay_ratio=w[1:2])
