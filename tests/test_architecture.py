@@ -226,7 +226,7 @@ def test_config_imports_nothing_of_ours():
 
 WRITES_ITSELF = {
     "files.py": "the writer",
-    "pca_save.py": "through files.replacing",
+    "pca_file.py": "through files.replacing",
     "ms/state_file.py": "through files.replacing",
     "run_log.py": "appends lines",
     "run_report/plots.py": "into memory",

@@ -190,7 +190,7 @@ def checkpoints(tmp_path: Path, rng: np.random.Generator) -> list[dict[str, np.n
 def test_pca_builds_the_matrix_of_the_weights(
     run: Callable[..., Result], tmp_path: Path, checkpoints: list[dict[str, np.ndarray]]
 ) -> None:
-    output = tmp_path / "pca.npy"
+    output = tmp_path / "pca.safetensors"
     result = run("pca", tmp_path, "--output", output, "--n-components", 3)
     assert result.exit_code == 0, result.output
     assert "3 components of 17 elements" in result.output
@@ -204,7 +204,7 @@ def test_pca_builds_the_matrix_of_the_weights(
 def test_pca_takes_its_own_patterns_and_dtype(
     run: Callable[..., Result], tmp_path: Path, checkpoints: list[dict[str, np.ndarray]]
 ) -> None:
-    output = tmp_path / "pca.npy"
+    output = tmp_path / "pca.safetensors"
     arguments = [
         "--n-components",
         2,
@@ -219,15 +219,14 @@ def test_pca_takes_its_own_patterns_and_dtype(
     ]
     result = run("pca", tmp_path, "--output", output, *arguments)
     assert result.exit_code == 0, result.output
-    assert np.load(output).shape == (2, 5)
-    assert np.load(output).dtype == np.float16
+    assert load_matrix(output, n_components=2, n_elements=5).dtype == np.float16
 
 
 def test_pca_reads_safetensors(run: Callable[..., Result], tmp_path: Path, rng: np.random.Generator) -> None:
     save = pytest.importorskip("safetensors.numpy").save_file
     for step in range(3):
         save({"w": rng.standard_normal((2, 3)).astype(np.float16)}, str(tmp_path / f"net-{step}.safetensors"))
-    result = run("pca", tmp_path, "--output", tmp_path / "pca.npy", "--n-components", 2)
+    result = run("pca", tmp_path, "--output", tmp_path / "pca.safetensors", "--n-components", 2)
     assert result.exit_code == 0, result.output
     assert reference_parameters(tmp_path / "net-0.safetensors").shapes == {"w": (2, 3)}
 
@@ -247,7 +246,7 @@ def test_pca_errors_are_one_line(
     arguments: list[str],
     message: str,
 ) -> None:
-    result = run("pca", tmp_path, "--output", tmp_path / "pca.npy", *arguments)
+    result = run("pca", tmp_path, "--output", tmp_path / "pca.safetensors", *arguments)
     assert result.exit_code == 1
     assert message in result.output
     assert "Traceback" not in result.output
@@ -255,6 +254,6 @@ def test_pca_errors_are_one_line(
 
 def test_pca_of_ckpt_files_without_mindspore_says_what_to_install(tmp_path: Path) -> None:
     (tmp_path / "net-1.ckpt").write_bytes(b"")
-    done = _without_extras("pca", str(tmp_path), "--output", str(tmp_path / "pca.npy"))
+    done = _without_extras("pca", str(tmp_path), "--output", str(tmp_path / "pca.safetensors"))
     assert done.returncode == 1
     assert "pip install 'boost_ext[mindspore]'" in done.stderr

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from boost_ext import pca
+from boost_ext import pca, pca_components
 
 SHAPES = [("conv.weight", (4, 3, 5)), ("fc.bias", (7,)), ("scale", ()), ("fc.weight", (8, 4))]
 SIZE = 60 + 7 + 1 + 32
@@ -154,7 +154,7 @@ def test_sign_survives_ties(scale):
     p = pca.pca_matrix([mapping(row) for row in x], SHAPES, 1, chunk_elements=3)
     assert p[0] @ (x[0] - x[1]) > 0
     nearly = np.array([[0.5, -0.5, 0.1], [-0.5 - 1e-9, 0.5 + 1e-9, -0.9]])
-    np.testing.assert_array_equal(pca._signs(nearly), [1, -1, -1])
+    np.testing.assert_array_equal(pca_components._signs(nearly), [1, -1, -1])
 
 
 def test_a_chunk_stays_while_the_next_is_prepared():
@@ -162,7 +162,7 @@ def test_a_chunk_stays_while_the_next_is_prepared():
     with tempfile.TemporaryFile() as scratch:
         scratch.write(x.tobytes())
         seen = []
-        for _, block in pca._Chunks(scratch, 3, SIZE, 30):
+        for _, block in pca_components._Chunks(scratch, 3, SIZE, 30):
             time.sleep(0.02)  # long enough for the thread to fill what it fills
             seen.append(block.copy())
     joined = np.concatenate(seen, axis=1)
@@ -223,6 +223,8 @@ def test_checkpoints_sort_by_epoch_and_step(tmp_path):
     (tmp_path / "folder.ckpt").mkdir()
     found = [path.name for path in pca.find_checkpoints(tmp_path)]
     assert found == ["net-3_20.ckpt", "net-3_120.ckpt", "net-10_5.ckpt", "net_1-1_5.npz"]
+    pca.save_matrix(tmp_path / "pca.safetensors", np.eye(2, 3, dtype=np.float32))
+    assert [path.name for path in pca.find_checkpoints(tmp_path)] == found, "a matrix is no checkpoint"
     with pytest.raises(ValueError, match=r"must hold files ending in \.pt, got none"):
         pca.find_checkpoints(tmp_path, [".pt"])
     with pytest.raises(ValueError, match=r"directory must be an existing directory, got .*nowhere"):

@@ -1,4 +1,4 @@
-"""A PCA matrix, its checkpoints and its sidecars, damaged: a ValueError that names the file, whatever was hit."""
+"""A PCA matrix and its checkpoints, damaged or hostile: a ValueError that names the file, whatever was hit."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests import old_matrix
 from tests.damage import damaged, is_refused
+from tests.matrix_file import KEY, begin, damage, forge, header, record
 
 from boost_ext import pca
 from boost_ext.pca_reference import reference_parameters
@@ -32,52 +32,82 @@ def load(path: Path, k: int = 4, **options) -> np.ndarray:
     return pca.load_matrix(path, n_components=k, n_elements=N, **options)
 
 
-def damage(path: Path, position: int) -> None:
-    content = bytearray(path.read_bytes())
-    content[position] ^= 1
-    path.write_bytes(content)
-
-
 def test_a_tampered_byte_is_found(out, matrix):
     pca.save_matrix(out, matrix)
-    damage(out, 4096 + 3 * 4 * N - 1)  # the last byte of row 2
+    damage(out, "matrix", 3 * 4 * N - 1)  # the last byte of row 2
     with pytest.raises(ValueError, match=r"p\.npy must match the checksum .* of row 2, got"):
         load(out)
 
 
 @pytest.mark.parametrize("left", [0, 50, 900])
-@pytest.mark.parametrize("sidecar", [False, True])
-def test_a_truncated_npy_is_found(out, matrix, sidecar, left):
-    if sidecar:
-        old_matrix.save(out, matrix)
-    else:
-        np.save(out, matrix)
+def test_a_truncated_npy_is_found(out, matrix, left):
+    np.save(out, matrix)
     out.write_bytes(out.read_bytes()[:left])
-    with pytest.raises(ValueError, match=r"load_matrix: .*p\.npy must be a complete \.npy array"):
+    with pytest.raises(ValueError, match=r"load_matrix: .*p\.npy must be a complete \.npy array or a matrix"):
         load(out)
 
 
-def test_bad_sidecars_are_named(out, matrix):
-    note = out.with_name("p.npy.json")
-    old_matrix.save(out, matrix)
-    good = json.loads(note.read_text())
+def test_hostile_records_are_named(out, matrix):
+    """The checksum of the header is right: it tells of damage, not of who wrote it."""
+    pca.save_matrix(out, matrix)
+    whole, content, made = out.read_bytes(), header(out), record(out)
+    values, rows = whole[begin(out, "matrix") :], made["digests"]["matrix"]
+    start = f'{{"__metadata__": {{"{KEY}": '.encode()
+
+    def named(message: str, text: bytes) -> None:
+        forge(out, text, values)
+        with pytest.raises(ValueError, match=f"^load_matrix: .*p\\.npy.* {message}"):
+            load(out)
+
+    def of(change: object) -> bytes:
+        text = json.dumps(made | change if isinstance(change, dict) else change)
+        return json.dumps(content | {"__metadata__": {KEY: text}}).encode()
+
     for change, message in (
-        ({"shape": [4, 99]}, r"p\.npy must be .*99.* by its sidecar, got .*100"),
-        ({"version": 9}, r"p\.npy\.json must be 'boost_ext.pca_matrix' version 1, got .* 9"),
-        ({"checksum": {}}, "one checksum a row, got shape .* and 0 checksums"),
-        ({"checksum": [1]}, "one checksum a row, got shape .* and 0 checksums"),
-        ({"checksum": {"rows": [1, 2, 3, 4]}}, "one checksum a row, got shape .* and 4 checksums"),
+        ({"version": 9}, "must be of version 1, got 9"),
+        (5, "must be of version 1, got None"),
+        ({"digests": {}}, "must hold shape, dtype and one checksum a row, got shape .* checksums {}"),
+        ({"digests": [1]}, r"one checksum a row, got .* checksums \[1\]"),
+        ({"digests": {"matrix": rows[:3]}}, "one checksum a row"),
+        ({"digests": {"matrix": 4}}, "one checksum a row"),
+        ({"digests": {"matrix": rows, "average": ["0"]}}, "must be whole"),
         ({"shape": 4}, "one checksum a row, got shape 4"),
         ({"shape": ["4", 100]}, r"one checksum a row, got shape \['4', 100\]"),
+        ({"shape": [True, 100]}, "one checksum a row, got shape"),
+        ({"shape": [-4, -100]}, "one checksum a row, got shape"),
+        ({"shape": [4, 99]}, "must be whole, got one that is damaged or cut short"),
+        ({"shape": [4, 10**30]}, "must be whole"),
         ({"dtype": ["float32"]}, r"must hold shape, dtype and .*, dtype \['float32'\]"),
+        ({"dtype": "float64"}, "must hold shape, dtype and .*, dtype 'float64'"),
+        ({"dtype": "int8"}, "one checksum a row"),
+        ({"dtype": "float16"}, "must be whole"),
+        ({"deep": json.loads("[" * 900 + "]" * 900)}, "must be whole"),
     ):
-        note.write_text(json.dumps(good | change))
-        with pytest.raises(ValueError, match="load_matrix: .*" + message):
+        named(message, of(change))
+    for change in (
+        {"matrix": content["matrix"] | {"data_offsets": [0, 1600]}},
+        {"matrix": content["matrix"] | {"dtype": "I32"}},
+        {"more": {"dtype": "U8", "shape": [0], "data_offsets": [0, 0]}},
+    ):
+        named("must be whole", json.dumps(content | change).encode())
+    for text in (
+        start + b'"{"}}',
+        start + b'"' + b"[" * 100_000 + b'"}}',
+        start + b'"' + b"9" * 5000 + b'"}}',
+        start + b"[" * 100_000,
+        start,
+        start + b"\xff",
+        start + b'"1"}, "__metadata__": 5}',
+    ):
+        named("must be JSON, got", text)
+    named("must be of version 1, got None", start + b"{}}}")
+    for cut in (8 + len(start), 8 + len(start) + 40):
+        out.write_bytes(whole[:cut])
+        with pytest.raises(ValueError, match=r"p\.npy must be whole, got one that is damaged or cut short"):
             load(out)
-    for text in ("{", "[" * 100_000, "9" * 5000, b"\xff"):
-        note.write_bytes(text if isinstance(text, bytes) else text.encode())
-        with pytest.raises(ValueError, match=r"p\.npy\.json must be JSON, got"):
-            load(out)
+    out.write_bytes((2**63).to_bytes(8, "little") + whole[8:])
+    with pytest.raises(ValueError, match=r"p\.npy must be whole"):
+        load(out)
 
 
 def test_pickles_are_never_loaded(out):
@@ -88,7 +118,7 @@ def test_pickles_are_never_loaded(out):
             return marker.touch, ()
 
     np.save(out, np.array([[Payload()] * N] * 4, dtype=object), allow_pickle=True)
-    with pytest.raises(ValueError, match=r"must be a complete \.npy array, got"):
+    with pytest.raises(ValueError, match=r"must be a complete \.npy array or a matrix that boost_ext wrote, got"):
         load(out)
     assert not marker.exists()
 
@@ -111,31 +141,21 @@ def test_any_damage_of_a_matrix_is_found(out, matrix, kind):
     read()
     whole = out.read_bytes()
     each_byte = (whole[:i] + bytes([whole[i] ^ 4]) + whole[i + 1 :] for i in range(0, len(whole), 61))
-    values = whole[: 4096 + 4 * N * np.load(out).itemsize]
-    for content in [*damaged(whole, 150), *each_byte, *(whole[:-i] for i in range(1, 60, 5)), values]:
+    for content in [*damaged(whole, 150), *each_byte, *(whole[:-i] for i in range(1, 60, 5)), whole + b"0"]:
         out.write_bytes(content)
         with pytest.raises(ValueError, match=r"^load_matrix: .*p\.npy"):
             read()
 
 
 @pytest.mark.filterwarnings("ignore")  # of NumPy, on headers that only Python 2 could have written
-@pytest.mark.parametrize("kind", ["plain", "sidecar", "int8"])
-def test_a_damaged_npy_loads_or_is_named(out, matrix, kind):
+def test_a_damaged_npy_loads_or_is_named(out, matrix):
     """Without a checksum over all of it other values may load, but nothing else may be raised."""
-    if kind == "int8":
-        old_matrix.save(out, *quantize_projection(matrix))
-    elif kind == "sidecar":
-        old_matrix.save(out, matrix, parameters=[["w", [N]]])
-    else:
-        np.save(out, matrix)
-    refused = 0
-    for target in sorted(out.parent.iterdir()):
-        whole = target.read_bytes()
-        header = (whole[:i] + bytes([b]) + whole[i + 1 :] for i in range(0, 110, 3) for b in b"\x00(9'")
-        for content in [*damaged(whole, 75), *header]:
-            target.write_bytes(content)
-            refused += is_refused(lambda: load(out), "load_matrix: ")
-        target.write_bytes(whole)
+    np.save(out, matrix)
+    refused, whole = 0, out.read_bytes()
+    header = (whole[:i] + bytes([b]) + whole[i + 1 :] for i in range(0, 110, 3) for b in b"\x00(9'")
+    for content in [*damaged(whole, 75), *header]:
+        out.write_bytes(content)
+        refused += is_refused(lambda: load(out), "load_matrix: ")
     assert refused > 90
 
 

@@ -10,10 +10,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests import old_matrix
+from tests.matrix_file import begin, damage, record
 
-from boost_ext import pca, pca_load
-from boost_ext.pca_format import open_stored
+from boost_ext import pca, pca_components, pca_file
+from boost_ext.pca_file import storage_dtype
+from boost_ext.pca_span import weight_span
+from boost_ext.projection_codes import QuantizedMatrix, quantize_projection
 
 SHAPES = [("a", (5, 8)), ("b", (60,))]
 N = 100
@@ -56,16 +58,14 @@ def names(folder: Path) -> list[str]:
 def test_written_file_equals_the_array_and_says_its_origin(files, out):
     p = pca.pca_matrix(files, SHAPES, 3, path=out, chunk_elements=7)
     np.testing.assert_array_equal(p, pca.pca_matrix(files, SHAPES, 3, chunk_elements=7))
-    np.testing.assert_array_equal(np.load(out), p)
-    np.testing.assert_array_equal(np.load(out, mmap_mode="r"), p)
     assert names(out.parent) == ["p.npy"]
     assert not p.flags.writeable
-    record = open_stored("load_matrix", out).record
-    assert (record["version"], record["shape"], record["dtype"]) == (2, [3, N], "float32")
-    assert record["parameters"] == [["a", [5, 8]], ["b", [60]]]
+    made = record(out)
+    assert (made["version"], made["shape"], made["dtype"]) == (1, [3, N], "float32")
+    assert made["parameters"] == [["a", [5, 8]], ["b", [60]]]
     info = files[0].stat()
     first = {"name": "net-0_1.npz", "size": info.st_size, "mtime_ns": info.st_mtime_ns}
-    assert record["checkpoints"][0] == first
+    assert made["checkpoints"][0] == first
     again = load(out, 3, parameters=SHAPES, checkpoints=files)
     np.testing.assert_array_equal(again, p)
 
@@ -87,7 +87,7 @@ def test_anything_else_is_rebuilt(files, out, change):
         write(files[2], 99)
         os.utime(files[2], ns=(1, files[2].stat().st_mtime_ns + 1))
     elif change == "damage":
-        damage(out, -3)
+        damage(out, "matrix", 4 * 3 * N - 3)
     else:
         arguments |= {
             "fewer": {"checkpoints": files[:-1]},
@@ -124,44 +124,28 @@ def test_failure_in_the_middle_leaves_nothing_new(files, out, kept, monkeypatch)
     if kept:
         pca.pca_matrix(files, SHAPES, 2, path=out)
     before = names(out.parent), out.read_bytes() if kept else b""
-    project = pca._project
+    project = pca_components._project
 
     def stops(*arguments):
         yield next(project(*arguments))
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(pca, "_project", stops)
+    monkeypatch.setattr(pca_components, "_project", stops)
     with pytest.raises(OSError, match="No space left"):
         pca.pca_matrix(files, SHAPES, 3, path=out, chunk_elements=9)
     assert before == (names(out.parent), out.read_bytes() if kept else b"")
 
 
-def test_a_matrix_of_version_1_is_read_and_replaced(files, out, matrix):
-    old_matrix.save(out, matrix)
-    np.testing.assert_array_equal(load(out), matrix)
-    damage(out, -1)
-    with pytest.raises(ValueError, match=r"p\.npy must match the checksum .* of row 3, got"):
-        load(out)
-    built = pca.pca_matrix(files, SHAPES, 3)
-    source = pca_load.source_record("", pca_load.parameter_layout("", SHAPES), files)
-    old_matrix.save(out, built, **source)
-    before = out.stat().st_ino
-    np.testing.assert_array_equal(pca.pca_matrix(files, SHAPES, 3, path=out), built)
-    assert out.stat().st_ino == before
-    assert names(out.parent) == ["p.npy", "p.npy.json"]
-    pca.pca_matrix(files, SHAPES, 2, path=out)
-    assert names(out.parent) == ["p.npy"]
-
-
 def test_a_failed_write_of_any_chunk_is_raised(files, out, monkeypatch):
-    put = pca.MatrixWriter._put
+    put, calls = pca_file._put, []
 
-    def fails_first(self, start, rows):
-        if start == 0:
+    def fails_first(file, places):
+        calls.append(places)
+        if len(calls) == 1:
             raise OSError(errno.ENOSPC, "No space left on device")
-        put(self, start, rows)
+        put(file, places)
 
-    monkeypatch.setattr(pca.MatrixWriter, "_put", fails_first)
+    monkeypatch.setattr(pca_file, "_put", fails_first)
     with pytest.raises(OSError, match="No space left"):
         pca.pca_matrix(files, SHAPES, 3, path=out, chunk_elements=9)
     assert names(out.parent) == []
@@ -188,18 +172,35 @@ def test_unreadable_checkpoint_leaves_nothing(files, out):
     assert names(out.parent) == []
 
 
-def damage(path: Path, position: int) -> None:
-    content = bytearray(path.read_bytes())
-    content[position] ^= 1
-    path.write_bytes(content)
-
-
 def test_save_and_load(out, matrix):
     pca.save_matrix(out, matrix, parameters=SHAPES)
     np.testing.assert_array_equal(load(out), matrix)
     np.testing.assert_array_equal(load(out, 2), matrix[:2])
     pca.save_matrix(out, matrix[::-1])
     np.testing.assert_array_equal(load(out), matrix[::-1])
+
+
+@pytest.mark.parametrize("kind", ["float32", "float16", "bfloat16", "int8", "average"])
+def test_the_package_safetensors_reads_the_file(out, matrix, kind):
+    load_file = pytest.importorskip("safetensors.numpy").load_file
+    if kind == "average":
+        checkpoints = [{"w": row} for row in matrix]
+        basis, average = weight_span(checkpoints, {"w": (N,)}, path=out)
+        expected = {"matrix": basis, "average": average[None]}
+    elif kind == "int8":
+        codes, scale = quantize_projection(matrix)
+        pca.save_matrix(out, QuantizedMatrix(codes, scale))
+        expected = {"codes": codes, "scale": scale}
+    else:
+        expected = {"matrix": matrix.astype(storage_dtype("", kind))}
+        pca.save_matrix(out, expected["matrix"])
+    read = load_file(out)
+    assert read.pop("header_digest").shape == (16,)
+    assert set(read) == set(expected)
+    for name, values in expected.items():
+        assert read[name].dtype == values.dtype
+        np.testing.assert_array_equal(read[name], values)
+        assert begin(out, name) % 4 == 0
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
@@ -293,13 +294,13 @@ def test_loading_while_another_process_rebuilds_never_sees_a_mixture(files, out)
 def test_a_matrix_replaced_while_it_is_checked_stays_whole(files, out, monkeypatch):
     old = pca.pca_matrix(files[1:], SHAPES, 3, path=out)
     new = pca.pca_matrix(files, SHAPES, 3)
-    check = pca_load._checked
+    check = pca_file._checked
 
     def replace_first(*arguments):
-        monkeypatch.setattr(pca_load, "_checked", check)
+        monkeypatch.setattr(pca_file, "_checked", check)
         pca.pca_matrix(files, SHAPES, 3, path=out, progress=False)
         return check(*arguments)
 
-    monkeypatch.setattr(pca_load, "_checked", replace_first)
+    monkeypatch.setattr(pca_file, "_checked", replace_first)
     np.testing.assert_array_equal(load(out, 3, timeout=30), old)
     np.testing.assert_array_equal(load(out, 3), new)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.matrix_file import damage
 
 from boost_ext import pca
 
@@ -40,9 +41,7 @@ def test_a_rank_loads_its_rows_alone(out, matrix, order, rows):
 
 def test_rows_of_other_ranks_are_not_read(out, matrix):
     pca.save_matrix(out, matrix)
-    content = bytearray(out.read_bytes())
-    content[4096 + 3 * 4 * N - 1] ^= 1  # the last byte of row 2
-    out.write_bytes(content)
+    damage(out, "matrix", 3 * 4 * N - 1)  # the last byte of row 2
     np.testing.assert_array_equal(load(out, (0, 2)), matrix[:2])
     with pytest.raises(ValueError, match=r"p\.npy must match the checksum .* of row 2, got"):
         load(out, (1, 3))

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests import old_matrix
+from tests.matrix_file import damage
 
 from boost_ext import pca
 from boost_ext.pca_span import average_path, load_span, weight_span
@@ -102,10 +102,8 @@ def test_a_valid_file_is_reused_and_any_other_is_not(tmp_path: Path) -> None:
     same(weight_span(files, SHAPES, path=path))
     assert path.stat().st_ino == before
     same(load_span(path, n_elements=SIZE, parameters=SHAPES, checkpoints=files))
-    for position in (4096, 4096 + 4 * 4 * SIZE):  # of the basis, and of the average
-        data = bytearray(path.read_bytes())
-        data[position] ^= 1
-        path.write_bytes(data)
+    for tensor in ("matrix", "average"):
+        damage(path, tensor, 5)
         with pytest.raises(ValueError, match=r"must match the checksum .* the file is damaged"):
             load_span(path, n_elements=SIZE)
         same(weight_span(files, SHAPES, path=path))
@@ -119,20 +117,17 @@ def test_a_valid_file_is_reused_and_any_other_is_not(tmp_path: Path) -> None:
     assert weight_span(files, SHAPES, path=path).basis.shape == (4, SIZE)
 
 
-def test_two_files_of_version_1_or_of_yours(tmp_path: Path) -> None:
+def test_two_files_of_yours(tmp_path: Path) -> None:
     basis, average = weight_span(dictionaries(history(4)), SHAPES)
     path = tmp_path / "twa.npy"
     np.save(path, basis)
     with pytest.raises(FileNotFoundError, match=r"twa\.average\.npy"):
         load_span(path, n_elements=SIZE)
     np.save(average_path(path), average[None])
-    np.testing.assert_array_equal(load_span(path, n_elements=SIZE).average, average)
-    old_matrix.save(path, basis, checkpoints=["a"])
-    old_matrix.save(average_path(path), average[None], checkpoints=["a"])
-    np.testing.assert_array_equal(load_span(path, n_elements=SIZE).basis, basis)
-    old_matrix.save(average_path(path), average[None], checkpoints=["b"])
-    with pytest.raises(ValueError, match=r"load_span: .* must be of the same checkpoints, got others"):
-        load_span(path, n_elements=SIZE)
+    for parameters in (None, SHAPES):
+        np.testing.assert_array_equal(load_span(path, n_elements=SIZE, parameters=parameters).average, average)
+    with pytest.raises(ValueError, match=r"twa\.npy must have a record to compare checkpoints with, got a plain \.npy"):
+        load_span(path, n_elements=SIZE, parameters=SHAPES, checkpoints=dictionaries(history(4)))
 
 
 def test_errors(tmp_path: Path) -> None:

@@ -302,7 +302,7 @@ def _train(names: list[str], settings: Any, folder: Path) -> None:
 @app.command()
 def pca(
     directory: Annotated[Path, typer.Argument(help="With .ckpt, .npz or .safetensors checkpoints.")],
-    output: Annotated[Path, typer.Option(help="The matrix, a .npy file with checksums.")],
+    output: Annotated[Path, typer.Option(help="The file of the matrix, such as pca.safetensors.")],
     n_components: Annotated[int, typer.Option(min=1, help="Rows of the matrix.")] = 32,
     dtype: Annotated[Precision, typer.Option(help="How it is stored.")] = Precision.float32,
     reference: Annotated[

@@ -186,7 +186,7 @@ class DimReduceConfig(_Section):
     n_components: int = Field(default=32, ge=1)
     """k, the dimension of the subspace."""
     pca_mat_path: str | None = None
-    """The matrix itself, (k, n) in a .npy file; or where to keep the one that is built from ``weight_load_dir``."""
+    """File of the matrix: a .npy, or one of boost_ext. A matrix built from ``weight_load_dir`` is kept there."""
     weight_load_dir: str | None = None
     """Directory of checkpoints to build the matrix from."""
     timeout: int = Field(default=1800, ge=0)

@@ -23,6 +23,10 @@ Checkpoint: TypeAlias = str | os.PathLike[str] | CheckpointValues
 Reader: TypeAlias = Callable[[Path], CheckpointValues]
 Parameters: TypeAlias = Mapping[str, Sequence[int]] | Sequence[tuple[str, Sequence[int]]]
 
+MATRIX_NAME = "boost_ext.pca_matrix"
+"""The metadata of a safetensors file that is a PCA matrix of this project, see :mod:`boost_ext.pca_file`."""
+
+_MATRIX_START = f'{{"__metadata__": {{"{MATRIX_NAME}": '.encode()
 _SUFFIXES = (".ckpt", ".npz", ".safetensors")
 _PIECE = 1 << 18  # elements converted and checked at a time: 1 MB of float32 stays in the cache
 _NAMED = 3  # how many names an error spells out
@@ -39,8 +43,9 @@ class Parameter(NamedTuple):
 def find_checkpoints(directory: str | os.PathLike[str], suffixes: Sequence[str] = _SUFFIXES) -> list[Path]:
     """List the checkpoints in `directory` (not below it) with one of `suffixes`, oldest first.
 
-    Digits compare as numbers, so `net-3_120.ckpt` (epoch 3, step 120) comes before
-    `net-10_5.ckpt`, and a run's files stay together (`net-…` before `net_1-…`).
+    A PCA matrix of this project is no checkpoint. Digits compare as numbers, so `net-3_120.ckpt`
+    (epoch 3, step 120) comes before `net-10_5.ckpt`, and a run's files stay together (`net-…`
+    before `net_1-…`).
 
     Raises:
         ValueError: `directory` is no directory, or holds no such file.
@@ -49,9 +54,16 @@ def find_checkpoints(directory: str | os.PathLike[str], suffixes: Sequence[str] 
     if not folder.is_dir():
         raise ValueError(f"find_checkpoints: directory must be an existing directory, got {str(folder)!r}")
     found = [path for path in folder.iterdir() if path.suffix in suffixes and path.is_file()]
+    found = [path for path in found if path.suffix != ".safetensors" or not is_matrix(path)]
     if not found:
         raise ValueError(f"find_checkpoints: {folder} must hold files ending in {', '.join(suffixes)}, got none")
     return sorted(found, key=_natural_key)
+
+
+def is_matrix(path: Path) -> bool:
+    """Whether this project wrote the file as a PCA matrix; it may be damaged."""
+    with open(path, "rb") as file:
+        return file.read(8 + len(_MATRIX_START))[8:] == _MATRIX_START
 
 
 def _natural_key(path: Path) -> tuple[list[str | int], str]:
@@ -176,15 +188,7 @@ def _weights(op: str, values: CheckpointValues, name: str, shape: tuple[int, ...
 
 @contextmanager
 def _open(op: str, source: Path | CheckpointValues, label: str, reader: Reader | None) -> Iterator[CheckpointValues]:
-    if (
-        isinstance(source, Path)
-        and reader is None
-        and source.suffix
-        not in (
-            ".npz",
-            ".safetensors",
-        )
-    ):
+    if isinstance(source, Path) and reader is None and source.suffix not in (".npz", ".safetensors"):
         raise ValueError(
             f"{op}: reader must be given for {label}, since only .npz and .safetensors are read without one; got None"
         )

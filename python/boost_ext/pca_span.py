@@ -1,30 +1,24 @@
 """The span of a sequence of weight checkpoints, and their average: what trainable weight averaging moves in.
 
 Source: Li, Huang, Tao, Wu & Huang, "Trainable weight averaging: efficient training by optimizing historical solutions",
-ICLR 2023. Not centred as the PCA is: the average, too, is a direction. The streaming, the file and its checks are those
-of :mod:`boost_ext.pca`.
+ICLR 2023. Not centred as the PCA is: the average, too, is a direction. The streaming is that of
+:mod:`boost_ext.pca_components`, the file and its checks those of :mod:`boost_ext.pca_file`.
 """
 
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-import numpy as np
-
-from .pca import _CHUNK, _chunk_width, _Chunks, _components, _progress, _spill
-from .pca_checkpoints import Array, Checkpoint, Parameters, Reader, checkpoint_list, parameter_layout
-from .pca_format import open_stored, storage_dtype
-from .pca_load import load_stored, stored_matrix
-from .pca_save import MatrixWriter, source_record
+from .pca_checkpoints import Array, Checkpoint, Parameters, Reader
+from .pca_components import CHUNK, components
+from .pca_file import load_stored
 from .projection_codes import QuantizedMatrix
 
 __all__ = ["Span", "average_path", "load_span", "weight_span"]
 
-_OP = "weight_span"
 _DTYPES = ("float32", "float16", "bfloat16")
 
 
@@ -47,7 +41,7 @@ def weight_span(
     *,
     path: str | os.PathLike[str] | None = None,
     dtype: object = "float32",
-    chunk_elements: int = _CHUNK,
+    chunk_elements: int = CHUNK,
     reader: Reader | None = None,
     progress: bool | None = None,
     scratch_dir: str | os.PathLike[str] | None = None,
@@ -61,8 +55,8 @@ def weight_span(
 
     Args:
         checkpoints, parameters, dtype, chunk_elements, reader, progress, scratch_dir: as of `pca.pca_matrix`; c >= 2.
-        path: if given, the basis and the average are written there, in one .npy with checksums whose array is the
-            basis; a valid one of the same checkpoints, parameters and dtype found there is reused.
+        path: if given, the basis and the average are written there, in one file with checksums; a valid one of the
+            same checkpoints, parameters and dtype found there is reused.
 
     Returns:
         The basis and the average; with `path`, mapped read-only from the file. Peak memory beyond them is
@@ -74,42 +68,21 @@ def weight_span(
         FileExistsError: `path` holds a file that this module did not write.
         OSError: the disk, if full for one. No temporary file is left.
     """
-    width = _chunk_width(_OP, chunk_elements)
     if str(dtype) not in _DTYPES:
-        raise ValueError(f"{_OP}: dtype must be float32, float16 or bfloat16, got {dtype}")
-    out_dtype = storage_dtype(_OP, dtype)
-    layout = parameter_layout(_OP, parameters)
-    sources = checkpoint_list(_OP, checkpoints)
-    if len(sources) < 2:
-        raise ValueError(f"{_OP}: checkpoints must be two at least, got {len(sources)}")
-    n = sum(parameter.size for parameter in layout)
-    target = None if path is None else Path(path)
-    source: dict[str, Any] = {}
-    if target is not None:
-        source = source_record(_OP, layout, sources) | {"spans": "all checkpoints"}
-        stored = stored_matrix(_OP, target, (None, n), out_dtype, source)
-        if stored is not None and stored.average is not None:
-            return Span(_floats(target, stored.matrix), stored.average)
-        scratch_dir = target.parent if scratch_dir is None else scratch_dir
-    with _progress(progress) as stage, tempfile.TemporaryFile(dir=scratch_dir) as scratch:
-        _spill(_OP, sources, layout, reader, scratch, stage)
-        chunks = _Chunks(scratch, len(sources), n, width)
-        weights = _components(_OP, chunks, None, stage)
-        advance = stage("basis and average", chunks.count)
-        if target is None:
-            span = Span(np.empty((len(weights), n), out_dtype), np.empty(n, np.float32))
-            for start, block in chunks:
-                columns = slice(start, start + block.shape[1])
-                span.basis[:, columns], span.average[columns] = weights @ block, block[-1]
-                advance()
-            return span
-        with MatrixWriter.open(target, (len(weights), n), out_dtype, source, average=True) as writer:
-            for start, block in chunks:
-                writer.write(start, (weights @ block).astype(out_dtype), average=block[-1].astype(np.float32))
-                advance()
-    written = open_stored(_OP, target)
-    assert written.average is not None
-    return Span(_floats(target, written.matrix), written.average)
+        raise ValueError(f"weight_span: dtype must be float32, float16 or bfloat16, got {dtype}")
+    stored = components(
+        "weight_span",
+        checkpoints,
+        parameters,
+        None,
+        path=path,
+        dtype=dtype,
+        chunk_elements=chunk_elements,
+        reader=reader,
+        progress=progress,
+        scratch_dir=scratch_dir,
+    )
+    return Span(stored.tensors["matrix"], stored.tensors["average"][0])
 
 
 def load_span(
@@ -133,12 +106,6 @@ def load_span(
     basis = _floats(path, stored.matrix)
     if (average := stored.average) is None:
         beside = load_stored(average_path(path), 1, n_elements, timeout, parameters, checkpoints)
-        if stored.record is not None and beside.record is not None:  # of version 1, which wrote two files
-            for key in ("parameters", "checkpoints"):
-                if stored.record.get(key) != beside.record.get(key):
-                    raise ValueError(
-                        f"load_span: {path} and {average_path(path)} must be of the same {key}, got others"
-                    )
         average = _floats(average_path(path), beside.matrix)[0]
     return Span(basis, average)
 

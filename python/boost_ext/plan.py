@@ -233,7 +233,7 @@ def _need_subspace(asked: Mapping[str, bool], config: BoostConfig) -> None:
         by = "boost.mode enable_all" if config.boost.mode == "enable_all" else "boost.dim_reduce"
         raise ValueError(
             f"AutoBoost: {by} needs a subspace to train in: set dim_reduce.weight_load_dir (a directory of "
-            "checkpoints) or dim_reduce.pca_mat_path (a matrix in a .npy file), got neither"
+            "checkpoints) or dim_reduce.pca_mat_path (the file of a matrix), got neither"
         )
 
 

@@ -19,7 +19,7 @@ from boost_ext.files import write_text
 from boost_ext.ms.checkpoint import read_checkpoint
 from boost_ext.ms.dim_reduce_ranks import rows_of
 from boost_ext.ms.ranks import ALONE, Ranks, exchange
-from boost_ext.pca_format import storage_dtype
+from boost_ext.pca_file import storage_dtype
 from boost_ext.projection_codes import QuantizedMatrix, quantize_projection
 
 __all__ = ["built_by_rank_0", "projection_matrix"]
@@ -67,7 +67,7 @@ def projection_matrix(
             )
         if ranks.size == 1 and not Path(path).is_file():  # nobody else will put it there
             raise FileNotFoundError(
-                f"dim_reduce: pca_mat_path must be the .npy file of the matrix, got {path}, where there is none; "
+                f"dim_reduce: pca_mat_path must be the file of the matrix, got {path}, where there is none; "
                 "set weight_load_dir too to have it built from checkpoints"
             )
         timeout = 0.0 if ranks.size == 1 else config.timeout

@@ -64,16 +64,15 @@ class TrainableWeightAveraging(nn.Optimizer):
         momentum (float): of the :class:`boost_ext.optim.SGD` that steps the coordinates. Default: 0.0.
         weight_load_dir (Union[str, Path, list]): a folder of checkpoints, or the files themselves, two at least; all
             weights in them must be there by name. Default: None, read the file at `pca_mat_path`.
-        pca_mat_path (Union[str, Path]): the basis is kept there, and the average beside it
-            (``twa.npy``, ``twa.average.npy``), with checksums; a valid pair of the same checkpoints is used again.
-            Default: None, in memory alone.
+        pca_mat_path (Union[str, Path]): basis and average are kept there, in one file with checksums; a valid one of
+            the same checkpoints is used again. Default: None, in memory alone.
         dtype (str): of the basis: "float32", "float16" or "bfloat16". The average is float32. Default: "float32".
         optimizer (Callable): makes another optimizer of the coordinates, which it gets as a list of one float32
             Parameter: ``lambda beta: optim.Adam(beta, 1e-3)``. Its weight decay pulls towards the average.
             Default: None.
         loss_scale (float): the gradients are that many times too large. Leave it with a cell that scales the loss
             dynamically. Default: 1.0.
-        timeout (float): seconds that the other ranks wait for the files, which rank 0 makes. Default: 1800.
+        timeout (float): seconds that the other ranks wait for the file, which rank 0 makes. Default: 1800.
         progress (bool): show a bar while the basis is built. Default: None, on a terminal.
 
     Inputs:
@@ -86,7 +85,7 @@ class TrainableWeightAveraging(nn.Optimizer):
         TypeError: if an argument has a type other than the ones given.
         ValueError: if a value is out of range, no parameter is trained, or checkpoints do not fit: fewer than two, a
             missing parameter, another shape.
-        FileNotFoundError: without `weight_load_dir`, if there are no files at `pca_mat_path`.
+        FileNotFoundError: without `weight_load_dir`, if there is no file at `pca_mat_path`.
 
     Attributes:
         coordinates (Parameter): beta, float32 (k,), ``weight_averaging.coordinates``.

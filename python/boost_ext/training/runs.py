@@ -198,7 +198,7 @@ def _dim_reduce(digits: Digits, settings: Settings, folder: Path) -> _Trainer:
         dim_reduce=DimReduceConfig(
             n_components=settings.n_components,
             weight_load_dir=str(checkpoints),
-            pca_mat_path=str(folder / "pca.npy"),
+            pca_mat_path=str(folder / "pca.safetensors"),
         ),
     )
     cell.set_train()
