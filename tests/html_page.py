@@ -8,14 +8,14 @@ _VOID = {"meta", "br", "img", "link", "input", "wbr"}
 
 
 class Page(HTMLParser):
-    """Tables as rows of texts, headings, texts of the plots, and everything that would leave the page."""
+    """Tables as rows of texts, headings, texts and styles of the plots, and everything that would leave the page."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
         self.tables: dict[str, list[list[str]]] = {}
         self.headings: list[str] = []
         self.figures: dict[str, list[str]] = {}
-        self.paths: dict[str, int] = {}
+        self.styles: dict[str, list[str]] = {}
         self.elements: set[str] = set()
         self.links: list[str] = []
         self.ids: list[str] = []
@@ -23,6 +23,7 @@ class Page(HTMLParser):
         self._open: list[str] = []
         self._table: list[list[str]] = []
         self._figure: str | None = None
+        self._depth = 0
         self.feed(text)
         self.close()
         assert self._open == [], "an element was not closed"
@@ -42,11 +43,12 @@ class Page(HTMLParser):
             self._table[-1].append("")
         if tag in {"h1", "h2", "h3"}:
             self.headings.append("")
-        if tag == "figure":
-            self._figure = str(given["id"])
-            self.figures[self._figure] = []
-        if tag == "path" and self._figure:
-            self.paths[self._figure] = self.paths.get(self._figure, 0) + 1
+        if tag == "g" and str(given.get("id")).startswith("panel-"):
+            self._figure, self._depth = str(given["id"])[6:], len(self._open)
+            self.figures.setdefault(self._figure, [])
+            self.styles.setdefault(self._figure, [])
+        if self._figure:
+            self.styles[self._figure].append(f"{tag} {given.get('style')}".lower())
         if tag not in _VOID:
             self._open.append(tag)
 
@@ -57,7 +59,7 @@ class Page(HTMLParser):
 
     def handle_endtag(self, tag: str) -> None:
         assert self._open.pop() == tag
-        if tag == "figure":
+        if len(self._open) == self._depth:
             self._figure = None
 
     def handle_data(self, data: str) -> None:
