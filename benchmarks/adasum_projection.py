@@ -24,7 +24,8 @@ def projections(rows: Sequence[dict[str, Any]], tensors: int) -> list[dict[str, 
     the elements of a rank's passes do, with 1 - 1 / ranks. So both lines of a run go through what it measured. A run in
     which ranks share cores has the higher constants; the two are a range.
     """
-    from boost_ext.adasum import bytes_sent, least_bytes, schedule
+    from benchmarks.adasum_traffic import bytes_sent, least_bytes
+    from boost_ext.adasum import schedule
 
     found = []
     for row in rows:

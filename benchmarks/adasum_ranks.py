@@ -189,7 +189,8 @@ def measure(ranks: int, n: int, rounds: int, out: Path) -> dict[str, Any]:
     """Medians of the slowest rank of each round, in milliseconds."""
     from tests.distributed.launch import launch
 
-    from boost_ext.adasum import bytes_sent, least_bytes, schedule
+    from benchmarks.adasum_traffic import bytes_sent, least_bytes
+    from boost_ext.adasum import schedule
 
     out = out.absolute()
     out.mkdir(parents=True, exist_ok=True)

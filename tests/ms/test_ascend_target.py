@@ -13,6 +13,7 @@ import mindspore._c_expression as ms_core
 import numpy as np
 import pytest
 from mindspore import Parameter, ParameterTuple, Tensor, nn, ops
+from tests.ms.native_cells import GlobalNorm
 
 from boost_ext import boost, optim
 from boost_ext.ms import native
@@ -53,7 +54,7 @@ class Net(nn.Cell):
 
     def __init__(self) -> None:
         super().__init__()
-        self.norm = native.GlobalNorm()
+        self.norm = GlobalNorm()
         self.joined = native.Joined()
         self.out = Parameter(Tensor([0.0], ms.float32), name="out")
         self.weights = ParameterTuple([Parameter(Tensor([3.0, 4.0], ms.float32), name="w")])

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 from mindspore import Parameter, ParameterTuple, Tensor, nn, ops
 from tests import oracle
+from tests.ms.native_cells import AdasumPair, BfgsUpdate, GlobalNorm
 
 from boost_ext.ms import native
 
@@ -200,18 +201,18 @@ def test_bfgs_update(mode: int) -> None:
     y = y + 3 * s
     B = Parameter(Tensor(np.eye(6, dtype=np.float32)), name="B")
     eps = Tensor([1e-20], ms.float32)
-    updated = Call(native.BfgsUpdate(), B, Tensor(s), Tensor(y), eps)()
+    updated = Call(BfgsUpdate(), B, Tensor(s), Tensor(y), eps)()
     expected = oracle.bfgs_update(np.eye(6), s, y)
     assert updated.asnumpy().tolist() == [True]
     np.testing.assert_allclose(B.asnumpy(), expected, rtol=1e-5, atol=1e-6)
-    refused = Call(native.BfgsUpdate(), B, Tensor(s), Tensor(-y), eps)()
+    refused = Call(BfgsUpdate(), B, Tensor(s), Tensor(-y), eps)()
     assert refused.asnumpy().tolist() == [False]
 
 
 def test_adasum_pair(mode: int) -> None:
     a, b = arrays(6), arrays(7)
     pa, pb, out = parameters("a", a), parameters("b", b), parameters("o", a)
-    Call(native.AdasumPair(), pa, pb, out)()
+    Call(AdasumPair(), pa, pb, out)()
     assert_same(numpy_of(out), [oracle.adasum_pair(x, y) for x, y in zip(a, b, strict=True)], rtol=1e-5, atol=1e-6)
     assert_same(numpy_of(pa), a)
 
@@ -220,7 +221,7 @@ def test_global_norm(mode: int) -> None:
     values = arrays(8)
     weights = parameters("w", values)
     norm = Parameter(Tensor([0.0], ms.float32), name="norm")
-    Call(native.GlobalNorm(), norm, weights)()
+    Call(GlobalNorm(), norm, weights)()
     np.testing.assert_allclose(norm.asnumpy(), [oracle.global_norm(values)], rtol=1e-6)
 
 
@@ -242,7 +243,7 @@ def test_an_error_in_a_graph_is_an_exception_and_says_why(capfd: pytest.CaptureF
     ms.set_context(mode=ms.GRAPH_MODE)
     a, b = parameters("a", arrays(9)), parameters("b", arrays(9, [(2, 2)] * 4))
     with pytest.raises(RuntimeError):
-        Call(native.AdasumPair(), a, b, a)()
+        Call(AdasumPair(), a, b, a)()
     assert "boost_ext: adasum_pair: b[0] must have 12 elements, got 4" in capfd.readouterr().err
 
 

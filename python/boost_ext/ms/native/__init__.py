@@ -28,7 +28,6 @@ from .adasum import (
 from .cell import NativeCell, PackedCell, calls_by_pointer, contiguous, in_pynative_mode
 from .curvature import Covariance, DampedInverse, Preconditioned
 from .dim_reduce import (
-    BfgsUpdate,
     DimReduceApply,
     DimReduceDirection,
     DimReduceTrial,
@@ -37,7 +36,7 @@ from .dim_reduce import (
     SubspacePoint,
 )
 from .dropout import DropoutKey, DroppedOut
-from .gradients import Accumulate, AdasumPair, Centralized, ClipByGlobalNorm, EmaUpdate, GlobalNorm, Joined, Parted
+from .gradients import Accumulate, Centralized, ClipByGlobalNorm, EmaUpdate, Joined, Parted
 from .loss_scale import (
     AllFinite,
     CheckAndClip,
@@ -51,7 +50,6 @@ from .timestamp import Timestamp
 
 __all__ = [
     "Accumulate",
-    "AdasumPair",
     "AdasumPartApply",
     "AdasumPartCombine",
     "AdasumPartDots",
@@ -59,7 +57,6 @@ __all__ = [
     "AdasumPartPack",
     "AdasumPartPackDifference",
     "AllFinite",
-    "BfgsUpdate",
     "Centralized",
     "CheckAndClip",
     "ClipByGlobalNorm",
@@ -71,7 +68,6 @@ __all__ = [
     "DropoutKey",
     "DroppedOut",
     "EmaUpdate",
-    "GlobalNorm",
     "GroupLossScaleUpdate",
     "GroupUnscaleAndCheck",
     "Joined",

@@ -1,4 +1,4 @@
-"""The native ops of dimension-reduced training: projection, BFGS update, line search, residual momentum."""
+"""The native ops of dimension-reduced training: projection, direction, line search, residual momentum."""
 
 from __future__ import annotations
 
@@ -30,15 +30,6 @@ class SubspacePoint(NativeCell):
     """
 
     symbol = "subspace_point"
-
-
-class BfgsUpdate(NativeCell):
-    """``cell(B, s, y, eps)``: inverse-BFGS update of B in place; True if it updated.
-
-    See :func:`boost_ext.ops.bfgs_update`. ``eps`` is one float32.
-    """
-
-    symbol = "bfgs_update"
 
 
 class DimReduceDirection(NativeCell):

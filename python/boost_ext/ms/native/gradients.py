@@ -1,4 +1,4 @@
-"""The native ops on lists of gradients: accumulate, norm, centralize, adaptive sum."""
+"""The native ops on lists of gradients: accumulate, average, clip, centralize, join and part."""
 
 from __future__ import annotations
 
@@ -26,12 +26,6 @@ class EmaUpdate(NativeCell):
     """``cell(averages, weights, decay)``: see :func:`boost_ext.ops.ema_update`. ``decay`` is one float64."""
 
     symbol, read_only = "ema_update", (1,)
-
-
-class GlobalNorm(NativeCell):
-    """``cell(norm, tensors)``: their 2-norm into ``norm`` (1,) float32. See :func:`boost_ext.ops.global_norm`."""
-
-    symbol, read_only = "global_norm", (1,)
 
 
 class ClipByGlobalNorm(NativeCell):
@@ -63,12 +57,6 @@ class Centralized(NativeFunction):
     def construct(self, grads: Sequence[Tensor]) -> tuple[Tensor, ...]:
         out = self.primitive(*grads)
         return out if len(grads) > 1 else (out,)
-
-
-class AdasumPair(NativeCell):
-    """``cell(a, b, out)``: the adaptive sum of two lists of tensors. See :func:`boost_ext.ops.adasum_pair`."""
-
-    symbol, read_only = "adasum_pair", (0, 1)
 
 
 def _joined_shape(*shapes: Any) -> Any:
