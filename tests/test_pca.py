@@ -243,7 +243,6 @@ def test_memory_is_bounded_by_the_chunk(tmp_path):
 
 
 def test_progress_bar_names_its_stages(capsys):
-    pytest.importorskip("rich")
     checkpoints = [mapping(row) for row in rows(4)]
     pca.pca_matrix(checkpoints, SHAPES, 2, progress=True)
     shown = capsys.readouterr().err
@@ -251,11 +250,6 @@ def test_progress_bar_names_its_stages(capsys):
     pca.pca_matrix(checkpoints, SHAPES, 2, progress=None)  # no terminal here
     pca.pca_matrix(checkpoints, SHAPES, 2, progress=False)
     assert capsys.readouterr() == ("", "")
-
-
-def test_works_without_rich(monkeypatch):
-    monkeypatch.setitem(sys.modules, "rich.console", None)
-    assert pca.pca_matrix([mapping(r) for r in rows(4)], SHAPES, 2, progress=True).shape[0] == 2
 
 
 def broken(kind: str) -> list[dict[str, np.ndarray]]:

@@ -46,7 +46,7 @@ def pca_matrix(
             bfloat16 if `ml_dtypes` is installed.
         chunk_elements: columns in memory at a time.
         reader: reads files that are neither .npz nor .safetensors: path → mapping.
-        progress: show a bar on stderr (needs `rich`); None shows it on a terminal only.
+        progress: show a bar on stderr; None shows it on a terminal only.
         scratch_dir: for 4·c·n bytes of temporary file; beside `path`, else the system's.
 
     Returns:

@@ -179,7 +179,7 @@ def _weights(op: str, values: CheckpointValues, name: str, shape: tuple[int, ...
         array = np.asarray(values[name])
     except Exception as error:  # any exception of a lazy reader means the same: a damaged file
         raise _unreadable(op, f"{label}: parameter {name!r}", error) from error
-    if array.dtype.kind != "f" and array.dtype.name != "bfloat16":
+    if not is_floating(array):
         raise ValueError(f"{op}: {label}: parameter {name!r} must be floating point, got {array.dtype}")
     if array.shape != shape:
         raise ValueError(f"{op}: {label}: parameter {name!r} must have shape {shape}, got {array.shape}")
@@ -194,16 +194,7 @@ def _open(op: str, source: Path | CheckpointValues, label: str, reader: Reader |
         )
     with ExitStack() as stack:
         try:
-            # Both formats are read lazily, so a large file costs one parameter of memory.
-            if not isinstance(source, Path):
-                values = source
-            elif source.suffix == ".npz":
-                values = stack.enter_context(np.load(source, allow_pickle=False))
-            elif source.suffix == ".safetensors":
-                values = stack.enter_context(_open_safetensors(op, source))
-            else:
-                assert reader is not None
-                values = reader(source)
+            values = stack.enter_context(open_checkpoint(op, source, reader)) if isinstance(source, Path) else source
         except ImportError:
             raise
         except Exception as error:  # readers are foreign code; whatever they raise, name the file
@@ -212,13 +203,27 @@ def _open(op: str, source: Path | CheckpointValues, label: str, reader: Reader |
 
 
 @contextmanager
-def _open_safetensors(op: str, path: Path) -> Iterator[CheckpointValues]:
-    try:
-        safetensors = importlib.import_module("safetensors")
-    except ImportError as error:
-        raise ImportError(f"{op}: reading {path} needs the package safetensors: pip install safetensors") from error
-    with safetensors.safe_open(str(path), framework="np") as file:
-        yield _Lazy(file.keys(), file.get_tensor)
+def open_checkpoint(op: str, path: Path, reader: Reader | None) -> Iterator[CheckpointValues]:
+    """The arrays of a file by name; of .npz and .safetensors each is read when it is asked for."""
+    if path.suffix == ".npz":
+        with np.load(path, allow_pickle=False) as arrays:
+            yield arrays
+    elif path.suffix == ".safetensors":
+        try:
+            safetensors = importlib.import_module("safetensors")
+        except ImportError as error:
+            raise ImportError(f"{op}: reading {path} needs the package safetensors: pip install safetensors") from error
+        with safetensors.safe_open(str(path), framework="np") as file:
+            yield _Lazy(file.keys(), file.get_tensor)
+    elif reader is not None:
+        yield reader(path)
+    else:
+        raise ValueError("only .npz and .safetensors are read without a reader")
+
+
+def is_floating(array: Array) -> bool:
+    """Whether its elements are floating point, bfloat16 included."""
+    return array.dtype.kind == "f" or array.dtype.name == "bfloat16"
 
 
 class _Lazy(Mapping[str, Any]):

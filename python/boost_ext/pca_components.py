@@ -20,6 +20,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import IO, Any, TypeAlias
 
@@ -233,24 +234,15 @@ def _project(chunks: _Chunks, weights: Array, dtype: np.dtype[Any], average: boo
 
 @contextmanager
 def _progress(wanted: bool | None) -> Iterator[Stage]:
-    """Give a function stage(description, steps) → advance(), shown by rich or silent."""
-    bar: Any = None
-    if sys.stderr.isatty() if wanted is None else wanted:
-        try:
-            from rich.console import Console
-            from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
-        except ImportError:
-            pass  # the bar is a convenience, not a dependency
-        else:
-            columns = TextColumn("{task.description:>20}"), BarColumn(), TimeRemainingColumn()
-            bar = Progress(*columns, console=Console(stderr=True))
-    if bar is None:
-        yield lambda description, steps: lambda: None
-        return
-    with bar:
+    """Give a function stage(description, steps) → advance(), shown as a bar or silent."""
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+    shown = sys.stderr.isatty() if wanted is None else wanted
+    columns = TextColumn("{task.description:>20}"), BarColumn(), TimeRemainingColumn()
+    with Progress(*columns, console=Console(stderr=True), disable=not shown) as bar:
 
         def stage(description: str, steps: int) -> Callable[[], None]:
-            task = bar.add_task(description, total=steps)
-            return lambda: bar.advance(task)
+            return partial(bar.advance, bar.add_task(description, total=steps))
 
         yield stage

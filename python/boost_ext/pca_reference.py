@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import fnmatch
-import importlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-import numpy as np
+from .pca_checkpoints import Reader, is_floating, open_checkpoint
 
 __all__ = ["NO_WEIGHTS", "Reference", "reference_parameters"]
 
@@ -30,8 +29,6 @@ NO_WEIGHTS = (
     "weight_averaging.*",
 )
 """Batch norm statistics and what MindSpore's optimizers and our cells keep, as patterns of names."""
-
-Reader = Callable[[Path], Mapping[str, Any]]
 
 
 class Reference(NamedTuple):
@@ -55,11 +52,12 @@ def reference_parameters(path: Path, *, exclude: Sequence[str] = NO_WEIGHTS, rea
     shapes: dict[str, tuple[int, ...]] = {}
     left_out: list[str] = []
     try:
-        for name, shape, floating in _entries(path, reader):
-            if floating and not any(fnmatch.fnmatchcase(name, pattern) for pattern in exclude):
-                shapes[name] = shape
-            else:
-                left_out.append(name)
+        with open_checkpoint("reference_parameters", path, reader) as values:
+            for name, array in values.items():
+                if is_floating(array) and not any(fnmatch.fnmatchcase(name, pattern) for pattern in exclude):
+                    shapes[name] = array.shape
+                else:
+                    left_out.append(name)
     except ImportError:
         raise
     except Exception as error:  # readers are foreign code; whatever they raise, name the file
@@ -69,22 +67,3 @@ def reference_parameters(path: Path, *, exclude: Sequence[str] = NO_WEIGHTS, rea
     if not shapes:
         raise ValueError(f"reference_parameters: {path} must hold weights, got only {left_out}")
     return Reference(shapes, left_out)
-
-
-def _entries(path: Path, reader: Reader | None) -> Iterator[tuple[str, tuple[int, ...], bool]]:
-    """Name, shape, and whether it is floating point."""
-    if path.suffix == ".safetensors":
-        safetensors = importlib.import_module("safetensors")
-        with safetensors.safe_open(str(path), framework="np") as file:
-            for name in file.keys():  # noqa: SIM118, no mapping
-                entry = file.get_slice(name)
-                yield name, tuple(entry.get_shape()), entry.get_dtype() in ("F16", "BF16", "F32", "F64")
-    elif path.suffix == ".npz":
-        with np.load(path, allow_pickle=False) as arrays:
-            for name, array in arrays.items():
-                yield name, array.shape, array.dtype.kind == "f"
-    elif reader is not None:
-        for name, array in reader(path).items():
-            yield name, array.shape, array.dtype.kind == "f"
-    else:
-        raise ValueError("only .npz and .safetensors are read without a reader")
