@@ -75,6 +75,7 @@ def test_hostile_records_are_named(out, matrix):
         ({"shape": ["4", 100]}, r"one checksum a row, got shape \['4', 100\]"),
         ({"shape": [True, 100]}, "one checksum a row, got shape"),
         ({"shape": [-4, -100]}, "one checksum a row, got shape"),
+        ({"shape": [4, 100.0]}, r"one checksum a row, got shape \[4, 100.0\]"),
         ({"shape": [4, 99]}, "must be whole, got one that is damaged or cut short"),
         ({"shape": [4, 10**30]}, "must be whole"),
         ({"dtype": ["float32"]}, r"must hold shape, dtype and .*, dtype \['float32'\]"),

@@ -136,16 +136,17 @@ def test_failure_in_the_middle_leaves_nothing_new(files, out, kept, monkeypatch)
     assert before == (names(out.parent), out.read_bytes() if kept else b"")
 
 
-def test_a_failed_write_of_any_chunk_is_raised(files, out, monkeypatch):
+@pytest.mark.parametrize("chunk", [1, 12])
+def test_a_failed_write_of_any_chunk_is_raised(files, out, monkeypatch, chunk):
     put, calls = pca_file._put, []
 
-    def fails_first(file, places):
+    def fails(file, places):
         calls.append(places)
-        if len(calls) == 1:
+        if len(calls) == chunk:
             raise OSError(errno.ENOSPC, "No space left on device")
         put(file, places)
 
-    monkeypatch.setattr(pca_file, "_put", fails_first)
+    monkeypatch.setattr(pca_file, "_put", fails)
     with pytest.raises(OSError, match="No space left"):
         pca.pca_matrix(files, SHAPES, 3, path=out, chunk_elements=9)
     assert names(out.parent) == []
