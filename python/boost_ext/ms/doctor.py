@@ -18,7 +18,6 @@ from boost_ext import optim
 from boost_ext.doctor import CellReport, ScriptReport, mindspore_boost_uses
 from boost_ext.ms.auto import AutoBoost
 from boost_ext.ms.first_step import Built, FirstStep, is_ours, watching
-from boost_ext.ms.freeze_optimizer import FreezeOpt
 from boost_ext.ms.step import BoostTrainOneStepCell, BoostTrainOneStepWithLossScaleCell
 from boost_ext.plan import Plan
 
@@ -164,7 +163,7 @@ def _cell_report(cell: BoostTrainOneStepCell, where: str) -> CellReport:
     weights = cell.weights
     facts = {"trains": f"{len(weights)} parameters of {sum(w.size for w in weights)} elements"}
     optimizer = cell.optimizer
-    if isinstance(optimizer, FreezeOpt):
+    if hasattr(optimizer, "frozen_shares"):
         facts["optimizer"] = f"{type(optimizer.optimizer).__name__}, with gradient freezing"
         shares = ", ".join(f"{i}: {share:.1%}" for i, share in enumerate(optimizer.frozen_shares))
         facts["frozen elements of each group"] = shares

@@ -6,7 +6,7 @@ from typing import Any
 
 from mindspore import nn
 
-from boost_ext.ms.optimizer_copy import restrict
+from boost_ext.ms.optimizer_copy import twin
 
 __all__ = ["for_cells", "released"]
 
@@ -42,7 +42,7 @@ def _class_for_cells(cls: type) -> Any:
 def for_cells(optimizer: nn.Optimizer, options: Any) -> nn.Optimizer:
     """An optimizer on the state of the given one, with ``boost_options``, that raises TypeError where it is called."""
     plain = released(optimizer)
-    copy = restrict(plain, plain.parameters, cls=_class_for_cells(type(plain)))
+    copy: nn.Optimizer = twin(plain, _class_for_cells(type(plain)))
     copy.boost_options = options
     return copy
 
@@ -50,4 +50,4 @@ def for_cells(optimizer: nn.Optimizer, options: Any) -> nn.Optimizer:
 def released(optimizer: Any) -> Any:
     """The optimizer as a training cell may step it, on the state of the given one; anything else as it is."""
     cls = getattr(type(optimizer), "released_class", None)
-    return optimizer if cls is None else restrict(optimizer, optimizer.parameters, cls=cls)
+    return optimizer if cls is None else twin(optimizer, cls)

@@ -17,7 +17,7 @@ from boost_ext.ms.state import state
 __all__ = ["FreezeOpt"]
 
 
-class _Step(nn.Cell):
+class _OwnStep(nn.Cell):
     """An update of some parameters that moves the schedule on: the position is the number of updates made."""
 
     def __init__(self, optimizer: nn.Cell, position: Parameter) -> None:
@@ -33,13 +33,8 @@ class _Step(nn.Cell):
         position = ops.depend(self.position, updated) + steps
         return ops.depend(updated, ops.assign(self.position, position))
 
-    def natively(self, adopt: bool) -> nn.Cell | None:
-        """The same step with a flag that it heeds, see :func:`boost_ext.ms.optimizer_adoption.native_step`."""
-        optimizer = native_step(self.optimizer, adopt)
-        return None if optimizer is None else _NativeStep(optimizer, self.position)
 
-
-class _NativeStep(_Step):
+class _Step(_OwnStep):
     """The step of an optimizer that heeds a flag: the position, too, stays where it is."""
 
     def step_unless(self, skip: Tensor, scale: Tensor, grads: tuple[Tensor, ...]) -> Tensor:
@@ -67,7 +62,8 @@ class FreezeOpt(nn.Cell):
             optimizer does not have.
 
     Attributes:
-        opts (tuple[Cell]): for each group a cell ``opts[i](grads)`` that updates the group and moves the position.
+        opts (tuple[Cell]): for each group a cell ``opts[i](grads)`` that updates the group and moves the position; in
+            one native call if the optimizer has one.
         parameters (ParameterTuple): those of `opt`.
         train_strategy (Union[Tensor, None]): int32.
         position (Parameter): int32 (1,), ``freeze.position``: updates made so far.
@@ -89,14 +85,14 @@ class FreezeOpt(nn.Cell):
         opt = released(opt)
         self.optimizer = opt
         self.parameters = opt.parameters
-        groups = _groups(opt, train_parameter_groups)
-        self.groups_num = len(groups)
+        self.groups = _groups(opt, train_parameter_groups)
+        self.groups_num = len(self.groups)
         self.position = state("freeze.position", [0], ms.int32)
-        self.opts = tuple(_Step(restrict(opt, group), self.position) for group in groups)
+        self.opts = self.group_steps()
         for i, step in enumerate(self.opts):
             self.insert_child_to_cell(f"opt_{i}", step)
         elements = sum(p.size for p in self.parameters)
-        self.frozen_shares = tuple(1 - sum(p.size for p in g) / max(elements, 1) for g in groups)
+        self.frozen_shares = tuple(1 - sum(p.size for p in g) / max(elements, 1) for g in self.groups)
         """For each group the share of the elements that it leaves out."""
         self.reschedule(train_strategy)
 
@@ -109,6 +105,23 @@ class FreezeOpt(nn.Cell):
         self._last = {group: at for at, group in enumerate(self.schedule)}
         self.freezes = any(self.frozen_shares[i] > 0 for i in set(self.schedule))
         """Whether there is a step that leaves something out."""
+
+    def group_steps(self, fused: bool = True) -> tuple[nn.Cell, ...]:
+        """For each group a cell like one of ``opts``.
+
+        Args:
+            fused (bool): whether an optimizer of ``mindspore.nn`` may step as one native call. Default: True.
+        """
+        native = native_step(self.optimizer, fused)
+        step, whole = (_OwnStep, self.optimizer) if native is None else (_Step, native)
+        return tuple(step(restrict(whole, group), self.position) for group in self.groups)
+
+    def require_options(self, owner: str, options: Any) -> None:
+        """A ValueError for another algorithm that moves the weights."""
+        if options.dim_reduce is not None:
+            raise ValueError(f"{owner}: dim_reduce must be the only algorithm, got freezing or accumulation with it")
+        if options.adasum_devices is not None:
+            raise ValueError(f"{owner}: adasum must not be combined with freezing, got a FreezeOpt")
 
     @property
     def loss_scale(self) -> float:

@@ -284,7 +284,7 @@ def freeze_cell(
 
     whole = hold(frozen.optimizer) if use_grad_accumulation else None
     cells = []
-    for i, opt in enumerate(frozen.opts):
+    for i, opt in enumerate(frozen.group_steps(fused)):
         reducer = reducer_of(mean, degree) if reducer_flag else None
         if whole is None:
             slot = apply_optimizer(opt, False, None, True, fused)

@@ -8,8 +8,7 @@ import mindspore as ms
 import numpy as np
 from mindspore import Tensor, nn
 
-from boost_ext.ms.freeze_optimizer import FreezeOpt
-from boost_ext.ms.optim.adafactor import AdaFactor
+from boost_ext.ms.optimizer_adoption import whole_of
 
 __all__ = ["learning_rates", "scheduled_steps"]
 
@@ -33,15 +32,14 @@ def learning_rates(optimizer: Any) -> tuple[float, ...]:
         return ()
     last = np.maximum(optimizer.global_step.asnumpy() - 1, 0)
     if getattr(optimizer, "relative_step", False):
-        return (_value(optimizer.relative_rate(Tensor(last))),) if isinstance(optimizer, AdaFactor) else ()
+        return (_value(optimizer.relative_rate(Tensor(last))),) if hasattr(optimizer, "relative_rate") else ()
     each = optimizer.learning_rate if optimizer.is_group_lr else (optimizer.learning_rate,)
     rates = {id(rate): rate for rate in each}.values()  # of each parameter: those of a group are the same object
     return tuple(_value(rate(Tensor(last, ms.int32)) if optimizer.dynamic_lr else rate) for rate in rates)
 
 
 def _innermost(optimizer: Any) -> Any:
-    if isinstance(optimizer, FreezeOpt):
-        optimizer = optimizer.optimizer
+    optimizer = whole_of(optimizer)
     while isinstance(inner := getattr(optimizer, "opt", None), nn.Optimizer):  # LARS, weight averaging
         optimizer = inner
     return optimizer

@@ -11,8 +11,8 @@ from mindspore.train import model as _reference
 from boost_ext.config import nearest
 from boost_ext.ms.amp import Cells, assemble
 from boost_ext.ms.auto import AutoBoost
-from boost_ext.ms.freeze_optimizer import FreezeOpt
 from boost_ext.ms.group_loss_scale import GroupLossScaleManager
+from boost_ext.ms.optimizer_adoption import whole_of
 from boost_ext.ms.step import BoostTrainOneStepCell, BoostTrainOneStepWithLossScaleCell
 from boost_ext.plan import Plan
 
@@ -132,7 +132,7 @@ class Model(ms.Model):
             self._network, self._optimizer, self._loss_fn, self._amp_level, self._boost, self._options, self._cells
         )
         # Callbacks ask it for its learning rate; the two share their state.
-        self._optimizer = optimizer.optimizer if isinstance(optimizer, FreezeOpt) else optimizer
+        self._optimizer = whole_of(optimizer)
         self._boost_evaluation()
         if isinstance(self._loss_scale_manager, GroupLossScaleManager):
             self._loss_scale_manager = None  # the base class would report each step to it; it is in the cell already

@@ -25,7 +25,7 @@ from boost_ext.ms.optim.lars import LARS
 from boost_ext.ms.optimizer_copy import twin
 from boost_ext.plan import Decision
 
-__all__ = ["decision", "native_step"]
+__all__ = ["decision", "native_step", "whole_of"]
 
 
 class _Form(NamedTuple):
@@ -120,7 +120,7 @@ def _lars(o: Any) -> _Form | str:
     form = _form(o.opt)
     if isinstance(form, str):
         return f"an optimizer inside that stays as it is: {form}"
-    if form.cls in (AdaFactor, AdamWeightDecay, Lamb):
+    if form.cls.lars_refusal:
         return f"nn.{form.cls.__name__} inside, which decouples its weight decay"
     # nn.LARS has taken the weight decay out of it.
     decay = {name: getattr(o, name) for name in ("decay_flags", "dynamic_decay_flags", "dynamic_weight_decay")}
@@ -195,6 +195,11 @@ def decision(optimizer: nn.Cell, adopt: bool = True) -> Decision:
     return Decision("applied", f"nn.{_library_class(optimizer).__name__} steps as one native call, on its own state")
 
 
+def whole_of(optimizer: Any) -> Any:
+    """The optimizer itself; of one that steps groups of its parameters, the optimizer that it was made of."""
+    return optimizer.optimizer if hasattr(optimizer, "group_steps") else optimizer
+
+
 def native_step(optimizer: nn.Cell, adopt: bool = True) -> nn.Cell | None:
     """A cell with ``step_unless(skip, scale, gradients)`` that steps the optimizer; None if there is none.
 
@@ -204,8 +209,5 @@ def native_step(optimizer: nn.Cell, adopt: bool = True) -> nn.Cell | None:
     """
     if hasattr(optimizer, "step_unless"):
         return optimizer
-    if hasattr(optimizer, "natively"):  # a step that holds an optimizer
-        step: nn.Cell | None = optimizer.natively(adopt)
-        return step
     form = _form(optimizer) if adopt else ""
     return None if isinstance(form, str) else _adopted(optimizer, form)

@@ -1,47 +1,40 @@
-"""A second optimizer over some of the parameters of a first one, with one state for both."""
+"""Optimizers on the state of another one: of another class, or of some of its parameters."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, TypeVar
 
 from mindspore import Parameter, nn
 
-from boost_ext.ms.optim.fused import FusedOptimizer
-from boost_ext.ms.optim.lars import LARS
-from boost_ext.ms.optim.thor import Thor
-from boost_ext.ms.weight_averaging import TrainableWeightAveraging
-
-__all__ = ["attributes", "per_parameter_state", "restrict", "twin"]
+__all__ = ["attributes", "forget", "restrict", "twin"]
 
 Optimizer = TypeVar("Optimizer", bound=nn.Optimizer)
 
-# Attributes of mindspore.nn.Optimizer and its subclasses that hold one item for each parameter.
-_PER_PARAMETER = frozenset(
-    {
-        "parameters",
-        "_parameters",
-        "params",
-        "group_params",
-        "group_lr",
-        "group_weight_decay",
-        "group_grad_centralization",
-        "learning_rate",
-        "origin_learning_rate",  # LARS
-        "weight_decay",
-        "decay_flags",
-        "dynamic_decay_flags",
-        "grad_centralization_flags",
-        "lars_flag",
-        "optim_filter",
-        "param_rank",
-        "param_names",
-        "opt",  # SGD: a primitive for each parameter
-    }
-)
-# Hyperparameters that are tuples, and may have as many items as there are parameters.
-_HYPERPARAMETERS = frozenset({"init_learning_rate", "eps", "etas", "step_sizes", "betas"})
-_LENGTHS = frozenset({"param_length", "lens"})
+# Attributes of mindspore.nn.Optimizer and its subclasses that hold one item for each parameter, but for their state.
+_PER_PARAMETER = {
+    "parameters",
+    "_parameters",
+    "params",
+    "group_params",
+    "group_lr",
+    "group_weight_decay",
+    "group_grad_centralization",
+    "learning_rate",
+    "origin_learning_rate",  # LARS
+    "weight_decay",
+    "decay_flags",
+    "dynamic_decay_flags",
+    "grad_centralization_flags",
+    "lars_flag",
+    "optim_filter",
+    "param_rank",
+    "param_names",
+    "opt",  # SGD: a primitive for each parameter
+}
+# What may have as many items as there are parameters, and does not go by them.
+_OTHERS = {"init_params", "init_learning_rate", "eps", "etas", "step_sizes", "betas"}
+_LENGTHS = {"param_length", "lens"}
 
 
 def attributes(optimizer: nn.Optimizer) -> dict[str, Any]:
@@ -51,104 +44,6 @@ def attributes(optimizer: nn.Optimizer) -> dict[str, Any]:
     # Last what Python's attribute lookup finds first: a Parameter named "learning_rate" may hide behind a tuple of it.
     found: dict[str, Any] = {**optimizer._cells, **optimizer._params, **own}
     return found
-
-
-def _is_state_of(state: Parameter, parameter: Parameter) -> bool:
-    return state is parameter or state.name.endswith(parameter.name)
-
-
-def _holds_parameters(value: Any) -> bool:
-    if isinstance(value, Parameter):
-        return True
-    if isinstance(value, dict):
-        value = value.values()
-    elif not isinstance(value, (list, tuple, set, frozenset)):
-        return False
-    return any(_holds_parameters(item) for item in value)
-
-
-def _is_per_parameter(optimizer: nn.Optimizer, name: str, value: Any, parameters: Sequence[Parameter]) -> bool:
-    """Whether ``value[i]`` belongs to parameter i; TypeError if nobody can know."""
-    declared = getattr(type(optimizer), "per_parameter_attributes", None)
-    is_sequence = isinstance(value, (tuple, list, nn.CellList))
-    count = len(parameters)
-    if not is_sequence or name in _HYPERPARAMETERS:
-        if isinstance(value, (dict, set, frozenset)) and name != "init_params" and _holds_parameters(value):
-            raise _unknown(optimizer, name, value, count)
-        return False
-    if declared is not None and name in declared:
-        if len(value) != count:
-            raise _unknown(optimizer, name, value, count)
-        return True
-    if name in _PER_PARAMETER:
-        return len(value) == count and not (isinstance(optimizer, (nn.LARS, LARS)) and name == "_parameters")
-    if declared is not None:
-        return False
-    if _holds_parameters(value):
-        flat = all(isinstance(item, Parameter) for item in value)
-        if flat and len(value) == count:
-            pairs = zip(value, parameters, strict=True)
-            if all(item is value[0] for item in value) or all(_is_state_of(s, p) for s, p in pairs):
-                return True
-        raise _unknown(optimizer, name, value, count)
-    if len(value) == count and count > 0:
-        if isinstance(value, nn.CellList):
-            return True
-        raise _unknown(optimizer, name, value, count)
-    return False
-
-
-def _unknown(optimizer: nn.Optimizer, name: str, value: Any, count: int) -> TypeError:
-    cls = type(optimizer).__name__
-    return TypeError(
-        f"restrict: {cls}.{name} is a {type(value).__name__} of {len(value)} for {count} parameters, and nobody says "
-        f"whether it holds one item for each parameter; let {cls} define per_parameter_attributes, a tuple with the "
-        "names of all its own attributes that do"
-    )
-
-
-def per_parameter_state(optimizer: nn.Optimizer) -> Iterator[tuple[str, Any]]:
-    """``(name, value)`` of the attributes for which ``value[i]`` belongs to ``optimizer.parameters[i]``.
-
-    Raises:
-        TypeError: if an attribute holds state that cannot be attributed to parameters.
-    """
-    parameters = optimizer.parameters  # LARS keeps a dummy in _parameters
-    for name, value in attributes(optimizer).items():
-        if _is_per_parameter(optimizer, name, value, parameters):
-            yield name, value
-
-
-def _take(value: Any, indices: Sequence[int]) -> Any:
-    items = [value[i] for i in indices]
-    if isinstance(value, nn.CellList):
-        return nn.CellList(items, auto_prefix=False)
-    return type(value)(items)
-
-
-def _kept_groups(recorded: Any, kept: Sequence[Parameter]) -> list[Any]:
-    """The constructor's ``params``, narrowed: for whoever constructs from them again."""
-    if not (isinstance(recorded, (list, tuple)) and isinstance(recorded[0], dict)):
-        return list(kept)
-    ids = {id(p) for p in kept}
-    groups = [
-        {**group, "params": [p for p in group["params"] if id(p) in ids]} for group in recorded if "params" in group
-    ]
-    return [*(group for group in groups if group["params"]), {"order_params": list(kept)}]
-
-
-def _indices(parameters: Sequence[Parameter], kept: Sequence[Any]) -> list[int]:
-    position = {id(p): i for i, p in enumerate(parameters)}
-    if not kept:
-        raise ValueError("restrict: parameters must not be empty")
-    for p in kept:
-        if not isinstance(p, Parameter):
-            raise TypeError(f"restrict: parameters must be Parameters, got {type(p).__name__}")
-        if id(p) not in position:
-            raise ValueError(f"restrict: parameters must be among those of the optimizer, got {p.name}")
-    if len({id(p) for p in kept}) != len(kept):
-        raise ValueError("restrict: parameters must not repeat")
-    return [position[id(p)] for p in kept]
 
 
 def twin(optimizer: nn.Optimizer, cls: type[Optimizer]) -> Optimizer:
@@ -166,75 +61,87 @@ def twin(optimizer: nn.Optimizer, cls: type[Optimizer]) -> Optimizer:
     return made
 
 
-def restrict(
-    optimizer: Optimizer, parameters: Iterable[Parameter], *, cls: type[nn.Optimizer] | None = None
-) -> Optimizer:
+def forget(optimizer: nn.Optimizer, before: Iterable[Any], after: Iterable[Any]) -> None:
+    """Let a twin no longer hold the Parameters in `before` that are not in `after`."""
+    gone = {id(p) for p in before} - {id(p) for p in after}
+    for name in [name for name, p in optimizer._params.items() if id(p) in gone]:
+        del optimizer._params[name]
+
+
+def restrict(optimizer: Optimizer, parameters: Sequence[Parameter]) -> Optimizer:
     """An optimizer that updates only some of the parameters, on the state of the given one.
 
     The two share every Parameter: moments, powers of the betas, the step counter, learning rates. So whichever of them
-    runs, the step counts once: learning-rate schedules and bias corrections go on, and a parameter that was left out
-    for some steps finds its moments as they were. Nothing is constructed or copied, and the given optimizer stays as it
-    is. What is assigned to a plain attribute of one of them later does not reach the other.
+    runs, the step counts once: learning-rate schedules and bias corrections continue, and a parameter that was left out
+    for some steps finds its moments as they were. The given optimizer stays as it is.
 
-    Works for the optimizers of ``mindspore.nn`` (LARS: with the optimizer inside), and for others whose state tuples
-    hold one Parameter for each parameter, named after it as ``ParameterTuple.clone`` does. Any other optimizer may name
-    its attributes that hold one item for each parameter in a class attribute ``per_parameter_attributes``.
+    An optimizer with ``narrowed`` does it by itself, as those of boost_ext do. Of another one the attributes are
+    narrowed that hold one item for each parameter: those of ``mindspore.nn.Optimizer``, state tuples that are named
+    after the parameters, as ``ParameterTuple.clone`` names them, and ``per_parameter_attributes`` of its class.
 
     Args:
         optimizer (Optimizer): stays usable.
-        parameters (Iterable[Parameter]): some of ``optimizer.parameters``, or all, in the order in which the gradients
-            will come.
-        cls (type, optional): of the result, with the same attributes. Default: None, that of the optimizer.
-
-    Returns:
-        Optimizer, of the same class; its ``parameters`` are the given ones.
+        parameters (Sequence[Parameter]): some of ``optimizer.parameters``, in the order in which gradients will come.
 
     Raises:
-        TypeError: if `optimizer` is no Optimizer, has state that cannot be attributed to parameters, or an element of
-            `parameters` is no Parameter.
-        ValueError: if `parameters` is empty, repeats one, or holds one that the optimizer does not have.
+        TypeError: if the optimizer cannot be restricted, or has state that cannot be attributed to parameters.
     """
-    if not isinstance(optimizer, nn.Optimizer):
-        raise TypeError(f"restrict: optimizer must be an Optimizer, got {type(optimizer).__name__}")
-    if isinstance(optimizer, Thor):
-        raise TypeError("restrict: optimizer must not be thor: its matrices are gathered by whole backward passes")
-    if isinstance(optimizer, TrainableWeightAveraging):
-        raise TypeError(
-            "restrict: optimizer must not be TrainableWeightAveraging, whose coordinates are those of all parameters; "
-            "for accumulation, give accumulation_steps to the training cell"
-        )
-    kept = list(parameters)
-    own = tuple(optimizer.parameters)
-    indices = _indices(own, kept)
-    state = dict(per_parameter_state(optimizer))
-    narrowed = {name: _take(value, indices) for name, value in state.items()}
-
-    gone = {id(item) for value in state.values() for item in _parameters_in(value)}
-    gone -= {id(item) for value in narrowed.values() for item in _parameters_in(value)}
-    gone |= {id(p) for p in own} - {id(p) for p in kept}
-
-    copy: Optimizer = twin(optimizer, cls or type(optimizer))
-    for name in [name for name, p in copy._params.items() if id(p) in gone]:
-        del copy._params[name]
-    names = {p.name for p in own} - {p.name for p in kept}
-    copy._user_parameters = [name for name in optimizer._user_parameters if name not in names]
-
-    for name, value in narrowed.items():
-        (copy._cells if name in copy._cells else vars(copy))[name] = value
+    if hasattr(optimizer, "never_restricted"):
+        raise TypeError(f"restrict: optimizer must not be {optimizer.never_restricted}")
+    if hasattr(optimizer, "narrowed"):
+        narrowed: Optimizer = optimizer.narrowed(parameters)
+        return narrowed
+    lists = _by_parameter(optimizer)
+    count = len(optimizer.parameters)
+    position = {id(p): i for i, p in enumerate(optimizer.parameters)}
+    copy = twin(optimizer, type(optimizer))
+    for name, value in lists.items():
+        items = [value[position[id(p)]] for p in parameters]
+        if isinstance(value, nn.CellList):
+            copy._cells[name] = nn.CellList(items, auto_prefix=False)
+        else:
+            vars(copy)[name] = type(value)(items)
     for name in _LENGTHS & set(vars(copy)):
-        if vars(copy)[name] == len(own):
-            vars(copy)[name] = len(kept)
-    if "init_params" in vars(copy):
-        vars(copy)["init_params"] = {"params": _kept_groups(optimizer.init_params["params"], kept)}
+        if vars(copy)[name] == count:
+            vars(copy)[name] = len(parameters)
     for name, cell in optimizer._cells.items():
         if isinstance(cell, nn.Optimizer):
-            copy._cells[name] = restrict(cell, kept)
-    if isinstance(copy, (FusedOptimizer, LARS)):
-        copy.arrange()
+            copy._cells[name] = restrict(cell, parameters)
+    left = [item for name in lists for item in getattr(copy, name)]
+    forget(copy, [item for value in lists.values() for item in value], left)
     return copy
 
 
-def _parameters_in(value: Any) -> Iterator[Parameter]:
-    for item in value:
-        if isinstance(item, Parameter):
-            yield item
+def _by_parameter(optimizer: nn.Optimizer) -> dict[str, Any]:
+    """The attributes for which ``value[i]`` belongs to ``optimizer.parameters[i]``; TypeError if nobody can know."""
+    cls, parameters = type(optimizer), optimizer.parameters
+    declared = getattr(cls, "per_parameter_attributes", None)
+    names = _PER_PARAMETER.union(declared or ())
+    found = {}
+    for name, value in attributes(optimizer).items():
+        one_each = isinstance(value, (tuple, list, nn.CellList)) and len(value) == len(parameters)
+        if one_each and (name in names or _are_states_of(value, parameters)):
+            found[name] = value
+        elif declared is None and name not in names | _OTHERS and (one_each or _holds_parameters(value)):
+            raise TypeError(
+                f"restrict: {cls.__name__}.{name} is a {type(value).__name__} of {len(value)} for {len(parameters)} "
+                "parameters, and nobody says whether it holds one item for each parameter; let "
+                f"{cls.__name__} define per_parameter_attributes, a tuple with the names of all its own attributes "
+                "that do"
+            )
+    return found
+
+
+def _are_states_of(value: Any, parameters: Sequence[Parameter]) -> bool:
+    if not all(isinstance(item, Parameter) for item in value):
+        return False
+    same = all(item is value[0] for item in value)  # a placeholder, AdaFactor's without a first moment
+    return same or all(s is p or s.name.endswith(p.name) for s, p in zip(value, parameters, strict=True))
+
+
+def _holds_parameters(value: Any) -> bool:
+    if isinstance(value, dict):
+        value = value.values()
+    elif not isinstance(value, (list, tuple, set, frozenset)):
+        return False
+    return any(isinstance(item, Parameter) or _holds_parameters(item) for item in value)

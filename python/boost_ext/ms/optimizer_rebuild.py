@@ -8,11 +8,6 @@ from typing import Any, TypeVar
 from mindspore import Parameter, Tensor, nn
 
 from boost_ext.ms.grad_centralization import centralizing
-from boost_ext.ms.optim.adafactor import AdaFactor
-from boost_ext.ms.optim.lars import LARS
-from boost_ext.ms.optim.thor import Thor
-from boost_ext.ms.optimizer_copy import attributes, per_parameter_state
-from boost_ext.ms.weight_averaging import TrainableWeightAveraging
 
 __all__ = ["of_class", "parameter_groups", "rebuild"]
 
@@ -25,7 +20,7 @@ def parameter_groups(optimizer: nn.Optimizer) -> list[Any]:
     Groups are those that the optimizer was constructed with if it has recorded them, else those that its settings
     tell. The Parameters, schedules and weight decay cells are the optimizer's own, never copies.
     """
-    if isinstance(optimizer, (nn.LARS, LARS)):
+    if _is_around_another(optimizer):
         return parameter_groups(optimizer.opt)
     if not optimizer.is_group:
         return list(optimizer.parameters)
@@ -39,6 +34,11 @@ def parameter_groups(optimizer: nn.Optimizer) -> list[Any]:
             group["lr"] = _rate_of(optimizer, group["params"][0])
         groups.append(group)
     return groups
+
+
+def _is_around_another(optimizer: nn.Optimizer) -> bool:
+    """As LARS is."""
+    return isinstance(getattr(optimizer, "opt", None), nn.Optimizer)
 
 
 def _groups_of_settings(optimizer: nn.Optimizer) -> list[Any]:
@@ -74,7 +74,7 @@ def _decay(optimizer: nn.Optimizer, decay: Any) -> Any:
 
 
 def _default_rate(optimizer: nn.Optimizer, groups: Sequence[Any]) -> Any:
-    if isinstance(optimizer, (nn.AdaFactor, AdaFactor)) and optimizer.relative_step:
+    if getattr(optimizer, "relative_step", False):  # of AdaFactor, which then takes none
         return None
     if not optimizer.is_group_lr:
         return _rate_of(optimizer, optimizer.parameters[0])
@@ -112,7 +112,8 @@ def _hyperparameters(optimizer: nn.Optimizer, groups: Sequence[Any]) -> dict[str
         arguments = dict(recorded)
         extra = arguments.pop("kwargs", None)  # of nn.Adam
         return arguments | (extra or {})
-    if not isinstance(optimizer, (nn.AdamWeightDecay, nn.AdamOffload)):
+    is_offloaded = _is_of_mindspore(optimizer, "AdamOffload")
+    if not (is_offloaded or _is_of_mindspore(optimizer, "AdamWeightDecay")):
         cls = type(optimizer).__name__
         raise TypeError(
             f"rebuild: {cls} does not say what it was constructed with; let it define init_args, a dict of its "
@@ -121,10 +122,16 @@ def _hyperparameters(optimizer: nn.Optimizer, groups: Sequence[Any]) -> dict[str
         )
     arguments = {name: float(getattr(optimizer, name).asnumpy().item()) for name in ("beta1", "beta2", "eps")}
     arguments["weight_decay"] = _default_decay(optimizer, groups)
-    if isinstance(optimizer, nn.AdamOffload):
+    if is_offloaded:
         arguments |= {name: optimizer.opt.attrs[name] for name in ("use_locking", "use_nesterov")}
         arguments["loss_scale"] = optimizer.loss_scale
     return arguments
+
+
+def _is_of_mindspore(optimizer: nn.Optimizer, name: str) -> bool:
+    """By name, since some will leave ``mindspore.nn``; a class that centralizes is a subclass."""
+    cls = getattr(nn, name, None)
+    return cls is not None and isinstance(optimizer, cls)
 
 
 def rebuild(optimizer: Optimizer, params: Iterable[Any]) -> Optimizer:
@@ -148,17 +155,9 @@ def rebuild(optimizer: Optimizer, params: Iterable[Any]) -> Optimizer:
     """
     if not isinstance(optimizer, nn.Optimizer):
         raise TypeError(f"rebuild: optimizer must be an Optimizer, got {type(optimizer).__name__}")
-    if isinstance(optimizer, Thor):
-        raise TypeError(
-            "rebuild: optimizer must not be thor, which belongs to the layers of its network; make it with "
-            "boost_ext.optim.thor for the rewritten network, at boost level O0"
-        )
-    if isinstance(optimizer, TrainableWeightAveraging):
-        raise TypeError(
-            "rebuild: optimizer must not be TrainableWeightAveraging, whose basis belongs to the parameters of its "
-            "checkpoints; make it for the rewritten network, at boost level O0"
-        )
-    if isinstance(optimizer, (nn.LARS, LARS)):
+    if hasattr(optimizer, "never_rebuilt"):
+        raise TypeError(f"rebuild: optimizer must not be {optimizer.never_rebuilt}")
+    if _is_around_another(optimizer):
         around: Optimizer = type(optimizer)(rebuild(optimizer.opt, params), **_hyperparameters(optimizer, ()))
         return around
     items = list(params)
@@ -185,19 +184,14 @@ def of_class(cls: type[nn.Optimizer], optimizer: nn.Optimizer, params: Sequence[
 
 
 def _continue(new: nn.Optimizer, old: nn.Optimizer) -> None:
-    """Copy the state over, like a checkpoint, but by the identity of the parameters. Learning rates are no state."""
-    before, after = dict(per_parameter_state(old)), dict(per_parameter_state(new))
-    position = {id(p): i for i, p in enumerate(old.parameters)}
-    pairs = []
-    for name in set(before) & set(after) - {"learning_rate"}:
-        for i, p in enumerate(new.parameters):
-            if id(p) in position:
-                pairs.append((after[name][i], before[name][position[id(p)]]))
-    mine, theirs = attributes(new), attributes(old)
-    of_parameters = {id(item) for value in after.values() for item in value}
-    for name in set(mine) & set(theirs) - {"learning_rate"}:
-        if id(mine[name]) not in of_parameters:
-            pairs.append((mine[name], theirs[name]))
-    for target, source in pairs:
-        if isinstance(target, Parameter) and isinstance(source, Parameter) and target is not source:
-            target.set_data(source.copy())
+    """Copy the state over by name, as a checkpoint would, but for parameters that `old` does not have, whatever their
+    names. Learning rates are no state."""
+    before = {p.name: p for p in old.get_parameters()}
+    known = {id(p) for p in old.parameters}
+    longest_first = sorted(new.parameters, key=lambda p: -len(p.name))
+    for state in new.get_parameters():
+        source = before.get(state.name, state)
+        owner = next((p for p in longest_first if state.name.endswith(p.name)), None)
+        fresh = owner is not None and id(owner) not in known
+        if source is not state and not fresh and not state.name.startswith("learning_rate"):
+            state.set_data(source.copy())

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from mindspore import Parameter, nn
 
 from boost_ext.config import DimReduceConfig
 from boost_ext.ms.clipping import checked_clip_norm
-from boost_ext.ms.freeze_optimizer import FreezeOpt
 from boost_ext.ms.grad_accumulation import checked_steps
-from boost_ext.ms.optim.thor import Thor
-from boost_ext.ms.optimizer_adoption import decision
-from boost_ext.ms.weight_averaging import TrainableWeightAveraging
+from boost_ext.ms.optimizer_adoption import decision, whole_of
 from boost_ext.plan import CHECKED, UNCHECKED, Decision, Plan
 
 __all__ = ["StepOptions", "brought_by", "step_options", "warn_of_strangers", "what_trains"]
@@ -42,6 +39,16 @@ class StepOptions:
     check_overflow: bool = True
 
     @property
+    def moves(self) -> bool:
+        """Whether another algorithm than the optimizer moves the weights."""
+        return self.dim_reduce is not None or self.adasum_devices is not None
+
+    @property
+    def alone(self) -> bool:
+        """Whether the optimizer gets the gradients of each step as they are, and moves the weights."""
+        return self.accumulation_steps == 1 and self.clip_norm is None and not self.moves
+
+    @property
     def checks(self) -> bool:
         """Whether a guard reads the gradients: clipping needs their norm, and then the check is free."""
         return self.check_overflow or self.clip_norm is not None
@@ -60,7 +67,7 @@ def what_trains(plan: Plan, optimizer: nn.Cell, options: StepOptions, groups: bo
     """
     brought, dim_reduce = brought_by(optimizer), options.dim_reduce
     steps, devices = options.accumulation_steps, options.adasum_devices
-    freezes = isinstance(optimizer, FreezeOpt) and optimizer.freezes
+    freezes = getattr(optimizer, "freezes", False)
     found: dict[str, tuple[bool, bool, dict[str, Any]]] = {
         "grad_freeze": (freezes, True, {"groups": optimizer.groups_num} if freezes else {}),
         "grad_accumulation": (steps > 1, steps == brought.accumulation_steps, {"grad_accumulation_step": steps}),
@@ -82,9 +89,8 @@ def what_trains(plan: Plan, optimizer: nn.Cell, options: StepOptions, groups: bo
             plan = plan.with_result(name, details=details)
         elif not on and known.status == "applied":
             plan = plan.with_result(name, "skipped", "neither the optimizer nor the training cell has it")
-    whole = optimizer.optimizer if isinstance(optimizer, FreezeOpt) else optimizer
-    fused = decision(whole, options.fused_optimizer)
-    if fused.status == "applied" and (dim_reduce is not None or devices is not None):
+    fused = decision(whole_of(optimizer), options.fused_optimizer)
+    if fused.status == "applied" and options.moves:
         fused = Decision("skipped", "another algorithm moves the weights")
     plan = plan.with_result("fused_optimizer", fused.status, fused.reason)
     if options.check_overflow:
@@ -116,23 +122,12 @@ def step_options(
         brought.fused_optimizer if fused_optimizer is None else fused_optimizer,
         brought.check_overflow if check_overflow is None else check_overflow,
     )
-    if options.dim_reduce is not None and (options.accumulation_steps > 1 or isinstance(optimizer, FreezeOpt)):
+    if options.dim_reduce is not None and options.accumulation_steps > 1:
         raise ValueError(f"{owner}: dim_reduce must be the only algorithm, got freezing or accumulation with it")
-    if options.adasum_devices is not None and isinstance(optimizer, FreezeOpt):
-        raise ValueError(f"{owner}: adasum must not be combined with freezing, got a FreezeOpt")
     if options.dim_reduce is not None and options.clip_norm is not None:
         raise ValueError(f"{owner}: clip_norm must be None with dim_reduce, which searches the length of its step")
-    if isinstance(optimizer, Thor):
-        if replace(options, fused_optimizer=True, check_overflow=True) != StepOptions():
-            raise ValueError(
-                f"{owner}: thor must be the only algorithm, got dim_reduce, accumulation, adasum or clip_norm with it"
-            )
-        optimizer.require_one_scale(owner)
-    moved = options.dim_reduce is not None or options.adasum_devices is not None
-    if isinstance(optimizer, TrainableWeightAveraging) and moved:
-        raise ValueError(
-            f"{owner}: TrainableWeightAveraging must be alone in moving the weights, got dim_reduce or adasum too"
-        )
+    if hasattr(optimizer, "require_options"):  # it does not go with all of them
+        optimizer.require_options(owner, options)
     return options
 
 

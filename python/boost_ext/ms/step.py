@@ -21,11 +21,11 @@ from boost_ext.ms.algorithm_methods import AlgorithmMethods
 from boost_ext.ms.clipping import Clipping
 from boost_ext.ms.compiled import Compile, Gradients, require_compile
 from boost_ext.ms.for_cells import released
-from boost_ext.ms.freeze_optimizer import FreezeOpt
 from boost_ext.ms.grad_accumulation import GradientAccumulation
 from boost_ext.ms.grad_reducer import Agreement, GradReducer
 from boost_ext.ms.moving_average import AverageAfterStep, ExponentialMovingAverage
 from boost_ext.ms.observation import Observation, observation
+from boost_ext.ms.optimizer_adoption import whole_of
 from boost_ext.ms.options import StepOptions, step_options, warn_of_strangers, what_trains
 from boost_ext.ms.pipeline import (
     ApplyAccumulated,
@@ -157,14 +157,14 @@ class BoostTrainOneStepCell(AlgorithmMethods, nn.TrainOneStepCell):
         self.ranks = Ranks.of(self)
         self.scale_sense = scale.parameter
         self.barriers = scale_barriers()
-        self.freeze = isinstance(optimizer, FreezeOpt)
+        self.freeze = hasattr(optimizer, "group_steps")
         self.accumulation: Any = None
         if plan is not None:
             plan = what_trains(plan, optimizer, options, groups is not None)
         self.adasum_update, self.plan = over_nodes(self, options, plan)
         stepped = optimizer if self.adasum_update is None else self.adasum_update
-        updates = optimizer.opts if self.freeze else (stepped,)
-        whole = optimizer.optimizer if self.freeze else stepped
+        updates = optimizer.group_steps(options.fused_optimizer) if self.freeze else (stepped,)
+        whole = whole_of(stepped)
         self.clipping = None if options.clip_norm is None else Clipping(options.clip_norm, optimizer)
         reducer = self._reducer()
         if options.accumulation_steps > 1:

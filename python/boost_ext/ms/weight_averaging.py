@@ -97,6 +97,15 @@ class TrainableWeightAveraging(nn.Optimizer):
         >>> step = boost.BoostTrainOneStepCell(loss_net, twa)
     """
 
+    never_restricted = (
+        "TrainableWeightAveraging, whose coordinates are those of all parameters; for accumulation, give "
+        "accumulation_steps to the training cell"
+    )
+    never_rebuilt = (
+        "TrainableWeightAveraging, whose basis belongs to the parameters of its checkpoints; make it for the rewritten "
+        "network, at boost level O0"
+    )
+
     def __init__(
         self,
         params: Sequence[Parameter],
@@ -150,6 +159,11 @@ class TrainableWeightAveraging(nn.Optimizer):
         self.project, self.move = native.PcaProject(), native.SubspacePoint()
         self.unit = Tensor([1.0], ms.float32)
         _set_to(weights, average)
+
+    def require_options(self, owner: str, options: Any) -> None:
+        """A ValueError for another algorithm that moves the weights."""
+        if options.moves:
+            raise ValueError(f"{owner}: {_NAME} must be alone in moving the weights, got dim_reduce or adasum too")
 
     @property
     def n_components(self) -> int:

@@ -54,6 +54,7 @@ class AdaFactor(FusedOptimizer):
     """
 
     rule = "adafactor"
+    lars_refusal = "AdaFactor decouples its weight decay; LARS needs it in the gradient"
 
     @recorded
     def __init__(
@@ -145,16 +146,6 @@ class AdaFactor(FusedOptimizer):
             for p, flag in pairs
         )
 
-    def arrange(self) -> None:
-        """See :meth:`FusedOptimizer.arrange`."""
-        super().arrange()
-        used: list[Parameter] = []
-        for i, parameter in enumerate(self.parameters):
-            used += [self.exp_avg_sq_row[i], self.exp_avg_sq_col[i]] if parameter.ndim > 1 else [self.exp_avg_sq[i]]
-        if self.use_first_moment:
-            used += self.exp_avg
-        self.__dict__["used_states"] = tuple(used)
-
     def get_lr(self) -> Any:
         """The learning rate of the step to come, before `scale_parameter`."""
         if not self.relative_step:
@@ -171,8 +162,11 @@ class AdaFactor(FusedOptimizer):
             return (self.no_decay,) * len(self.group_members)
         return super()._rates()
 
-    def _states(self) -> Any:
-        return self.used_states
+    def _states(self) -> list[Parameter]:
+        used: list[Parameter] = []
+        for i, parameter in zip(self.members, self.parameters, strict=True):
+            used += [self.exp_avg_sq_row[i], self.exp_avg_sq_col[i]] if parameter.ndim > 1 else [self.exp_avg_sq[i]]
+        return used + [self.exp_avg[i] for i in self.members] if self.use_first_moment else used
 
 
 def _number(value: Any) -> Any:

@@ -157,8 +157,7 @@ class AdamOffload(_AdamWithoutAmsGrad):
     @property
     def host_bytes(self) -> int:
         """Memory of moments and master copies, in bytes."""
-        halves = [self.masters[i] for i in self.half_members]
-        return sum(4 * state.size for state in (*self.moment1, *self.moment2, *halves))
+        return sum(4 * state.size for state in (*self.moment1, *self.moment2, *self.half_masters))
 
 
 class AdamWeightDecay(FusedOptimizer):
@@ -182,6 +181,7 @@ class AdamWeightDecay(FusedOptimizer):
     """
 
     rule = "adam_weight_decay"
+    lars_refusal = "AdamWeightDecay decouples its weight decay; LARS needs it in the gradient"
 
     @recorded
     def __init__(

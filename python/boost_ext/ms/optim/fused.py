@@ -17,6 +17,7 @@ from mindspore import Parameter, ParameterTuple, Tensor, nn, ops
 from boost_ext.ms import native
 from boost_ext.ms.grad_centralization import CentralizingOptimizer
 from boost_ext.ms.optim.storage import StateStorage, state_like
+from boost_ext.ms.optimizer_copy import forget, twin
 from boost_ext.ms.sparse_gradients import Indices, SomeSparse, Values
 
 __all__ = ["FusedOptimizer", "FusedStep", "require_gradients", "state_like"]
@@ -61,12 +62,7 @@ class FusedOptimizer(CentralizingOptimizer):
 
     rule: str
     takes_rows = False  # whether a gradient may be a RowTensor
-    # For boost_ext.ms.optimizer_copy: what holds one item for each parameter, in any subclass.
-    per_parameter_attributes: ClassVar[tuple[str, ...]] = (
-        *("masters", "states0", "states1", "states2", "first", "stat", "scales0", "scales1"),
-        *("moments", "linear", "accum", "moment1", "moment2", "vhat", "moments1", "moments2", "ms", "mg", "moment"),
-        *("exp_avg", "exp_avg_sq", "exp_avg_sq_row", "exp_avg_sq_col"),
-    )
+    lars_refusal: ClassVar[str] = ""  # why LARS cannot go around it
 
     def _preprocess_single_lr(self, learning_rate: Any) -> Any:
         """A learning rate of a group or of all, as the base class takes it, which looks at single numbers only."""
@@ -107,15 +103,32 @@ class FusedOptimizer(CentralizingOptimizer):
         self.no_decay = Tensor(0.0, ms.float32)
         self.native_step = FusedStep()
         self.some_sparse, self.indices_of = SomeSparse(), Indices()
+        self.members = tuple(range(len(self.parameters)))
         self.arrange()
 
+    def narrowed(self, parameters: Sequence[Parameter]) -> FusedOptimizer:
+        """An optimizer of some of the parameters, in this order, on the state, counter and rates of this one."""
+        member = {id(p): i for i, p in zip(self.members, self.parameters, strict=True)}
+        made = twin(self, type(self))
+        # Not by assignment, which would register the Parameters again.
+        made.__dict__["parameters"] = ParameterTuple(parameters)
+        made.__dict__["members"] = tuple(member[id(p)] for p in parameters)
+        made.arrange()
+        before, after = ((*o.parameters, *o.weights, *o.states) for o in (self, made))
+        forget(made, before, after)
+        return made
+
     def arrange(self) -> None:
-        """Sort the parameters into groups; again where an optimizer was narrowed to some of its parameters."""
+        """Gather what a call takes for ``parameters``, and sort them into groups that share rate and weight decay.
+
+        ``members`` are their places among all, by which state, learning rates and weight decays go.
+        """
+        pairs = list(zip(self.members, self.parameters, strict=True))
         keys: list[Any] = []
         layout: list[int] = []
         members: list[int] = []
-        self.half_members = tuple(i for i, p in enumerate(self.parameters) if p.dtype in _HALVES)
-        for i, parameter in enumerate(self.parameters):
+        self.half_members = tuple(k for k, p in enumerate(self.parameters) if p.dtype in _HALVES)
+        for k, (i, parameter) in enumerate(pairs):
             rate = self.learning_rate[i] if self.is_group_lr else self.learning_rate
             decay = self._decay_of(i)
             key = (id(rate), id(decay) if isinstance(decay, nn.Cell) else decay)
@@ -123,7 +136,7 @@ class FusedOptimizer(CentralizingOptimizer):
                 keys.append(key)
                 members.append(i)
             centralized = self.is_group and bool(self.grad_centralization_flags[i]) and parameter.ndim >= 2
-            layout += [keys.index(key), int(centralized), int(i in self.half_members), 0]
+            layout += [keys.index(key), int(centralized), int(k in self.half_members), 0]
         self.group_members = tuple(members)
         self.decayed_members = tuple(self._decay_of(i) != 0 for i in members)
         rule = native.optimizer_rules().index(self.rule)
@@ -136,10 +149,9 @@ class FusedOptimizer(CentralizingOptimizer):
         # What does not change is gathered here: the graph compiler unrolls a loop by recursion, and not very deep.
         # Not by assignment, which would register the Parameters of a narrowed optimizer again.
         own = self.__dict__
-        own["half_masters"] = tuple(self.masters[i] for i in self.half_members)
-        names = [(f"states{k}", f"scales{k}") for k in range(self.number_of_scales)]
-        pairs = [pair for s, c in names for pair in zip(getattr(self, s), getattr(self, c), strict=True)]
-        own["coded_scales"] = tuple(scale for state, scale in pairs if scale is not state)
+        own["half_masters"] = tuple(self.masters[i] for i, p in pairs if p.dtype in _HALVES)
+        own["weights"] = (*self.powers, *self.parameters, *self.half_masters)
+        own["states"] = tuple(self._states())
         if self.is_group_lr and not self.dynamic_lr:
             own["group_rates"] = tuple(self.learning_rate[i] for i in members)
         if not self.dynamic_weight_decay:
@@ -151,6 +163,14 @@ class FusedOptimizer(CentralizingOptimizer):
         own["values_of"] = Values([p.name for p in self.parameters], refusal)
         # For PYNATIVE_MODE: the arguments that are always the same objects, gathered once.
         own["_fixed"] = None
+
+    def _states(self) -> list[Parameter]:
+        """The state of the members as a call takes it: in the order of the rule, then scales of codes, then `first`."""
+        states = [getattr(self, f"states{k}")[i] for k in range(self.number_of_states) for i in self.members]
+        for k in range(self.number_of_scales):
+            scales, values = getattr(self, f"scales{k}"), getattr(self, f"states{k}")
+            states += [scales[i] for i in self.members if scales[i] is not values[i]]
+        return states + [self.first[i] for i in self.members] if self.has_first else states
 
     def _decay_of(self, i: int) -> Any:
         """The weight decay of parameter i times the loss scale, as mindspore.nn holds it; or a cell."""
@@ -216,26 +236,10 @@ class FusedOptimizer(CentralizingOptimizer):
 
     def _step(self, gradients: Any, skip: Any, scale: Any, ratio: Any) -> Any:
         head = (self.hyper, skip, scale, self.global_step, ratio, *self._rates(), *self._decays())
-        tensors = (*self._weights(), *self.values_of(gradients), *self._states())
+        tensors = (*self.weights, *self.values_of(gradients), *self.states)
         if self.takes_rows and self.some_sparse(gradients):
             return self.native_step(self.layout_of_rows, *head, *tensors, *self.indices_of(gradients))
         return self.native_step(self.layout, *head, *tensors)
-
-    def _weights(self) -> Any:
-        return self.powers + tuple(self.parameters) + self.half_masters
-
-    def _states(self) -> Any:
-        states: tuple[Any, ...] = ()
-        if self.number_of_states > 0:
-            states = states + tuple(self.states0)
-        if self.number_of_states > 1:
-            states = states + tuple(self.states1)
-        if self.number_of_states > 2:
-            states = states + tuple(self.states2)
-        states = states + self.coded_scales
-        if self.has_first:
-            states = states + tuple(self.first)
-        return states
 
     def require_halves(self) -> None:
         """A ValueError if a parameter has become half-precision, or is so no longer: only those that were have masters.
@@ -257,7 +261,7 @@ class FusedOptimizer(CentralizingOptimizer):
 
         head = fixed((self.hyper, self.no_skip, self.unit, self.global_step, self.unit))
         numbers = None if self._is_dynamic_lr_or_weight_decay() else fixed(self._rates() + self._decays())
-        parts = (fixed((self.layout,)), head, numbers, fixed(self._weights()), fixed(self._states()), Tensor([True]))
+        parts = (fixed((self.layout,)), head, numbers, fixed(self.weights), fixed(self.states), Tensor([True]))
         self.__dict__["_fixed"] = parts
 
     def require_same(self) -> None:

@@ -32,6 +32,7 @@ class Lamb(FusedOptimizer):
     """
 
     rule = "lamb"
+    lars_refusal = "Lamb decouples its weight decay; LARS needs it in the gradient"
 
     @recorded
     def __init__(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import mindspore as ms
@@ -12,7 +12,7 @@ from mindspore import Parameter, Tensor, nn, ops
 from boost_ext.ms import native
 from boost_ext.ms.optim.arguments import non_negative, require_bool
 from boost_ext.ms.optim.fused import FusedOptimizer, require_gradients
-from boost_ext.ms.optim.thor import Thor
+from boost_ext.ms.optimizer_copy import forget, twin
 from boost_ext.ms.sparse_gradients import Values
 
 __all__ = ["LARS"]
@@ -83,12 +83,8 @@ class LARS(nn.Optimizer):
         lars_filter: Callable[[Parameter], bool] = _neither_bias_nor_layer_norm,
     ) -> None:
         optimizer = _of_boost_ext(optimizer)
-        if isinstance(optimizer, Thor):
-            raise TypeError("LARS: optimizer must take gradients as they come, got Thor, which preconditions them")
-        if optimizer.rule in ("adafactor", "adam_weight_decay", "lamb"):
-            raise TypeError(
-                f"LARS: {type(optimizer).__name__} decouples its weight decay; LARS needs it in the gradient"
-            )
+        if optimizer.lars_refusal:
+            raise TypeError(f"LARS: {optimizer.lars_refusal}")
         non_negative("LARS", epsilon=epsilon, coefficient=coefficient)
         require_bool("LARS", "use_clip", use_clip)
         if not callable(lars_filter):
@@ -113,13 +109,24 @@ class LARS(nn.Optimizer):
         """The last act of the constructor: what the native call takes."""
         self.lars = Tensor(np.array([coefficient, epsilon, float(use_clip)], np.float64))
         self.ratios_of = LarsRatios()
-        # Written before they are read in every step: no state, and in no checkpoint. One for all that are narrowed.
+        # Written before they are read in every step: no state, and in no checkpoint.
         ratios = np.ones(2 * len(self.lars_flag), np.float32)
         self.__dict__["ratios"] = Parameter(Tensor(ratios), name="lars.ratios", requires_grad=False)
         self.arrange()
 
+    def narrowed(self, parameters: Sequence[Parameter]) -> LARS:
+        """See :meth:`FusedOptimizer.narrowed`; the ratios are one for all."""
+        made = twin(self, type(self))
+        made._cells["opt"] = self.opt.narrowed(parameters)
+        made.__dict__["parameters"] = made.opt.parameters
+        flags = {id(p): flag for p, flag in zip(self.parameters, self.lars_flag, strict=True)}
+        made.lars_flag = tuple(flags[id(p)] for p in parameters)
+        made.arrange()
+        forget(made, self.parameters, parameters)
+        return made
+
     def arrange(self) -> None:
-        """Again where it was narrowed to some of its parameters."""
+        """Gather what a call takes for ``parameters``."""
         self.apply_to = Tensor(np.array(self.lars_flag, np.int32))
         # The norm of rows that come in parts is not to be had from the parts.
         names = [p.name for p in self.parameters]

@@ -114,6 +114,12 @@ class Thor(FusedOptimizer):
     """
 
     rule = "momentum"
+    lars_refusal = "optimizer must take gradients as they come, got Thor, which preconditions them"
+    never_restricted = "thor: its matrices are gathered by whole backward passes"
+    never_rebuilt = (
+        "thor, which belongs to the layers of its network; make it with boost_ext.optim.thor for the rewritten "
+        "network, at boost level O0"
+    )
 
     def __init__(
         self,
@@ -187,8 +193,12 @@ class Thor(FusedOptimizer):
         self.__dict__["net"] = net  # not as a child: its weights are not the optimizer's
         forget_graphs(net)
 
-    def require_one_scale(self, owner: str) -> None:
-        """Refuse a network in which the gradients of different layers are scaled differently: so would be G."""
+    def require_options(self, owner: str, options: Any) -> None:
+        """A ValueError for other algorithms, and for a network with loss scales by layer, which would scale G too."""
+        if not options.alone:
+            raise ValueError(
+                f"{owner}: thor must be the only algorithm, got dim_reduce, accumulation, adasum or clip_norm with it"
+            )
         if any(getattr(cell, "loss_scale_number", 0) for _, cell in self.net.cells_and_names()):
             raise ValueError(f"{owner}: thor must have one loss scale, got a GroupLossScaleManager in its network")
 
