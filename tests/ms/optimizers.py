@@ -9,6 +9,8 @@ import mindspore as ms
 import numpy as np
 from mindspore import Parameter, Tensor, nn
 
+from boost_ext.ms.optimizer_adoption import native_step
+
 SHAPES = {"conv.weight": (4, 3, 3, 3), "bn.gamma": (4,), "fc.weight": (5, 7), "fc.bias": (5,)}
 
 OPTIMIZERS: dict[str, Callable[..., nn.Optimizer]] = {
@@ -77,3 +79,8 @@ def in_groups(parameters: list[Parameter], rate: Any = None) -> list[dict[str, A
     if rate is not None:
         first["lr"] = rate
     return [first, {"params": [parameters[3], parameters[1]]}, {"order_params": parameters}]
+
+
+def natively(optimizer: nn.Optimizer) -> Any:
+    """Its native step, which compiles nothing in PYNATIVE_MODE; the optimizer itself where it has none."""
+    return native_step(optimizer) or optimizer

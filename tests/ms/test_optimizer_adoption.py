@@ -3,8 +3,9 @@
 import mindspore as ms
 import numpy as np
 import pytest
-from mindspore import Tensor, nn, ops
-from tests.ms.networks import Mlp, classes, layers, mlp_batch
+from mindspore import Parameter, Tensor, nn, ops
+from tests.ms.networks import Mlp, classes, mlp_batch
+from tests.ms.optimizers import assert_close, make_grads, make_parameters, values
 
 from boost_ext import amp, boost, optim
 from boost_ext.ms.optimizer_adoption import decision, native_step
@@ -13,9 +14,8 @@ from boost_ext.ms.optimizer_rebuild import rebuild
 RATES = np.linspace(0.1, 0.02, 8).astype(np.float32).tolist()
 
 
-def groups(net: nn.Cell) -> list[dict]:
+def groups(weights: list[Parameter]) -> list[dict]:
     """Two weight decays and two learning rates."""
-    weights = net.trainable_params()
     return [
         {"params": [w for w in weights if w.ndim > 1], "weight_decay": 0.01},
         {"params": [w for w in weights if w.ndim < 2], "lr": 0.02},
@@ -23,26 +23,25 @@ def groups(net: nn.Cell) -> list[dict]:
     ]
 
 
-def centralized(name: str, *args, **kwargs):
-    """An optimizer that AutoBoost has made centralize the gradients of the matrices."""
-
-    def made(net: nn.Cell) -> nn.Optimizer:
-        weights = net.trainable_params()
-        matrices = {"params": [w for w in weights if w.ndim > 1], "weight_decay": 0.1, "grad_centralization": True}
-        vectors = {"params": [w for w in weights if w.ndim < 2], "weight_decay": 0.1}
-        optimizer = plain(name, *args, learning_rate=RATES, **kwargs)(net)
-        return rebuild(optimizer, [matrices, vectors, {"order_params": weights}])
-
-    return made
+def plain(name: str, *args, **kwargs):
+    return lambda weights, **more: getattr(nn, name)(weights, *args, **kwargs, **more)
 
 
 def grouped(name: str, *args, **kwargs):
     """An optimizer over groups, with a learning rate for each step."""
-    return lambda net: getattr(nn, name)(groups(net), *args, learning_rate=RATES, **kwargs)
+    return lambda weights: getattr(nn, name)(groups(weights), *args, learning_rate=RATES, **kwargs)
 
 
-def plain(name: str, *args, **kwargs):
-    return lambda net, **more: getattr(nn, name)(net.trainable_params(), *args, **kwargs, **more)
+def centralized(name: str, *args, **kwargs):
+    """An optimizer that AutoBoost has made centralize the gradients of the matrices."""
+
+    def made(weights: list[Parameter]) -> nn.Optimizer:
+        matrices = {"params": [w for w in weights if w.ndim > 1], "weight_decay": 0.1, "grad_centralization": True}
+        vectors = {"params": [w for w in weights if w.ndim < 2], "weight_decay": 0.1}
+        optimizer = plain(name, *args, learning_rate=RATES, **kwargs)(weights)
+        return rebuild(optimizer, [matrices, vectors, {"order_params": weights}])
+
+    return made
 
 
 DECAYED = {"weight_decay": 0.01}
@@ -79,9 +78,9 @@ def steps(cell: nn.Cell, numbers: range) -> None:
         cell(*mlp_batch(i, 8))
 
 
-def train(optimizer, fused: bool, count: int = 6, **kwargs) -> tuple[nn.Cell, nn.Optimizer]:
+def train(name: str, fused: bool, count: int = 3, **kwargs) -> tuple[nn.Cell, nn.Optimizer]:
     net = Mlp()
-    made = optimizer(net)
+    made = OPTIMIZERS[name](net.trainable_params())
     cell = boost.BoostTrainOneStepCell(classes(net), made, fused_optimizer=fused, **kwargs)
     steps(cell, range(count))
     return cell, made
@@ -98,58 +97,84 @@ def same(ours: nn.Cell, theirs: nn.Cell, exact: bool) -> None:
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
-def test_trains_as_the_optimizer_itself(mode: int, name: str) -> None:
-    """And either goes on where the other stopped: they share the Parameters, as they would share a checkpoint."""
-    compile = "step" if mode == ms.GRAPH_MODE or name == "momentum" else "off"
-    net = classes(Mlp())
-    ours = OPTIMIZERS[name](net)
-    assert native_step(ours) is not None, decision(ours).reason
-    itself, fused = (
-        boost.BoostTrainOneStepCell(net, ours, fused_optimizer=fused, compile=compile) for fused in (False, True)
-    )
-    steps(fused, range(1))  # of SGD it is another one
-    steps(itself, range(1, 3))
-    steps(fused, range(3, 7))
-    cell, theirs = train(OPTIMIZERS[name], False, 7, compile=compile)
+def test_steps_as_the_optimizer_itself(name: str) -> None:
+    """One that steps natively beside one that steps by itself; the state is the optimizer's own."""
+    ours, theirs = (OPTIMIZERS[name](make_parameters()) for _ in range(2))
+    native = native_step(ours)
+    assert native is not None, decision(ours).reason
+    assert [id(p) for p in native.parameters] == [id(p) for p in ours.parameters]
+    assert {p.name: id(p) for p in native.get_parameters()} == {p.name: id(p) for p in ours.get_parameters()}
+    for step in range(5):
+        native(make_grads(step))
+        theirs(make_grads(step))
     same(ours, theirs, name in TO_THE_BIT)
-    assert [p.name for p in fused.get_parameters()] == [p.name for p in cell.get_parameters()]
-    assert int(ours.global_step.asnumpy()[0]) == 7
+
+
+@pytest.mark.parametrize("name", ["momentum-groups", "sgd-dampening", "adam-amsgrad", "adafactor"])
+def test_either_continues_where_the_other_stopped(name: str) -> None:
+    """They share the Parameters, as they would share a checkpoint."""
+    ours, theirs = (OPTIMIZERS[name](make_parameters()) for _ in range(2))
+    native = native_step(ours)
+    for step in range(6):
+        (ours if step in (1, 2) else native)(make_grads(step))  # the first step of SGD is another one
+        theirs(make_grads(step))
+    same(ours, theirs, name in TO_THE_BIT)
+
+
+@pytest.mark.parametrize(
+    ("mode", "name"),
+    [
+        (ms.PYNATIVE_MODE, "momentum"),
+        (ms.GRAPH_MODE, "momentum-groups"),
+        (ms.GRAPH_MODE, "adam"),
+        (ms.GRAPH_MODE, "adafactor"),
+    ],
+    indirect=["mode"],
+)
+def test_trains_as_the_optimizer_itself(mode: int, name: str) -> None:
+    """In a compiled step."""
+    (cell, ours), (other, theirs) = (train(name, fused) for fused in (True, False))
+    same(ours, theirs, name in TO_THE_BIT)
+    assert [p.name for p in cell.get_parameters()] == [p.name for p in other.get_parameters()]
+    assert hasattr(cell.apply_slot.optimizer, "step_unless")
+    assert not hasattr(other.apply_slot.optimizer, "step_unless")
 
 
 @pytest.mark.parametrize("name", ["Lamb", "LARS"])
 def test_what_does_not_run_in_mindspore_on_a_cpu(name: str) -> None:
-    """As boost_ext's own, which tests/ms/test_optim.py compares with the equations."""
+    """As boost_ext's own, which tests/ms/optim compares with the equations."""
 
-    def made(module, net: nn.Cell) -> nn.Optimizer:
+    def made(module, weights: list[Parameter]) -> nn.Optimizer:
         if name == "Lamb":
-            return module.Lamb(groups(net), RATES, weight_decay=0.1)
-        inner = module.Momentum(net.trainable_params(), RATES, 0.9, weight_decay=0.01, loss_scale=2.0)
+            return module.Lamb(groups(weights), RATES, weight_decay=0.1)
+        inner = module.Momentum(weights, RATES, 0.9, weight_decay=0.01, loss_scale=2.0)
         return module.LARS(inner, coefficient=0.01, lars_filter=lambda p: p.ndim > 1)
 
-    cells = [train(lambda net, module=module: made(module, net), True) for module in (nn, optim)]
-    weights = [[p.asnumpy() for p in cell.weights] for cell, _ in cells]
-    for ours, theirs, before in zip(*weights, Mlp().trainable_params(), strict=True):
-        np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-7)
-        assert np.abs(ours - before.asnumpy()).max() > 1e-3
+    ours, theirs = make_parameters(), make_parameters()
+    native, reference = native_step(made(nn, ours)), made(optim, theirs)
+    for step in range(3):
+        native(make_grads(step))
+        reference(make_grads(step))
+    for a, b, before in zip(values(ours), values(theirs), values(make_parameters()), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-7)
+        assert np.abs(a - before).max() > 1e-3
 
 
 def test_what_is_loaded_counts(mode: int) -> None:
     """The state is the optimizer's own: a checkpoint between two steps reaches the native step."""
-    fused, ours = train(OPTIMIZERS["momentum"], True)
-    plain, theirs = train(OPTIMIZERS["momentum"], False)
-    for cell, optimizer in ((fused, ours), (plain, theirs)):
-        for state in optimizer.moments:
-            state.set_data(Tensor(np.full(state.shape, 0.5, np.float32)))
-        cell(*mlp_batch(9, 8))
+    cell, optimizer = train("momentum", True)
+    for state in optimizer.moments:
+        state.set_data(Tensor(np.full(state.shape, 0.5, np.float32)))
+    cell(*mlp_batch(9, 8))
     # MindSpore's own state in a branch is not compared: this is the value that the equation gives.
-    assert not any((state.asnumpy() == 0.5).any() for state in ours.moments)
-    assert all(0.3 < state.asnumpy().mean() < 0.6 for state in ours.moments)
+    assert not any((state.asnumpy() == 0.5).any() for state in optimizer.moments)
+    assert all(0.3 < state.asnumpy().mean() < 0.6 for state in optimizer.moments)
 
 
-@pytest.mark.parametrize("name", ["momentum", "adam"])
+@pytest.mark.parametrize(("mode", "name"), [(ms.PYNATIVE_MODE, "adam"), (ms.GRAPH_MODE, "momentum")], indirect=["mode"])
 def test_overflow_changes_nothing(mode: int, name: str) -> None:
     net = Mlp()
-    optimizer = OPTIMIZERS[name](net)
+    optimizer = OPTIMIZERS[name](net.trainable_params())
     cell = boost.BoostTrainOneStepWithLossScaleCell(classes(net), optimizer, Tensor([1024.0], ms.float32))
     images, labels = mlp_batch(0, 8)
     cell(images, labels)
@@ -160,40 +185,65 @@ def test_overflow_changes_nothing(mode: int, name: str) -> None:
         np.testing.assert_array_equal(p.asnumpy(), before[p.name], err_msg=p.name)
 
 
-def test_freezing_and_accumulation(mode: int) -> None:
-    name = "momentum" if mode == ms.GRAPH_MODE else "adam"
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_freezing(name: str) -> None:
+    """A group steps natively, as the whole does, and the position moves."""
+    ours, theirs = make_parameters(), make_parameters()
+    frozen = boost.FreezeOpt(OPTIMIZERS[name](ours), [ours, ours[2:]])
+    reference = native_step(OPTIMIZERS[name](theirs))
+    assert all(hasattr(step, "step_unless") for step in frozen.opts)
+    before = values(ours[:2])
+    for step in range(2):
+        frozen.opts[1](make_grads(step)[2:])
+        reference(make_grads(step))
+    assert_close(values(ours[2:]), values(theirs[2:]), rtol=0, atol=0)
+    assert_close(values(ours[:2]), before, rtol=0, atol=0)
+    assert frozen.position.asnumpy() == frozen.optimizer.global_step.asnumpy() == 2
 
-    def frozen(net: nn.Cell) -> nn.Cell:
-        return boost.FreezeOpt(OPTIMIZERS[name](net), layers(net), (0, 1, 2, 1))
 
-    cells = [train(frozen, fused)[0] for fused in (True, False)]
-    same(cells[0], cells[1], name in TO_THE_BIT)
-    cells = [train(OPTIMIZERS[name], fused, accumulation_steps=2)[0] for fused in (True, False)]
-    same(cells[0], cells[1], name in TO_THE_BIT)
+@pytest.mark.parametrize(("mode", "name"), [(ms.PYNATIVE_MODE, "adam"), (ms.GRAPH_MODE, "momentum")], indirect=["mode"])
+def test_freezing_in_a_training_cell(mode: int, name: str) -> None:
+    found = []
+    for fused in (True, False):
+        net = Mlp()
+        weights = net.trainable_params()
+        frozen = boost.FreezeOpt(OPTIMIZERS[name](weights), [weights, weights[4:]], (0, 1, 1))
+        cell = boost.BoostTrainOneStepCell(classes(net), frozen, fused_optimizer=fused)
+        steps(cell, range(4))
+        assert [hasattr(slot.optimizer, "step_unless") for _, _, slot, _ in cell.slots] == [fused] * 2
+        found.append(cell)
+    same(found[0], found[1], name in TO_THE_BIT)
+
+
+def test_accumulation() -> None:
+    ms.set_context(mode=ms.GRAPH_MODE)
+    try:
+        cells = [train("momentum", fused, 4, accumulation_steps=2)[0] for fused in (True, False)]
+    finally:
+        ms.set_context(mode=ms.PYNATIVE_MODE)
+    same(cells[0], cells[1], True)
     assert [hasattr(cell.accumulation.optimizer, "step_unless") for cell in cells] == [True, False]
 
 
-def test_freeze_cells_that_accumulate(mode: int) -> None:
-    name = "momentum" if mode == ms.GRAPH_MODE else "adam"
+def test_freeze_cells_that_accumulate() -> None:
     made = []
     for fused in (None, False):
         net = Mlp()
-        frozen = boost.FreezeOpt(OPTIMIZERS[name](net))
+        frozen = boost.FreezeOpt(OPTIMIZERS["adam"](net.trainable_params()))
         grad = ops.GradOperation(get_by_list=True, sens_param=True)
         arguments = (False, classes(net), frozen, 1.0, grad, True)
         (cell,) = boost.freeze_cell(*arguments, max_accumulation_step=2, fused_optimizer=fused)
-        steps(cell, range(6))
+        steps(cell, range(4))
         made.append((cell, frozen.optimizer))
     holds = [cell.pipeline.apply_slot.accumulation.optimizer for cell, _ in made]
     assert [hasattr(hold, "step_unless") for hold in holds] == [True, False]
-    assert made[0][1].global_step.asnumpy()[0] == 3
-    same(made[0][1], made[1][1], name in TO_THE_BIT)
+    assert made[0][1].global_step.asnumpy()[0] == 2
+    same(made[0][1], made[1][1], False)
 
 
 def test_an_accumulator_steps_natively() -> None:
     """One in a loop of one's own too."""
-    net = Mlp()
-    optimizer = OPTIMIZERS["momentum"](net)
+    optimizer = OPTIMIZERS["momentum"](make_parameters())
     for fused in (True, False):
         hold = boost.GradientAccumulation(2, optimizer, fused_optimizer=fused)
         assert hasattr(hold.optimizer, "step_unless") == fused
@@ -206,26 +256,29 @@ class Mine(nn.Momentum):
 @pytest.mark.parametrize(
     ("optimizer", "reason"),
     [
-        (lambda net: Mine(net.trainable_params(), 0.1, 0.9), "Mine has no native step"),
-        (lambda net: nn.Rprop(net.trainable_params()), "Rprop has no native step"),
-        (lambda net: nn.Momentum(net.trainable_params(), 0.1, 0.9, use_nesterov=True), "use_nesterov"),
-        (lambda net: nn.AdaFactor(net.trainable_params(), compression=True), "compression"),
-        (lambda net: nn.AdaFactor(groups(net)), "groups"),
-        (lambda net: nn.LARS(nn.Lamb(net.trainable_params(), 0.1)), "nn.Lamb inside"),
-        (lambda net: nn.LARS(nn.Rprop(net.trainable_params(), 0.1)), "Rprop has no native step"),
-        (lambda net: nn.FTRL(net.trainable_params(), l1=1e-4), "l1, which"),
-        (lambda net: nn.ProximalAdagrad(net.trainable_params(), l1=1e-4), "l1 or l2"),
-        (lambda net: nn.Momentum(net.to_float(ms.float16).trainable_params(), 0.1, 0.9), "not float32"),
+        (lambda p: Mine(p, 0.1, 0.9), "Mine has no native step"),
+        (lambda p: nn.Rprop(p), "Rprop has no native step"),
+        (lambda p: nn.Momentum(p, 0.1, 0.9, use_nesterov=True), "use_nesterov"),
+        (lambda p: nn.AdaFactor(p, compression=True), "compression"),
+        (lambda p: nn.AdaFactor(groups(p)), "groups"),
+        (lambda p: nn.LARS(nn.Lamb(p, 0.1)), "nn.Lamb inside"),
+        (lambda p: nn.LARS(nn.Rprop(p, 0.1)), "Rprop has no native step"),
+        (lambda p: nn.FTRL(p, l1=1e-4), "l1, which"),
+        (lambda p: nn.ProximalAdagrad(p, l1=1e-4), "l1 or l2"),
+        (lambda p: nn.Momentum(p, 0.1, 0.9), "not float32"),
     ],
 )
 def test_what_keeps_its_own_step(optimizer, reason: str) -> None:
-    net = Mlp()
+    weights = make_parameters()
     if reason == "not float32":
-        for p in net.trainable_params():
+        for p in weights:
             p.set_dtype(ms.float16)
-    made = optimizer(net)
+    made = optimizer(weights)
     assert reason in decision(made).reason
     assert native_step(made) is None
+    frozen = boost.FreezeOpt(made, [weights, weights[2:]])
+    assert not hasattr(frozen.opts[1], "step_unless")
+    assert type(frozen.opts[1].optimizer) is type(made)
 
 
 def test_the_plan_says_who_steps() -> None:
@@ -233,7 +286,10 @@ def test_the_plan_says_who_steps() -> None:
         net = Mlp()
         config = {"common": common}
         cell = amp.build_train_network(
-            net, optimizer(net), nn.SoftmaxCrossEntropyWithLogits(sparse=True), boost_config_dict=config
+            net,
+            optimizer(net.trainable_params()),
+            nn.SoftmaxCrossEntropyWithLogits(sparse=True),
+            boost_config_dict=config,
         )
         return cell.plan["fused_optimizer"]
 
@@ -241,5 +297,5 @@ def test_the_plan_says_who_steps() -> None:
     assert (applied.status, applied.reason) == ("applied", "nn.Momentum steps as one native call, on its own state")
     off = plan(OPTIMIZERS["momentum"], fused_optimizer=False)
     assert (off.status, off.reason) == ("skipped", "fused_optimizer is False")
-    kept = plan(lambda net: nn.Rprop(net.trainable_params()))
+    kept = plan(nn.Rprop)
     assert (kept.status, kept.reason) == ("skipped", "Rprop has no native step")

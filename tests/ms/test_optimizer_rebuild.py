@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import mindspore as ms
 import numpy as np
 import pytest
@@ -13,6 +15,7 @@ from tests.ms.optimizers import (
     in_groups,
     make_grads,
     make_parameters,
+    natively,
     schedule,
     values,
 )
@@ -20,45 +23,60 @@ from tests.ms.optimizers import (
 from boost_ext.ms.optimizer_rebuild import parameter_groups, rebuild
 
 
-@pytest.mark.parametrize("grouped", [False, True], ids=["list", "groups"])
-@pytest.mark.parametrize("name", OPTIMIZERS)
-def test_a_rebuilt_optimizer_goes_on(mode: int, name: str, grouped: bool) -> None:
-    """Three steps of one and two of the other are five steps; for every optimizer."""
+def assert_goes_on(make: Callable[[list[Parameter]], nn.Optimizer], steps: int = 3) -> nn.Optimizer:
+    """Some steps of one and two of what is rebuilt from it, beside an optimizer that makes all of them."""
     ours, theirs = make_parameters(), make_parameters()
-
-    def make(parameters: list[Parameter]) -> nn.Optimizer:
-        return OPTIMIZERS[name](in_groups(parameters) if grouped else parameters)
-
-    first, reference = make(ours), make(theirs)
-    for step in range(3):
-        first(make_grads(step))
+    first, reference = make(ours), natively(make(theirs))
+    step_first = natively(first)
+    for step in range(steps):
+        step_first(make_grads(step))
         reference(make_grads(step))
     second = rebuild(first, parameter_groups(first))
     assert type(second) is type(first)
     assert [id(p) for p in second.parameters] == [id(p) for p in ours]
-    for step in range(3, 5):
-        second(make_grads(step))
+    step_second = natively(second)
+    for step in range(steps, steps + 2):
+        step_second(make_grads(step))
         reference(make_grads(step))
     assert_close(values(ours), values(theirs))
-    assert second.global_step.asnumpy() == 5
-    assert first.global_step.asnumpy() == 3
+    assert second.global_step.asnumpy() == steps + 2
+    assert first.global_step.asnumpy() == steps
+    return second
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_a_rebuilt_optimizer_goes_on(name: str) -> None:
+    """Stepped natively where it can: nothing is compiled for that."""
+    second = assert_goes_on(lambda p: OPTIMIZERS[name](in_groups(p)))
+    if natively(second) is not second:
+        assert_goes_on(OPTIMIZERS[name])
+
+
+@pytest.mark.parametrize("name", ["Adadelta", "Momentum-scale"])
+def test_a_list_of_parameters(name: str) -> None:
+    """Of optimizers that have no native step."""
+    assert_goes_on(OPTIMIZERS[name], 1)
+
+
+def test_by_its_own_operators_in_a_graph() -> None:
+    ms.set_context(mode=ms.GRAPH_MODE)
+    try:
+        ours, theirs = make_parameters(), make_parameters()
+        first, reference = (OPTIMIZERS["Adam"](in_groups(p, schedule())) for p in (ours, theirs))
+        first(make_grads(0))
+        second = rebuild(first, parameter_groups(first))
+        second(make_grads(1))
+        for step in range(2):
+            reference(make_grads(step))
+        assert_close(values(ours), values(theirs))
+    finally:
+        ms.set_context(mode=ms.PYNATIVE_MODE)
 
 
 @pytest.mark.parametrize(("rate", "group_rate"), [("float", "list"), ("list", "schedule"), ("schedule", "float")])
 @pytest.mark.parametrize("name", ["Adam", "AdamWeightDecay", "AdamOffload"])
-def test_learning_rates_go_on(mode: int, name: str, rate: str, group_rate: str) -> None:
-    def make(parameters: list[Parameter]) -> nn.Optimizer:
-        return OPTIMIZERS[name](in_groups(parameters, RATES[group_rate]()), RATES[rate]())
-
-    ours, theirs = make_parameters(), make_parameters()
-    first, reference = make(ours), make(theirs)
-    first(make_grads(0))
-    reference(make_grads(0))
-    second = rebuild(first, parameter_groups(first))
-    for step in range(1, 4):
-        second(make_grads(step))
-        reference(make_grads(step))
-    assert_close(values(ours), values(theirs))
+def test_learning_rates_go_on(name: str, rate: str, group_rate: str) -> None:
+    assert_goes_on(lambda p: OPTIMIZERS[name](in_groups(p, RATES[group_rate]()), RATES[rate]()), 1)
 
 
 def test_a_learning_rate_that_was_changed_is_the_one_of_now() -> None:
@@ -76,7 +94,7 @@ def test_state_follows_the_object_not_the_name() -> None:
     """A parameter that took the place of another one of its name starts anew, whatever its shape."""
     parameters = make_parameters()
     optimizer = OPTIMIZERS["Momentum"](parameters)
-    optimizer(make_grads(0))
+    natively(optimizer)(make_grads(0))
     replaced = Parameter(Tensor(np.ones((5, 3), np.float32)), name="fc.weight")
     new = rebuild(optimizer, [parameters[0], replaced, parameters[3]])
     old = {p.name: p.asnumpy() for p in optimizer.moments}
@@ -85,16 +103,19 @@ def test_state_follows_the_object_not_the_name() -> None:
     assert not {id(p) for p in new.moments} & {id(p) for p in optimizer.moments}
 
 
-def test_dynamic_weight_decay(mode: int) -> None:
+def test_a_name_that_ends_like_another() -> None:
+    """The state of se.fc.weight is its own, though fc.weight is new."""
+    shape = (5, 7)
+    inner, outer = (Parameter(Tensor(np.ones(shape, np.float32)), name=name) for name in ("se.fc.weight", "fc.weight"))
+    optimizer = OPTIMIZERS["Momentum"]([inner, outer])
+    natively(optimizer)((Tensor(np.ones(shape, np.float32)),) * 2)
+    new = rebuild(optimizer, [inner, Parameter(Tensor(np.ones(shape, np.float32)), name="fc.weight")])
+    assert_close(values(new.moments), [optimizer.moments[0].asnumpy(), np.zeros(shape)], rtol=0)
+
+
+def test_dynamic_weight_decay() -> None:
     decay = nn.ExponentialDecayLR(0.1, 0.5, 1)
-    ours, theirs = make_parameters(), make_parameters()
-    first = nn.AdamWeightDecay(in_groups(ours), 0.1, weight_decay=decay)
-    reference = nn.AdamWeightDecay(in_groups(theirs), 0.1, weight_decay=decay)
-    second = rebuild(first, parameter_groups(first))
-    for step in range(3):
-        second(make_grads(step))
-        reference(make_grads(step))
-    assert_close(values(ours), values(theirs))
+    assert_goes_on(lambda p: nn.AdamWeightDecay(in_groups(p), 0.1, weight_decay=decay), 1)
 
 
 def test_rebuild_takes_optimizers_only() -> None:
