@@ -88,6 +88,9 @@ def test_a_learning_rate_that_was_changed_is_the_one_of_now() -> None:
     again = rebuild(optimizer, parameter_groups(optimizer))
     assert [r.asnumpy() for r in again.learning_rate] == [r.asnumpy() for r in optimizer.learning_rate]
     assert again.learning_rate[0].asnumpy() == 0.125
+    groups = parameter_groups(optimizer)
+    groups[0]["lr"] = 0.75  # under the name that the other one has
+    assert rebuild(optimizer, groups).learning_rate[0].asnumpy() == 0.75
 
 
 def test_state_follows_the_object_not_the_name() -> None:

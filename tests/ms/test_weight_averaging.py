@@ -344,6 +344,23 @@ def test_arguments(change: dict[str, Any], error: type[Exception], message: str)
     np.testing.assert_array_equal(net.w.asnumpy(), 1.0)
 
 
+def test_accumulation_that_autoboost_brings() -> None:
+    """With an optimizer of its own, on the state of the given one."""
+    ends = []
+    for by_optimizer in (True, False):
+        net = Regression()
+        twa, options = made(net), {"accumulation_steps": 2}
+        if by_optimizer:
+            config = {"boost": {"mode": "manual", "grad_accumulation": True}}
+            config["grad_accumulation"] = {"grad_accumulation_step": options.pop("accumulation_steps")}
+            _, twa = boost.AutoBoost("O0", config).network_auto_process_train(net, twa)
+        cell = boost.BoostTrainOneStepCell(net, twa, **options)
+        for step in range(4):
+            cell(*batch(step))
+        ends.append(net.w.asnumpy())
+    np.testing.assert_array_equal(*ends)
+
+
 def test_who_may_not_take_it() -> None:
     net = Regression()
     twa = made(net)

@@ -3,6 +3,17 @@
 The optimizer stays what the user made: its state, its checkpoint, its learning rate and step counter are the same
 objects. Only the arithmetic of a training step moves into the one native call that
 :class:`boost_ext.ms.optim.fused.FusedOptimizer` makes.
+
+A step knows no class of an optimizer. It asks what one has beyond ``mindspore.nn.Optimizer``, all of it optional:
+
+- ``step_unless(skip, scale, gradients)``: unscales the gradients, and does nothing where the flag is set
+- ``takes_rows``: gradients may be RowTensors
+- ``require_options(owner, options)``: raises a ValueError for a StepOptions that it excludes
+- ``narrowed(parameters)``: an optimizer of some of its parameters, on its state
+- ``never_restricted``, ``never_rebuilt``: why it is never narrowed, or constructed again
+- ``lars_refusal``: why LARS cannot go around it
+- ``group_steps(fused)``, ``current()``, ``chosen()``, ``is_over(group)``: it steps one of several groups at a time, as
+  FreezeOpt does
 """
 
 from __future__ import annotations

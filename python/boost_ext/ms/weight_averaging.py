@@ -97,10 +97,7 @@ class TrainableWeightAveraging(nn.Optimizer):
         >>> step = boost.BoostTrainOneStepCell(loss_net, twa)
     """
 
-    never_restricted = (
-        "TrainableWeightAveraging, whose coordinates are those of all parameters; for accumulation, give "
-        "accumulation_steps to the training cell"
-    )
+    never_restricted = "TrainableWeightAveraging, whose coordinates are those of all parameters"
     never_rebuilt = (
         "TrainableWeightAveraging, whose basis belongs to the parameters of its checkpoints; make it for the rewritten "
         "network, at boost level O0"

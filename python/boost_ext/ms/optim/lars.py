@@ -13,6 +13,7 @@ from boost_ext.ms import native
 from boost_ext.ms.optim.arguments import non_negative, require_bool
 from boost_ext.ms.optim.fused import FusedOptimizer, require_gradients
 from boost_ext.ms.optimizer_copy import forget, twin
+from boost_ext.ms.optimizer_rebuild import of_class, parameter_groups
 from boost_ext.ms.sparse_gradients import Values
 
 __all__ = ["LARS"]
@@ -26,9 +27,7 @@ def _of_boost_ext(optimizer: Any) -> FusedOptimizer:
     """The optimizer, or one of boost_ext in the place of one of mindspore.nn."""
     if isinstance(optimizer, FusedOptimizer):
         return optimizer
-    # Not above: they know LARS.
-    from boost_ext import optim
-    from boost_ext.ms.optimizer_rebuild import of_class, parameter_groups
+    from boost_ext import optim  # not above: it knows LARS
 
     cls = type(optimizer)
     name = cls.__name__
