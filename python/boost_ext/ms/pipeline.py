@@ -63,11 +63,13 @@ class ApplySlot(nn.Cell):
         unscales: it takes the loss scale out of the gradients, which the guard then only reads.
         skips: it gets the flag of the guard in the place of the inputs, and heeds it.
         clipping: what the guard has to fill in for it, or None.
+        refuses_rows: with which option it takes no RowTensors; "" if it takes them.
     """
 
     unscales = False
     skips = False
     clipping: Clipping | None = None
+    refuses_rows = ""
 
 
 class ApplyOptimizer(ApplySlot):
@@ -105,6 +107,8 @@ class ApplyFused(ApplySlot):
 class Clipped(ApplySlot):
     """A slot whose gradients are clipped in place before."""
 
+    refuses_rows = "with clip_norm"
+
     def __init__(self, slot: ApplySlot, clipping: Clipping) -> None:
         super().__init__(auto_prefix=False)
         self.slot = slot
@@ -135,6 +139,7 @@ class ApplyAccumulated(ApplySlot):
     """The hold slot and the apply slot: gradients, scaled ones too, are held until there are enough."""
 
     unscales = True
+    refuses_rows = "with accumulation_steps"
 
     def __init__(self, accumulation: GradientAccumulation, unscale: bool) -> None:
         super().__init__(auto_prefix=False)
@@ -151,6 +156,7 @@ class ApplyDimReduce(ApplySlot):
     """The apply slot: a dimension-reduced step, which takes scaled gradients."""
 
     unscales = True
+    refuses_rows = "with dim_reduce"
 
     def __init__(
         self, network: nn.Cell, optimizer: nn.Cell, config: DimReduceConfig, ranks: Ranks, compile: bool
@@ -256,12 +262,8 @@ def refused_rows(
 
     Only an optimizer knows what to do with rows that come in parts: neither norms nor sums are those of the parts.
     """
-    if slot.clipping is not None or isinstance(slot, Clipped):
-        what = "with clip_norm"
-    elif isinstance(slot, ApplyAccumulated):
-        what = "with accumulation_steps"
-    elif isinstance(slot, ApplyDimReduce):
-        what = "with dim_reduce"
+    if slot.clipping is not None or slot.refuses_rows:
+        what = slot.refuses_rows or "with clip_norm"
     elif guard.groups is not None:
         what = "with a GroupLossScaleManager"
     elif ranks > 1:
