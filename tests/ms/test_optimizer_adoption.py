@@ -8,8 +8,11 @@ from tests.ms.networks import Mlp, classes, mlp_batch
 from tests.ms.optimizers import assert_close, make_grads, make_parameters, values
 
 from boost_ext import amp, boost, optim
+from boost_ext.config import BoostConfig, DimReduceConfig
 from boost_ext.ms.optimizer_adoption import decision, native_step
 from boost_ext.ms.optimizer_rebuild import rebuild
+from boost_ext.ms.options import StepOptions, step_options, what_trains
+from boost_ext.plan import plan as decided
 
 RATES = np.linspace(0.1, 0.02, 8).astype(np.float32).tolist()
 
@@ -281,6 +284,17 @@ def test_what_keeps_its_own_step(optimizer, reason: str) -> None:
     assert type(frozen.opts[1].optimizer) is type(made)
 
 
+def test_what_freezing_excludes() -> None:
+    frozen = boost.FreezeOpt(OPTIMIZERS["momentum"](make_parameters()))
+    with pytest.raises(ValueError, match=r"^cell: dim_reduce must be the only algorithm, got freezing or accumulation"):
+        step_options("cell", frozen, DimReduceConfig(), None, None)
+    with pytest.raises(ValueError, match=r"^cell: dim_reduce must be the only algorithm, got freezing or accumulation"):
+        step_options("cell", frozen.optimizer, DimReduceConfig(), 2, None)
+    frozen.boost_options = StepOptions(adasum_devices=2)
+    with pytest.raises(ValueError, match=r"^cell: adasum must not be combined with freezing, got a FreezeOpt$"):
+        step_options("cell", frozen, None, None, None)
+
+
 def test_the_plan_says_who_steps() -> None:
     def plan(optimizer, **common):
         net = Mlp()
@@ -297,5 +311,8 @@ def test_the_plan_says_who_steps() -> None:
     assert (applied.status, applied.reason) == ("applied", "nn.Momentum steps as one native call, on its own state")
     off = plan(OPTIMIZERS["momentum"], fused_optimizer=False)
     assert (off.status, off.reason) == ("skipped", "fused_optimizer is False")
+    momentum, options = OPTIMIZERS["momentum"](make_parameters()), StepOptions(adasum_devices=2)
+    moved = what_trains(decided("O0", BoostConfig()), momentum, options)
+    assert moved["fused_optimizer"].reason == "another algorithm moves the weights"
     kept = plan(nn.Rprop)
     assert (kept.status, kept.reason) == ("skipped", "Rprop has no native step")

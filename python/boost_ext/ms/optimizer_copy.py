@@ -34,7 +34,6 @@ _PER_PARAMETER = {
 }
 # What may have as many items as there are parameters, and does not go by them.
 _OTHERS = {"init_params", "init_learning_rate", "eps", "etas", "step_sizes", "betas"}
-_LENGTHS = {"param_length", "lens"}
 
 
 def attributes(optimizer: nn.Optimizer) -> dict[str, Any]:
@@ -92,7 +91,6 @@ def restrict(optimizer: Optimizer, parameters: Sequence[Parameter]) -> Optimizer
         narrowed: Optimizer = optimizer.narrowed(parameters)
         return narrowed
     lists = _by_parameter(optimizer)
-    count = len(optimizer.parameters)
     position = {id(p): i for i, p in enumerate(optimizer.parameters)}
     copy = twin(optimizer, type(optimizer))
     for name, value in lists.items():
@@ -101,9 +99,7 @@ def restrict(optimizer: Optimizer, parameters: Sequence[Parameter]) -> Optimizer
             copy._cells[name] = nn.CellList(items, auto_prefix=False)
         else:
             vars(copy)[name] = type(value)(items)
-    for name in _LENGTHS & set(vars(copy)):
-        if vars(copy)[name] == count:
-            vars(copy)[name] = len(parameters)
+    vars(copy)["param_length"] = len(parameters)
     for name, cell in optimizer._cells.items():
         if isinstance(cell, nn.Optimizer):
             copy._cells[name] = restrict(cell, parameters)
