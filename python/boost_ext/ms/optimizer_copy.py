@@ -99,7 +99,7 @@ def restrict(optimizer: Optimizer, parameters: Sequence[Parameter]) -> Optimizer
             copy._cells[name] = nn.CellList(items, auto_prefix=False)
         else:
             vars(copy)[name] = type(value)(items)
-    vars(copy)["param_length"] = len(parameters)
+    vars(copy).update(param_length=len(parameters), init_params={"params": list(parameters)})
     for name, cell in optimizer._cells.items():
         if isinstance(cell, nn.Optimizer):
             copy._cells[name] = restrict(cell, parameters)

@@ -113,6 +113,7 @@ class FusedOptimizer(CentralizingOptimizer):
         # Not by assignment, which would register the Parameters again.
         made.__dict__["parameters"] = ParameterTuple(parameters)
         made.__dict__["members"] = tuple(member[id(p)] for p in parameters)
+        made.__dict__["init_params"] = {"params": list(parameters)}  # as ranks compare them
         made.arrange()
         before, after = ((*o.parameters, *o.weights, *o.states) for o in (self, made))
         forget(made, before, after)
