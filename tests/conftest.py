@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Callable, Iterator
 
@@ -25,6 +26,8 @@ settings.load_profile("boost_ext")
 
 convolutions.make_fast()  # before MindSpore is imported; the tests that train would be slow
 
+gc.disable()  # until all is collected
+
 ISAS: list[str] = boost_ext.build_info()["cpu_isas"]
 
 
@@ -47,6 +50,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if reason := device.left_out(where, item.path.stem, getattr(item, "originalname", item.name)):
             item.add_marker(pytest.mark.skip(reason=reason))
+
+
+def pytest_collection_finish() -> None:
+    """MindSpore collects garbage before each compilation: not through all tests and modules, which takes a second."""
+    gc.collect()
+    gc.freeze()
+    gc.enable()
 
 
 def pytest_runtest_logfinish() -> None:

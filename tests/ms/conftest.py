@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import mindspore as ms
 import pytest
@@ -20,6 +21,7 @@ def own_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
+@pytest.hookimpl(tryfirst=True)  # before pytest looks at the marks
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """GRAPH_MODE compiles everything: there the cells' ``compile`` decides nothing, and one value of it is enough."""
 
@@ -30,3 +32,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     repeated = [item for item in items if is_repeated(item)]
     config.hook.pytest_deselected(items=repeated)
     items[:] = [item for item in items if not is_repeated(item)]
+
+    for item in items:
+        if mark := item.get_closest_marker("standard"):
+            params = item.callspec.params  # type: ignore[attr-defined]
+            if not mark.args[0](SimpleNamespace(**params, graph=params.get("mode") == ms.GRAPH_MODE)):
+                item.add_marker("exhaustive")

@@ -13,6 +13,7 @@ from mindspore import Parameter, Tensor, nn
 from tests.ms.networks import Weight
 from tests.ms.residual_networks import Basic, ResNet, fill
 from tests.ms.residual_networks import batch as residual_batch
+from tests.ms.tiers import in_graph_mode, standard
 
 from boost_ext import amp
 from boost_ext.ms.step import BoostTrainOneStepCell, BoostTrainOneStepWithLossScaleCell
@@ -46,6 +47,7 @@ X = Tensor([1.0, 1.0], ms.float32)
 
 class TestLevels:
     @pytest.mark.parametrize("level", ["O0", "O1", "O2", "O3", "auto"])
+    @standard(lambda p: p.graph == (p.level in ("O1", "O3")))
     def test_trains(self, mode: int, level: str, batch: tuple[Tensor, Tensor]) -> None:
         ms.set_seed(1)
         network = ConvNet()
@@ -78,6 +80,7 @@ class TestLevels:
             scales.append(cell.scale_sense)
         assert scales[0] is not scales[1]
 
+    @in_graph_mode
     def test_network_with_its_own_loss(self, mode: int) -> None:
         for level in ("O0", "O3"):
             network = Weight()
@@ -224,6 +227,7 @@ class TestH19:
             ms.amp.FixedLossScaleManager,
         ],
     )
+    @standard(lambda p: p.graph == (p.manager in (amp.DynamicLossScaleManager, ms.amp.FixedLossScaleManager)))
     def test_trains_and_skips_overflow(self, mode: int, manager: Any) -> None:
         network = Weight()
         cell = amp.build_train_network(network, momentum(network), loss_scale_manager=manager(1024))
@@ -350,6 +354,7 @@ class TestBoost:
         return str(tmp_path / "pca.npy")
 
     @pytest.mark.parametrize("scaled", [False, True])
+    @standard(lambda p: p.graph == p.scaled)
     def test_dim_reduce(self, mode: int, matrix: str, scaled: bool) -> None:
         settings = {"n_components": 2, "pca_mat_path": matrix, "alpha": 0.0}
         manager = amp.FixedLossScaleManager(64.0, scaled)
@@ -418,6 +423,7 @@ class TestBoostLevels:
         ("level", "boost_level"),
         [("O0", "O0"), ("O0", "O1"), ("O0", "O2"), ("O1", "O1"), ("O2", "O1"), ("O3", "O1")],
     )
+    @standard(lambda p: p.graph == ((p.level, p.boost_level) in (("O0", "O1"), ("O1", "O1"), ("O2", "O1"))))
     def test_plan_and_training(self, mode: int, level: str, boost_level: str) -> None:
         network = fill(ResNet(Basic, width=2))
         loss_fn = nn.SoftmaxCrossEntropyWithLogits(sparse=True, reduction="mean")

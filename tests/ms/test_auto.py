@@ -14,6 +14,7 @@ import pytest
 from mindspore import Tensor, nn
 from tests.ms.networks import Mlp, classes, mlp_batch
 from tests.ms.residual_networks import INNER, Basic, ResNet, batch, fill, with_loss
+from tests.ms.tiers import in_graph_mode, standard
 
 from boost_ext.config import FEATURES, BoostConfig
 from boost_ext.ms.auto import AutoBoost
@@ -180,6 +181,7 @@ class TestLessBN:
 
 class TestEvaluation:
     @pytest.mark.parametrize("fn_flag", [False, True])
+    @standard(lambda p: p.graph == p.fn_flag)
     def test_a_checkpoint_fits_both(self, mode: int, fn_flag: bool, tmp_path: Path) -> None:
         """The reference forgets the FN head in evaluation."""
         boost = AutoBoost("O0", manual(less_bn=True) | {"less_bn": {"fn_flag": fn_flag}})
@@ -292,6 +294,7 @@ def centralization(optimizer: nn.Optimizer) -> list[bool]:
 
 
 @pytest.mark.parametrize("level", ["O1", "O2"])
+@standard(lambda p: p.graph == (p.level == "O2"))
 def test_the_loss_falls(mode: int, level: str) -> None:
     net = resnet()
     network, optimizer = AutoBoost(level).network_auto_process_train(net, momentum(net))
@@ -300,6 +303,7 @@ def test_the_loss_falls(mode: int, level: str) -> None:
     assert losses[-1] < 0.5 * losses[0]
 
 
+@in_graph_mode
 def test_the_page(mode: int, capsys: pytest.CaptureFixture[str]) -> None:
     page = (Path(__file__).parents[2] / "docs" / "autoboost.md").read_text()
     (code,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)

@@ -13,6 +13,7 @@ import mindspore as ms
 import numpy as np
 import pytest
 from mindspore import Parameter, Tensor
+from tests.ms.tiers import in_pynative_mode
 
 from boost_ext import optim
 from boost_ext.ms import native
@@ -121,6 +122,7 @@ def test_an_eager_optimizer() -> None:
 
 
 @pytest.mark.parametrize("mode", [ms.PYNATIVE_MODE, ms.GRAPH_MODE], ids=["pynative", "graph"])
+@in_pynative_mode
 def test_a_compiled_step(mode: int) -> None:
     cases = [("weight", "dtype"), ("state", "dtype"), ("state", "small"), ("step", "wide")]
     assert lines(COMPILED, str(mode)) == [expected("training step", *case) for _ in range(2) for case in cases]

@@ -11,6 +11,7 @@ import pytest
 from mindspore import Parameter, Tensor, nn
 from tests.ms import group_networks
 from tests.ms.networks import Mlp, classes, mlp_batch
+from tests.ms.tiers import in_graph_mode, in_pynative_mode, standard
 
 import oracle
 from boost_ext import Model, amp, boost, optim
@@ -96,6 +97,12 @@ SCALES = [plain, own_scale, fixed_scale, dynamic_scale]
 @pytest.mark.parametrize("compile", ["step", "network", "off"])
 @pytest.mark.parametrize("make", SCALES)
 @pytest.mark.parametrize("optimizer", [ours, theirs])
+@standard(
+    lambda p: (
+        p.compile == "off"
+        or ((p.compile == "step") == p.graph and (p.optimizer is ours) == (p.make in (plain, dynamic_scale)))
+    )
+)
 def test_every_kind_of_scale(mode: int, compile: str, make, optimizer) -> None:
     net = Pair()
     cell, expected = make(net, optimizer, compile=compile), Expected(net)
@@ -112,6 +119,7 @@ def test_every_kind_of_scale(mode: int, compile: str, make, optimizer) -> None:
 
 @pytest.mark.parametrize("make", [plain, fixed_scale])
 @pytest.mark.parametrize("optimizer", [ours, theirs])
+@standard(lambda p: p.graph and (p.optimizer is ours) == (p.make is fixed_scale))
 def test_the_mean_of_micro_batches_is_clipped_and_not_each(mode: int, make, optimizer) -> None:
     net = Pair()
     cell, expected = make(net, optimizer, accumulation_steps=2), Expected(net)
@@ -125,6 +133,7 @@ def test_the_mean_of_micro_batches_is_clipped_and_not_each(mode: int, make, opti
 
 
 @pytest.mark.parametrize("optimizer", [ours, theirs])
+@standard(lambda p: (p.optimizer is ours) == p.graph)
 def test_an_overflow_changes_nothing(mode: int, optimizer) -> None:
     net = Pair()
     cell, expected = fixed_scale(net, optimizer), Expected(net)
@@ -141,6 +150,7 @@ def test_an_overflow_changes_nothing(mode: int, optimizer) -> None:
 
 
 @pytest.mark.parametrize("optimizer", [ours, theirs])
+@standard(lambda p: (p.optimizer is ours) == p.graph)
 def test_short_gradients_train_bit_for_bit_as_without(mode: int, optimizer) -> None:
     networks = [Mlp(), Mlp()]
     scale = Tensor(256.0, ms.float32)
@@ -155,6 +165,7 @@ def test_short_gradients_train_bit_for_bit_as_without(mode: int, optimizer) -> N
         np.testing.assert_array_equal(one.asnumpy(), other.asnumpy())
 
 
+@in_graph_mode
 def test_larger_optimizers_beside_their_own_steps_on_clipped_gradients(mode: int) -> None:
     """LARS and Lamb scale by norms of their own, after clipping."""
     for make in (
@@ -172,6 +183,7 @@ def test_larger_optimizers_beside_their_own_steps_on_clipped_gradients(mode: int
 
 
 @pytest.mark.parametrize("optimizer", [ours, theirs])
+@standard(lambda p: (p.optimizer is ours) == p.graph)
 def test_with_freezing_the_trained_group_is_clipped(mode: int, optimizer) -> None:
     net = Mlp()
     freeze = boost.GradientFreeze(2, 0, 0.5, 8)
@@ -186,6 +198,7 @@ def test_with_freezing_the_trained_group_is_clipped(mode: int, optimizer) -> Non
         assert cell.observe()["gradient_norm"] > 1e-3
 
 
+@in_pynative_mode
 def test_a_loss_scale_for_each_group(mode: int) -> None:
     moved = []
     for clip_norm in (None, CLIP / 100):
@@ -218,6 +231,7 @@ def test_through_build_train_network_and_model() -> None:
     expected.check(net)
 
 
+@in_graph_mode
 def test_it_goes_on_from_its_state(mode: int) -> None:
     def trained(steps: range, state=None) -> tuple[nn.Cell, Pair]:
         net = Pair()

@@ -10,6 +10,7 @@ import pytest
 from mindspore import Parameter, ParameterTuple, Tensor, nn, ops
 from mindspore.boost.dim_reduce import DimReduce as ReferenceDimReduce
 from tests import oracle
+from tests.ms.tiers import in_graph_mode, standard
 
 from boost_ext import boost, pca
 from boost_ext.config import DimReduceConfig
@@ -135,6 +136,7 @@ def state(cell: nn.Cell) -> boost.DimReduce:
     [(sgd, 1.0, 0.0, 2), (momentum, 0.3, 0.5, 2), (sgd, 4.0, 0.0, 8)],
     ids=["sgd", "momentum", "eight points"],
 )
+@standard(lambda p: (p.compile == "step") == p.graph and (p.compile != "network" or p.points > 2))
 def test_matches_the_definition_step_by_step(
     mode: int, compile: str, optimizer: Callable, lr: float, decay: float, points: int, matrix: Path
 ) -> None:
@@ -192,24 +194,30 @@ def test_matches_mindspore_boost_at_loss_scale_1(matrix: Path) -> None:
             np.testing.assert_allclose(p.asnumpy(), q.asnumpy(), rtol=1e-3, atol=1e-5)
 
 
-def run_with_scale(scale: float, matrix: Path, steps: int = 8) -> tuple[list[float], list[np.ndarray]]:
+@in_graph_mode
+def test_h6_h7_the_loss_scale_changes_nothing(mode: int, matrix: Path) -> None:
+    """One graph, which begins again from its state for each loss scale."""
     net = Regression()
     cell = boost.BoostTrainOneStepWithLossScaleCell(
-        net, momentum(net), Tensor(scale, ms.float32), dim_reduce=config(matrix, alpha=0.05)
+        net, momentum(net), Tensor(1.0, ms.float32), dim_reduce=config(matrix, alpha=0.05)
     )
-    losses = [float(cell(*tensors(t))[0].asnumpy()) for t in range(steps)]
-    return losses, [p.asnumpy() for p in net.trainable_params()]
+    start = cell.state_dict()
 
+    def run_with_scale(scale: float) -> tuple[list[float], list[np.ndarray]]:
+        cell.load_state_dict(start)
+        cell.set_sense_scale(Tensor(scale, ms.float32))
+        losses = [float(cell(*tensors(t))[0].asnumpy()) for t in range(8)]
+        return losses, [p.asnumpy().copy() for p in net.trainable_params()]
 
-def test_h6_h7_the_loss_scale_changes_nothing(mode: int, matrix: Path) -> None:
-    losses, weights = run_with_scale(1.0, matrix)
+    losses, weights = run_with_scale(1.0)
     for scale in (32.0, 1024.0, 65536.0, 1000.0):
-        other_losses, other_weights = run_with_scale(scale, matrix)
+        other_losses, other_weights = run_with_scale(scale)
         np.testing.assert_allclose(other_losses, losses, rtol=1e-5)
         for a, b in zip(other_weights, weights, strict=True):
             np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6)
 
 
+@in_graph_mode
 def test_h8_the_line_search_does_not_step_the_optimizer(mode: int, matrix: Path) -> None:
     net = Regression()
     optimizer = nn.Momentum(net.trainable_params(), [1.0, 0.1, 0.01, 0.001], 0.9)
@@ -220,6 +228,7 @@ def test_h8_the_line_search_does_not_step_the_optimizer(mode: int, matrix: Path)
         np.testing.assert_array_equal(v.asnumpy(), delta.asnumpy())
 
 
+@in_graph_mode
 def test_h9_a_failed_first_search_leaves_no_trace(mode: int, matrix: Path) -> None:
     net = Regression()
     far = nn.SGD(net.trainable_params(), 1e4)
@@ -234,6 +243,7 @@ def test_h9_a_failed_first_search_leaves_no_trace(mode: int, matrix: Path) -> No
         np.testing.assert_array_equal(p.asnumpy(), w.astype(np.float32))
 
 
+@in_graph_mode
 def test_overflow_moves_no_state(mode: int, matrix: Path) -> None:
     net = Regression()
     cell = boost.BoostTrainOneStepWithLossScaleCell(
@@ -284,6 +294,7 @@ def test_statistics_see_one_forward_pass_a_step(mode: int, compile: str, tmp_pat
     assert np.any(ours.norm.moving_mean.asnumpy() != 0)
 
 
+@in_graph_mode
 def test_the_line_search_draws_from_a_stream_of_its_own(mode: int, tmp_path: Path) -> None:
     """With steps that are all refused and alpha = 0 the weights rest: the losses show the training masks alone."""
 
@@ -307,6 +318,7 @@ def test_parameters_keep_their_names(mode: int, matrix: Path) -> None:
     assert [p.name for p in net.get_parameters()] == ["w", "b"]
 
 
+@in_graph_mode
 def test_groups_with_their_own_learning_rate(mode: int, matrix: Path) -> None:
     net = Regression()
     groups = [{"params": [net.w], "lr": 0.5}, {"params": [net.b], "lr": 0.25}]

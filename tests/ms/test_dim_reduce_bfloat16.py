@@ -10,6 +10,7 @@ import pytest
 from mindspore import Parameter, Tensor, nn, ops
 from tests.ms.test_dim_reduce import K, N, Regression, config, definition, matrix, momentum, state, tensors
 from tests.ms.test_dim_reduce import start as start_weights
+from tests.ms.tiers import in_graph_mode, standard
 
 from boost_ext import boost, optim, pca
 
@@ -35,6 +36,7 @@ def narrowed(a: np.ndarray) -> np.ndarray:
 
 
 @pytest.mark.parametrize("compile", ["step", "off"])
+@standard(lambda p: p.graph == (p.compile == "step"))
 def test_bfloat16_weights(mode: int, compile: str, matrix: Path) -> None:
     """Beside the definition with weights that are rounded; near a tie it may round the other way."""
     net, c = Narrow(), config(matrix, alpha=0.05, max_search=8)
@@ -53,6 +55,7 @@ def test_bfloat16_weights(mode: int, compile: str, matrix: Path) -> None:
     assert {w.dtype for w in cell.apply_slot.weights_clone} == {ms.bfloat16}
 
 
+@in_graph_mode
 def test_a_refused_step_restores_the_bits(mode: int, matrix: Path) -> None:
     net = Narrow()
     cell = boost.BoostTrainOneStepCell(
@@ -79,6 +82,7 @@ def held_bytes(cell: nn.Cell) -> dict[str, int]:
 
 
 @pytest.mark.parametrize("given", [{}, {"pca_mat_dtype": "bfloat16"}], ids=["as its file is", "by its key"])
+@standard(lambda p: p.graph == bool(p.given))
 def test_a_bfloat16_matrix(mode: int, given: dict[str, Any], matrix: Path, narrow_matrix: Path) -> None:
     """Held as it is, a half of float32's memory, and trained with as the definition does with the same numbers."""
     net = Regression()

@@ -9,6 +9,7 @@ import pytest
 from mindspore import Parameter, Tensor, nn, ops
 from scipy.optimize import minimize
 from tests.ms.monitored import quiet, steps
+from tests.ms.tiers import in_graph_mode, in_pynative_mode
 
 from boost_ext import boost, pca
 from boost_ext.config import DimReduceConfig
@@ -105,6 +106,7 @@ def bfgs(P: np.ndarray) -> float:
     return float(minimize(value, np.zeros(len(P)), jac=True, method="BFGS", options={"maxiter": 30}).fun)
 
 
+@in_graph_mode
 def test_a_regression_does_not_stall(mode: int, matrix: Path) -> None:
     """With the two points of mindspore.boost no step is accepted; with the default every one."""
     accepted, loss = train(cell_of(matrix))
@@ -115,6 +117,7 @@ def test_a_regression_does_not_stall(mode: int, matrix: Path) -> None:
     assert loss < 2 * bfgs(np.load(matrix).astype(np.float64))
 
 
+@in_graph_mode
 def test_the_search_tries_as_many_points_as_it_is_told(mode: int, matrix: Path) -> None:
     """The first of rho^m that this first step takes is m = 3."""
     compile = "step" if mode == ms.GRAPH_MODE else "off"
@@ -155,6 +158,7 @@ def test_max_search_is_validated(bad: int) -> None:
         boost.AutoBoost("O0", {"dim_reduce": {"max_search": 2.0}})
 
 
+@in_pynative_mode
 def test_failed_searches_are_counted_and_told_once(mode: int, matrix: Path, tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     cell = cell_of(matrix, max_search=2)

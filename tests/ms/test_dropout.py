@@ -6,6 +6,7 @@ import pytest
 from mindspore import Parameter, Tensor, nn, ops
 from residual_networks import INNER, Basic, ResNet
 from tests.ms.networks import Mlp, classes, mlp_batch
+from tests.ms.tiers import in_graph_mode
 
 import masks
 from boost_ext import amp, boost
@@ -193,6 +194,7 @@ def run_dtype(run: list[bytes]) -> type:
     return np.float32 if len(run[0]) == 4 else np.float16
 
 
+@in_graph_mode
 def test_the_line_search_leaves_its_state_alone(mode: int, tmp_path) -> None:
     net = Mlp()
     net.first = nn.SequentialCell(net.first, boost.Dropout(0.5, seed=9))

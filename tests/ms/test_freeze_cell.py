@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 from mindspore import Tensor, nn, ops
 from tests.ms.networks import Mlp, Watched, Weight, classes, layers, mlp_batch
+from tests.ms.tiers import in_graph_mode, standard
 
 from boost_ext import boost
 
@@ -16,6 +17,7 @@ def weights(net: nn.Cell) -> list[np.ndarray]:
 
 
 @pytest.mark.parametrize("accumulate", [1, 2])
+@standard(lambda p: p.graph == (p.accumulate == 2))
 def test_freeze_cell(mode: int, accumulate: int) -> None:
     """Also with accumulation, where mindspore.boost raises AttributeError."""
     net = Mlp()
@@ -42,6 +44,7 @@ class Normed(nn.Cell):
         return self.mlp(self.norm(x))
 
 
+@in_graph_mode
 def test_freeze_cell_is_a_step_of_the_training_cell(mode: int) -> None:
     """One forward and one backward pass: the same statistics and weights, to the bit."""
     nets = [Normed(), Normed()]
@@ -73,6 +76,7 @@ def test_freeze_cell_runs_one_pass() -> None:
 
 
 @pytest.mark.parametrize("accumulate", [1, 2])
+@standard(lambda p: p.graph == (p.accumulate == 1))
 def test_freeze_cell_drops_gradients_with_inf(mode: int, accumulate: int) -> None:
     """By the rule of docs/gradient_accumulation.md: what overflows counts for nothing."""
     net = Weight()

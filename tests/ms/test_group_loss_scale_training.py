@@ -10,6 +10,7 @@ import pytest
 from mindspore import Parameter, ParameterTuple, Tensor, nn, ops
 from tests import oracle
 from tests.ms.group_networks import Half, HalfLoss, batch, example, scales_of, with_loss
+from tests.ms.tiers import in_graph_mode, standard
 
 from boost_ext import boost
 from boost_ext.model import Model
@@ -94,6 +95,7 @@ def trained(manager: GroupLossScaleManager, net: nn.Cell) -> Step:
     return Step(with_loss(net).set_train(), optimizer, manager).set_train()
 
 
+@in_graph_mode
 def test_training_beside_the_plain_step(mode: int) -> None:
     """Powers of two change nothing but exponents: at first all bits are those of an unscaled training."""
     manager, net = example(2.0**14)
@@ -129,6 +131,7 @@ def test_overflow_of_one_group_skips_the_step(mode: int) -> None:
     assert scales_of(manager)[0] == float(np.float32(2.0**64 / np.sqrt(2)))
 
 
+@in_graph_mode
 def test_too_large_a_scale_comes_down_by_itself(mode: int) -> None:
     """The first group overflows float16 until its scale fits; the second is not held back by it."""
     manager = GroupLossScaleManager(2.0**40, [["first.weight"], ["second.weight"]])
@@ -156,6 +159,7 @@ def test_both_modes_give_the_same_bits() -> None:
     assert results[0] == results[1]
 
 
+@in_graph_mode
 def test_the_documented_example(mode: int) -> None:
     loss_scale_manager, net = example(4096)
     loss = nn.SoftmaxCrossEntropyWithLogits(reduction="mean")
@@ -189,6 +193,7 @@ def test_the_documented_example(mode: int) -> None:
 
 
 @pytest.mark.parametrize("compile", ["step", "network", "off"])
+@standard(lambda p: p.graph == (p.compile == "step"))
 def test_the_training_cell(mode: int, compile: str) -> None:
     """Its loss scale is 1: the boundaries scale. An overflow of the first group is named, and moves its scale alone."""
     manager, net = example(2.0**10)
@@ -208,6 +213,7 @@ def test_the_training_cell(mode: int, compile: str) -> None:
     assert scales_of(manager)[0] == float(np.float32(2.0**64 / np.sqrt(2)))
 
 
+@in_graph_mode
 def test_accumulation(mode: int) -> None:
     """Two micro-batches are one batch; one that overflows in between counts for nothing, and moves its scale alone."""
     (manager, net), (_, plain) = example(2.0**10), example()

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from mindspore import boost, nn
 from residual_networks import INNER, Basic, Bottleneck, ResNet, batch, fill, with_loss
+from tests.ms.tiers import in_graph_mode, in_pynative_mode, standard
 
 from boost_ext.ms import less_bn
 from boost_ext.ms.less_bn import LessBN, LessBNReport, RemovedBatchNorm, remove_batch_norms
@@ -22,6 +23,7 @@ def loss_and_gradients(network: nn.Cell) -> tuple[np.ndarray, dict[str, np.ndarr
 
 
 @BLOCKS
+@standard(lambda p: p.graph == (p.block is Basic))
 def test_equals_the_network_written_without_these_batch_norms(mode: int, block: type[nn.Cell]) -> None:
     written = fill(ResNet(block, inner=False))
     rewritten = ResNet(block)
@@ -74,6 +76,7 @@ def test_nothing_else_changes(block: type[nn.Cell]) -> None:
             assert old.cell_list == [after[f"{name}.{i}"] for i in range(len(old))]
 
 
+@in_pynative_mode
 def test_containers_of_every_kind(mode: int) -> None:
     class Net(nn.Cell):
         def __init__(self, inner: bool = True) -> None:
@@ -135,6 +138,7 @@ def test_checkpoints(mode: int) -> None:
 
 
 @pytest.mark.parametrize("fn_flag", [False, True])
+@standard(lambda p: p.graph == p.fn_flag)
 def test_trains(mode: int, fn_flag: bool) -> None:
     network = fill(ResNet(Basic))
     cell = LessBN(with_loss(network), fn_flag=fn_flag)
@@ -145,6 +149,7 @@ def test_trains(mode: int, fn_flag: bool) -> None:
     assert all(not np.array_equal(p.asnumpy(), before[p.name]) for p in cell.trainable_params())
 
 
+@in_graph_mode
 def test_a_network_that_was_already_called(mode: int) -> None:
     network = fill(ResNet(Basic)).set_train(False)
     x = batch()[0]
@@ -178,6 +183,7 @@ def bottlenecks(second: nn.Cell) -> nn.Cell:
     return fill(nn.SequentialCell(nn.Conv2d(1, 4, 3), nn.ReLU(), Bottleneck(4, 1), second, nn.Flatten()))
 
 
+@in_pynative_mode
 def test_mindspore_boost_removes_the_same_but_for_the_shortcuts(mode: int) -> None:
     """In GRAPH_MODE 2.10 also drops the shortcut's batch norm, which ours keeps; in PYNATIVE_MODE it drops none."""
     losses, idle = {}, {}

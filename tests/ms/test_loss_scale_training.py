@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from mindspore import Tensor, nn, ops
 from tests.ms.networks import Weight
+from tests.ms.tiers import in_graph_mode
 
 from boost_ext.ms.loss_scale import DynamicLossScaleManager, LossScaleManager
 from boost_ext.ms.step import BoostTrainOneStepWithLossScaleCell
@@ -59,6 +60,7 @@ class TestTraining:
         assert manager.get_loss_scale() == cell.scale_sense.asnumpy() == 16
         assert manager.state_dict()["iteration"] == 4
 
+    @in_graph_mode
     def test_checkpoint(self, mode: int, kind: type[nn.Cell], tmp_path: Path) -> None:
         inputs = [GOOD, BAD, GOOD, BAD, GOOD, GOOD, GOOD]
         straight = DynamicLossScaleManager(1024, 2, 3)

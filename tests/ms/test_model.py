@@ -27,6 +27,7 @@ from tests.ms.model_training import (
     resnet,
 )
 from tests.ms.networks import Mlp
+from tests.ms.tiers import in_graph_mode, in_pynative_mode, standard
 
 import boost_ext
 from boost_ext import Model, amp
@@ -43,6 +44,7 @@ def test_a_subclass_of_mindspores() -> None:
     assert boost_ext.Model is Model
 
 
+@in_graph_mode
 def test_trains_like_mindspores_model(mode: int) -> None:
     ours, theirs = Mlp(), Mlp()
     Model(ours, loss_fn(), momentum(ours)).train(2, points())
@@ -101,8 +103,14 @@ def test_a_training_of_unknown_length_says_what_is_missing() -> None:
     assert "a loop of yours must set grad_freeze.total_steps" in cell.plan["grad_freeze"].reason
 
 
+# Each configuration with and without a data sink, each mode with each: of sixteen six.
+LEARNING = [("", True, True), (FREEZE, True, True), (FREEZE, False, False), (ACCUMULATE, True, False)]
+LEARNING += [(ACCUMULATE, False, True), (LESS_BN, False, False)]
+
+
 @pytest.mark.parametrize("sink", [False, True], ids=["no-sink", "sink"])
 @pytest.mark.parametrize("config", ["", FREEZE, ACCUMULATE, LESS_BN], ids=["plain", "freeze", "accumulate", "less_bn"])
+@standard(lambda p: (p.config, p.graph, p.sink) in LEARNING)
 def test_learns(mode: int, config: Any, sink: bool) -> None:
     net, seen = resnet(), Losses()
     model = Model(net, loss_fn(), momentum(net), metrics={"accuracy", "loss"}, boost_config_dict=config)
@@ -115,6 +123,7 @@ def test_learns(mode: int, config: Any, sink: bool) -> None:
     ("amp_level", "boost_level"),
     [("O0", "O0"), ("O0", "O1"), ("O0", "O2"), ("O2", "O0"), ("O2", "O1"), ("O3", "O1")],
 )
+@standard(lambda p: p.graph == ((p.amp_level, p.boost_level) in (("O0", "O1"), ("O2", "O0"), ("O3", "O1"))))
 def test_levels(mode: int, amp_level: str, boost_level: str) -> None:
     net, seen = resnet(), Losses()
     model = Model(
@@ -167,6 +176,7 @@ class TestH11:
         assert [p.applies("grad_freeze") for p in plans] == [True, False, True]
         assert [p.applies("fn_head") for p in plans] == [True, False, False]
 
+    @in_pynative_mode
     def test_accumulation_counts(self, mode: int) -> None:
         net = Mlp()
         model = Model(net, loss_fn(), momentum(net), boost_config_dict=ACCUMULATE)
@@ -185,6 +195,7 @@ class TestLossScale:
         model.train(2, points(3))
         assert float(model.train_network.scale_sense.asnumpy()) == 1024
 
+    @in_graph_mode
     def test_groups(self, mode: int) -> None:
         manager = GroupLossScaleManager(1024, [])
         net = Grouped(manager)
@@ -227,6 +238,7 @@ def test_network_must_be_a_cell() -> None:
         Model(lambda x: x)
 
 
+@in_graph_mode
 def test_dynamic_shapes(mode: int) -> None:
     net = Mlp()
     net.set_inputs(Tensor(shape=[None, 6], dtype=ms.float32))
@@ -249,6 +261,7 @@ def test_other_attributes_of_the_package() -> None:
         _ = boost_ext.model_
 
 
+@in_graph_mode
 def test_the_page(mode: int, capsys: pytest.CaptureFixture[str]) -> None:
     page = (Path(__file__).parents[2] / "docs" / "model.md").read_text()
     (code,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)

@@ -23,6 +23,7 @@ from tests.ms.model_training import (
     snapshot,
 )
 from tests.ms.networks import Mlp
+from tests.ms.tiers import in_graph_mode, standard
 
 from boost_ext import Model, amp
 
@@ -36,6 +37,7 @@ class TestCallbacks:
         assert len(re.findall(r"epoch: \d step: \d, loss is \d\.\d+", printed)) == 8
         assert printed.count("Train epoch time") == 2
 
+    @in_graph_mode
     def test_fit_and_early_stopping(self, mode: int, capsys: pytest.CaptureFixture[str]) -> None:
         net = Mlp()
         model = Model(net, loss_fn(), nn.SGD(net.trainable_params(), 1e-12), metrics={"accuracy"})
@@ -46,6 +48,7 @@ class TestCallbacks:
         assert "Eval result: epoch 1, metrics: {'accuracy':" in capsys.readouterr().out
 
     @pytest.mark.parametrize("config", ["", FREEZE, ACCUMULATE], ids=["plain", "freeze", "accumulate"])
+    @standard(lambda p: p.graph == (p.config is FREEZE))
     def test_a_learning_rate_set_by_a_callback_is_used(self, mode: int, config: Any) -> None:
         net = Mlp()
         model = Model(net, loss_fn(), nn.SGD(net.trainable_params(), 0.1), boost_config_dict=config)
@@ -60,6 +63,7 @@ class TestCallbacks:
             np.testing.assert_array_equal(value, after[name])
 
     @pytest.mark.parametrize("level", ["O0", "O1"])
+    @standard(lambda p: p.graph == (p.level == "O1"))
     def test_a_checkpoint_loads_back(self, mode: int, level: str, tmp_path: Path) -> None:
         net = resnet()
         model = Model(net, loss_fn(), momentum(net), {"accuracy"}, boost_level=level)
@@ -78,6 +82,7 @@ class TestCallbacks:
         assert not missing
         assert only.eval(images()) == model.eval(images())
 
+    @in_graph_mode
     def test_training_goes_on_from_a_checkpoint(self, mode: int, tmp_path: Path) -> None:
         """Saved by MindSpore's callback, in the middle of a window: the same bits as without an interruption."""
 
@@ -104,6 +109,7 @@ class TestCallbacks:
 
 class TestEvaluation:
     @pytest.mark.parametrize("shared", [False, True])
+    @standard(lambda p: p.graph == p.shared)
     def test_eval_network_gets_the_same_rewrite(self, mode: int, shared: bool) -> None:
         net = resnet()
         backbone = net if shared else resnet(7)

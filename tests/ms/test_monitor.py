@@ -20,6 +20,7 @@ from rich.console import Console
 from tests.html_page import Page
 from tests.ms.monitored import LOG, Fake, batches, cell_of, model_of, quiet, records, steps
 from tests.ms.networks import Mlp, classes
+from tests.ms.tiers import in_graph_mode, standard
 
 from boost_ext import amp, run_report
 from boost_ext.callbacks import BoostMonitor
@@ -54,6 +55,7 @@ def test_everything_that_a_cell_tells_is_recorded() -> None:
 
 
 @pytest.mark.parametrize("compile", ["step", "network", "off"])
+@standard(lambda p: p.graph == (p.compile == "step"))
 def test_a_loop_of_ones_own(mode: int, compile: str) -> None:
     """Real cells: the overflow has the name of its weight, and the losses are those of the cell."""
     cell = cell_of(compile=compile)
@@ -86,6 +88,7 @@ def test_a_loop_of_ones_own(mode: int, compile: str) -> None:
     assert end == End()
 
 
+@in_graph_mode
 def test_under_model(mode: int) -> None:
     manager = amp.DynamicLossScaleManager(2.0**10, 2, 1000)
     config = {"boost": {"mode": "manual", "grad_freeze": True}, "grad_freeze": {"total_steps": 64}}
@@ -113,6 +116,7 @@ def test_under_model(mode: int) -> None:
     assert "freezing" in page.tables
 
 
+@in_graph_mode
 def test_dim_reduce_tells_of_its_line_search(mode: int) -> None:
     projection = np.linalg.qr(np.random.default_rng(0).standard_normal((368, 2)))[0].T
     np.save("pca.npy", np.ascontiguousarray(projection, np.float32))

@@ -17,6 +17,7 @@ from mindspore.train import summary_pb2
 from rich.console import Console
 from tests.html_page import Page
 from tests.ms.monitored import LOG, Fake, batches, cell_of, model_of, quiet, records, steps
+from tests.ms.tiers import in_graph_mode
 
 from boost_ext import run_report
 from boost_ext.callbacks import BoostMonitor
@@ -135,6 +136,7 @@ def test_the_example_runs() -> None:
     assert len(steps(Path("runs/first.jsonl"))) == 20
 
 
+@in_graph_mode
 def test_the_documentation_runs(mode: int) -> None:
     text = (Path(__file__).parents[2] / "docs" / "monitoring.md").read_text(encoding="utf-8")
     blocks = re.findall(r"```python\n(.*?)```", text, re.DOTALL)

@@ -6,6 +6,7 @@ import pytest
 from mindspore import Parameter, Tensor, nn, ops
 from tests.ms.monitored import quiet, steps
 from tests.ms.networks import Mlp, Weight, classes, mlp_batch
+from tests.ms.tiers import in_graph_mode, standard
 
 from boost_ext import boost
 
@@ -29,6 +30,7 @@ def cell_of(net: nn.Cell, **kwargs) -> nn.Cell:
 
 
 @pytest.mark.parametrize("compile", ["step", "network", "off"])
+@standard(lambda p: p.graph == (p.compile == "step"))
 def test_a_plain_step(mode: int, compile: str) -> None:
     cell = cell_of(Weight(), compile=compile)
     before = cell.observe()
@@ -51,6 +53,7 @@ def test_a_plain_step(mode: int, compile: str) -> None:
 
 
 @pytest.mark.parametrize("compile", ["step", "network", "off"])
+@standard(lambda p: p.graph == (p.compile == "step"))
 def test_an_overflow_has_a_name(mode: int, compile: str) -> None:
     cell = cell_of(Weight(), compile=compile)
     cell(Tensor([2.0, np.inf]))
@@ -62,6 +65,7 @@ def test_an_overflow_has_a_name(mode: int, compile: str) -> None:
 
 
 @pytest.mark.parametrize("compile", ["step", "network"])
+@standard(lambda p: p.graph == (p.compile == "step"))
 def test_the_slot_clock(mode: int, compile: str) -> None:
     cell = cell_of(Slow(), compile=compile)
     x = Tensor(np.ones((700, 700), np.float32))
@@ -82,6 +86,7 @@ def test_the_slot_clock(mode: int, compile: str) -> None:
     assert cell.observe()["step"] == 5
 
 
+@in_graph_mode
 def test_the_slot_clock_changes_no_result(mode: int) -> None:
     plain, timed = Mlp(), Mlp()
     optimizers = [nn.Momentum(n.trainable_params(), 0.1, 0.9) for n in (plain, timed)]
@@ -116,6 +121,7 @@ class Pair(nn.Cell):
 
 
 @pytest.mark.parametrize("freeze", [False, True])
+@standard(lambda p: p.graph == p.freeze)
 def test_steps_inside_another_graph(mode: int, freeze: bool, tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     net = Pair()

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from mindspore import Model, Parameter, Tensor, nn, ops
 from tests.ms.networks import Weight
+from tests.ms.tiers import in_graph_mode, in_pynative_mode, standard
 
 from boost_ext import boost, optim
 
@@ -73,6 +74,7 @@ class Sum(nn.Cell):
     [momentum, lambda net: nn.Adam(net.trainable_params(), 0.01)],
     ids=["momentum", "adam"],
 )
+@standard(lambda p: (p.compile == "step") == p.graph and (p.optimizer is momentum) == (p.compile == "off"))
 def test_trains_like_mindspore(mode: int, compile: str, optimizer) -> None:
     ours, theirs = Net(), Net()
     cell = boost.BoostTrainOneStepCell(with_loss(ours), optimizer(ours), compile=compile)
@@ -89,16 +91,18 @@ def test_trains_like_mindspore(mode: int, compile: str, optimizer) -> None:
 
 
 @pytest.mark.parametrize("shape", [(), (1,)])
-@pytest.mark.parametrize("scale", [1.0, 1024.0, 65536.0])
-def test_a_loss_scale_changes_nothing(mode: int, scale: float, shape: tuple[int, ...]) -> None:
+@standard(lambda p: p.graph == (p.shape == ()))
+def test_a_loss_scale_changes_nothing(mode: int, shape: tuple[int, ...]) -> None:
+    """Whichever it is at a step: one graph."""
     ours, theirs = Net(), Net()
-    sense = Tensor(np.full(shape, scale), ms.float32)
-    cell = boost.BoostTrainOneStepWithLossScaleCell(with_loss(ours), momentum(ours), sense)
+    senses = [Tensor(np.full(shape, scale), ms.float32) for scale in (1.0, 1024.0, 65536.0)]
+    cell = boost.BoostTrainOneStepWithLossScaleCell(with_loss(ours), momentum(ours), senses[0])
     plain = boost.BoostTrainOneStepCell(with_loss(theirs), momentum(theirs))
-    for i in range(3):
+    for i, sense in enumerate(senses):
+        cell.set_sense_scale(sense)
         loss, overflow, used = cell(*batch(i))
         np.testing.assert_allclose(loss.asnumpy(), plain(*batch(i))[0].asnumpy(), rtol=1e-5)
-        assert (overflow.asnumpy(), used.asnumpy(), used.shape) == (False, scale, ())
+        assert (overflow.asnumpy(), used.asnumpy(), used.shape) == (False, sense.asnumpy().item(), ())
     for p, q in zip(ours.trainable_params(), theirs.trainable_params(), strict=True):
         np.testing.assert_allclose(p.asnumpy(), q.asnumpy(), rtol=1e-4, atol=1e-6)
 
@@ -132,6 +136,7 @@ def test_overflow_moves_nothing_but_the_scale(mode: int, compile: str) -> None:
     assert changed(before, snapshot(cell)) - forward == own
 
 
+@in_graph_mode
 def test_overflow_in_the_plain_cell(mode: int) -> None:
     net = Net()
     cell = boost.BoostTrainOneStepCell(with_loss(net), momentum(net))
@@ -143,6 +148,7 @@ def test_overflow_in_the_plain_cell(mode: int) -> None:
     assert changed(before, snapshot(cell)) <= own
 
 
+@in_graph_mode
 def test_sens_is_for_the_optimizer_to_take_out(mode: int) -> None:
     ours, theirs = Net(), Net()
     optimizer = momentum(ours, loss_scale=128.0)
@@ -154,6 +160,7 @@ def test_sens_is_for_the_optimizer_to_take_out(mode: int) -> None:
         np.testing.assert_allclose(p.asnumpy(), q.asnumpy(), rtol=1e-4, atol=1e-6)
 
 
+@in_graph_mode
 def test_set_sense_scale(mode: int) -> None:
     net = Net()
     sense = Tensor([4.0], ms.float32)
@@ -167,6 +174,7 @@ def test_set_sense_scale(mode: int) -> None:
         cell.set_sense_scale(2.0)
 
 
+@in_pynative_mode
 def test_train_and_eval_flags_are_seen_by_the_compiled_step(mode: int) -> None:
     net = Net()
     loss = with_loss(net)
@@ -196,6 +204,7 @@ def test_parameters_set_from_outside_are_seen(mode: int, compile: str) -> None:
     np.testing.assert_allclose(cell(*batch())[0].asnumpy(), first, rtol=1e-5)
 
 
+@in_graph_mode
 def test_a_learning_rate_schedule_advances_once_a_step(mode: int) -> None:
     ours, theirs = Net(), Net()
     rates = [0.1, 0.05, 0.01, 0.001]
@@ -210,6 +219,7 @@ def test_a_learning_rate_schedule_advances_once_a_step(mode: int) -> None:
 
 
 @pytest.mark.parametrize("sink", [False, True], ids=["no-sink", "sink"])
+@standard(lambda p: p.sink == p.graph)
 def test_inside_model_train(mode: int, sink: bool) -> None:
     net = Net()
     sense = nn.DynamicLossScaleUpdateCell(256.0, 2, 3)
@@ -301,6 +311,7 @@ class Unread(nn.Cell):
 
 @pytest.mark.parametrize("module", [None, "__main__"])
 @pytest.mark.parametrize("compile", ["step", "network", "off"])
+@standard(lambda p: p.module is None or p.compile == "step")
 def test_a_network_without_source(mode: int, compile: str, module: str | None) -> None:
     names: dict[str, Any] = {"nn": nn, "__name__": module}
     exec(SOURCE, names)

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from mindspore import Parameter, Tensor, nn, ops
 from tests.ms.networks import Mlp, classes, mlp_batch
+from tests.ms.tiers import in_graph_mode, standard
 from tests.ms.trainers import (
     MindSporesCell,
     boost_trainer,
@@ -84,6 +85,7 @@ def our_update() -> nn.Cell:
 
 
 @pytest.mark.parametrize("accumulate", [1, 2])
+@standard(lambda p: p.graph == (p.accumulate == 2))
 def test_an_image_trainer(mode: int, accumulate: int) -> None:
     cells = []
     for module, base, update in (
@@ -101,6 +103,7 @@ def test_an_image_trainer(mode: int, accumulate: int) -> None:
         assert cells[0].gradient_accumulation.count.shape == ()
 
 
+@in_graph_mode
 def test_a_language_trainer(mode: int) -> None:
     cells = []
     for base, update in ((boost.BoostTrainOneStepWithLossScaleCell, our_update()), (MindSporesCell, their_update())):
@@ -114,6 +117,7 @@ def test_a_language_trainer(mode: int) -> None:
     assert (loss.shape, overflow.shape, overflow.dtype, scale.shape) == ((), (), ms.bool_, ())
 
 
+@in_graph_mode
 def test_a_summing_trainer_with_a_fixed_scale(mode: int) -> None:
     cells = []
     for base in (boost.BoostTrainOneStepWithLossScaleCell, MindSporesCell):
@@ -124,6 +128,7 @@ def test_a_summing_trainer_with_a_fixed_scale(mode: int) -> None:
 
 
 @pytest.mark.parametrize("steps", [1, 2])
+@standard(lambda p: p.graph == (p.steps == 2))
 def test_a_trainer_of_mindspore_boost(mode: int, steps: int) -> None:
     """The optimizer takes the scale out, once: also of what is held."""
     nets = [Mlp(), Mlp()]
@@ -148,6 +153,7 @@ class Counting(boost.BoostTrainOneStepCell):
         return ops.depend(loss, total), overflow
 
 
+@in_graph_mode
 def test_a_construct_around_ours_has_all_that_ours_does(mode: int) -> None:
     nets = [Mlp(), Mlp()]
     options = {"clip_norm": 0.25, "accumulation_steps": 2}

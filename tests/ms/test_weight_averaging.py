@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from mindspore import Parameter, Tensor, nn, ops
 from tests import oracle
+from tests.ms.tiers import in_graph_mode, standard
 
 from boost_ext import Model, amp, boost, optim
 from boost_ext.checkpoint import load_training_state, save_training_state
@@ -125,6 +126,7 @@ INNER = {
 
 
 @pytest.mark.parametrize(("inner", "compile"), [("SGD", "step"), ("Adam", "step"), ("SGD", "off"), ("nn.Adam", "step")])
+@standard(lambda p: not p.graph or p.inner == "Adam")
 def test_steps_and_a_resumed_training(mode: int, inner: str, compile: Any, tmp_path: Path) -> None:
     """With a dynamic loss scale and an overflow; saved after two steps, and gone on elsewhere with the same bits."""
     args, kwargs, rule = INNER[inner]
@@ -195,6 +197,7 @@ def test_mindspores_cell(mode: int) -> None:
     np.testing.assert_allclose(twa.get_lr().asnumpy(), 0.1 * 0.5**3, rtol=1e-6)
 
 
+@in_graph_mode
 def test_accumulation_and_clipping(mode: int) -> None:
     net = Regression()
     twa = made(net)

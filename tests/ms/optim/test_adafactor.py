@@ -11,6 +11,7 @@ import pytest
 from mindspore import Parameter, Tensor, nn
 from tests import oracle
 from tests.ms.optim.cases import array, arrays, gradients, parameters, tensor
+from tests.ms.tiers import in_graph_mode, in_pynative_mode, standard
 
 from boost_ext import boost, optim
 from boost_ext.ms.optimizer_rebuild import parameter_groups, rebuild
@@ -70,6 +71,7 @@ def test_twenty_steps(mode: int, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", OPTIONS)
+@in_pynative_mode
 def test_beside_mindspore(mode: int, name: str) -> None:
     ours, theirs = parameters(FLAT), parameters(FLAT)
     mine, other = optim.AdaFactor(ours, **OPTIONS[name]), nn.AdaFactor(theirs, **OPTIONS[name])
@@ -196,6 +198,7 @@ def test_compression(mode: int) -> None:
 
 
 @pytest.mark.parametrize("options", [{}, {"warmup_init": True}], ids=["", "warmup"])
+@standard(lambda p: not p.graph or bool(p.options))
 def test_get_lr(mode: int, options: dict[str, Any]) -> None:
     """The rate of the step to come."""
     params = parameters()
@@ -228,6 +231,7 @@ def test_learning_rates_are_scaled(mode: int, how: str) -> None:
 
 
 @pytest.mark.parametrize("options", [{}, {"beta1": 0.9, "compression": True}], ids=["", "compressed"])
+@standard(lambda p: not p.graph or bool(p.options))
 def test_an_overflow_writes_nothing(mode: int, options: dict[str, Any]) -> None:
     params = parameters(dtypes=(ms.float32, ms.float16, ms.bfloat16))
     optimizer = optim.AdaFactor(params, **options)
@@ -256,6 +260,7 @@ def test_the_loss_scale_is_taken_out(mode: int) -> None:
         np.testing.assert_array_equal(a, b)
 
 
+@in_graph_mode
 def test_five_hundred_parameters(mode: int) -> None:
     params = parameters({f"p{i}": ((17, 3), (4,), ())[i % 3] for i in range(500)}, (ms.float32, ms.float16))
     optimizer, expected = optim.AdaFactor(params, beta1=0.9), Oracle(params, {"beta1": 0.9})

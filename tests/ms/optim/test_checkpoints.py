@@ -11,6 +11,7 @@ import pytest
 from mindspore import Parameter, Tensor, nn, ops
 from tests.ms.networks import mlp_batch
 from tests.ms.optim.cases import CASES, CLASSES, SHAPES, arrays, gradients, parameters
+from tests.ms.tiers import standard
 
 from boost_ext import amp, boost, optim
 
@@ -110,6 +111,7 @@ RESUMED += [pytest.param(ms.GRAPH_MODE, name, id=f"graph-{name}") for name in ("
 
 
 @pytest.mark.parametrize(("mode", "name"), RESUMED, indirect=["mode"])
+@standard(lambda p: p.name in ("SGD-dampening", "AdaFactor", "RMSProp") or p.graph)
 def test_resumed_training_is_bit_for_bit(mode: int, name: str) -> None:
     """Masters and the loss scale too; every fourth batch overflows."""
 

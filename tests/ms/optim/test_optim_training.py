@@ -13,6 +13,7 @@ from mindspore import Parameter, Tensor, nn, ops
 from tests.ms.model_training import Losses, loss_fn, manual, points
 from tests.ms.networks import Mlp, classes, mlp_batch
 from tests.ms.optim.cases import CASES, CLASSES, Oracle, array, arrays, gradients, parameters
+from tests.ms.tiers import standard
 
 from boost_ext import Model, amp, boost
 from boost_ext.callbacks import BoostMonitor
@@ -73,6 +74,7 @@ def assert_losses(got: Sequence[float], name: str, per_step: int = 1) -> None:
 
 
 @pytest.mark.parametrize("name", CLASSES)
+@standard(lambda p: p.graph == (p.name in ("SGD", "Adam", "Lamb", "AdaFactor", "FTRL", "RMSProp", "Adagrad")))
 def test_dynamic_loss_scale(mode: int, name: str) -> None:
     """A step that overflows changes no weight, no state and no step counter."""
     net = Mlp()
@@ -132,6 +134,7 @@ MODES += [pytest.param(ms.GRAPH_MODE, loop, id=f"graph-{loop}") for loop in LOOP
 
 @pytest.mark.parametrize(("mode", "loop"), MODES, indirect=["mode"])
 @pytest.mark.parametrize("name", ["Momentum", "Adam", "Lamb"])
+@standard(lambda p: p.name == "Adam" or (p.name, p.loop) in (("Momentum", "network"), ("Lamb", "jit")))
 def test_loops(mode: int, name: str, loop: str) -> None:
     net = Mlp()
     step = LOOPS[loop](net, make(name, net))
@@ -139,6 +142,7 @@ def test_loops(mode: int, name: str, loop: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["SGD", "Adam", "FTRL"])
+@standard(lambda p: p.graph == (p.name == "Adam"))
 def test_accumulation(mode: int, name: str) -> None:
     net = Mlp()
     cell = boost.BoostTrainOneStepCell(classes(net), make(name, net), accumulation_steps=2).set_train()
@@ -159,6 +163,7 @@ def frozen_losses(name: str, mode: int) -> tuple[float, ...]:
 
 
 @pytest.mark.parametrize("name", ["SGD", "Adam", "Lamb"])
+@standard(lambda p: p.graph == (p.name == "Adam"))
 def test_freezing(mode: int, name: str) -> None:
     """In both modes alike."""
     losses = frozen_losses(name, mode)
@@ -170,6 +175,7 @@ def test_freezing(mode: int, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["Momentum", "AdamWeightDecay", "RMSProp"])
+@standard(lambda p: p.graph == (p.name == "Momentum"))
 def test_model_with_callbacks(mode: int, name: str, tmp_path: Any) -> None:
     ours, reference, seen = Mlp(), Mlp(), Losses()
     model = Model(ours, loss_fn(), make(name, ours))
@@ -198,6 +204,7 @@ class Twice(nn.Cell):
 
 
 @pytest.mark.parametrize("name", ["SGD-dampening", "Adam", "FTRL"])
+@standard(lambda p: not p.graph or p.name != "FTRL")
 def test_twice_in_one_graph(mode: int, name: str) -> None:
     """In order, with the learning rate of each step, and nothing where the branch is not taken."""
     case, params = CASES[name], parameters()

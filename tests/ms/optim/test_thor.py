@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from mindspore import Tensor, nn, ops
 from tests.ms.optim.thor_oracle import BLOCK, Oracle, Small, batch, tensors, weights_of
+from tests.ms.tiers import in_graph_mode, standard
 
 from boost_ext import optim
 from boost_ext.boost import BoostTrainOneStepCell, BoostTrainOneStepWithLossScaleCell
@@ -76,6 +77,7 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 @pytest.mark.parametrize(
     ("compile", "case"), [*(("step", case) for case in CASES), ("network", "clipped"), ("off", "every option")]
 )
+@standard(lambda p: (not p.graph) or (p.compile == "step" and p.case == "every option"))
 def test_steps(mode: int, compile: Any, case: str) -> None:
     ours, theirs = CASES[case]
     net = Small()
@@ -95,6 +97,7 @@ def test_steps(mode: int, compile: Any, case: str) -> None:
             np.testing.assert_allclose(full, exact, rtol=0, atol=2e-4 * abs(exact).max(), err_msg=name)
 
 
+@in_graph_mode
 def test_a_converted_network_is_the_same(mode: int, tmp_path: Path) -> None:
     """The same output, gradients, Parameters and checkpoint; a second conversion changes nothing."""
     net, arrays = Small().set_train(), tensors(batch(0))
@@ -167,6 +170,7 @@ def state(cell: Any) -> dict[str, np.ndarray]:
 
 
 @pytest.mark.parametrize("scale", [2.0**80])
+@in_graph_mode
 def test_the_loss_scale_leaves_no_trace(mode: int, scale: float) -> None:
     """It is a power of two: the bits are the same, even where its square is beyond float32."""
     results = []
@@ -181,6 +185,7 @@ def test_the_loss_scale_leaves_no_trace(mode: int, scale: float) -> None:
 
 
 @pytest.mark.parametrize("made_before", [1, 2])
+@standard(lambda p: p.graph == (p.made_before == 2))
 def test_a_step_that_overflows_changes_nothing(mode: int, made_before: int) -> None:
     """Also where it is one that gathers; the next one takes its turn."""
     net = Small()
@@ -199,6 +204,7 @@ def test_a_step_that_overflows_changes_nothing(mode: int, made_before: int) -> N
     close(net, oracle.w)
 
 
+@in_graph_mode
 def test_resumed_in_the_middle_of_an_interval(mode: int) -> None:
     """With the inverses of the state, since new ones are not due; and with its momentum."""
     cells = [BoostTrainOneStepCell(net := Small(), made(net, frequency=4, momentum=m)) for m in (0.9, 0.5)]

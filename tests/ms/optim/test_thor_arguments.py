@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from mindspore import Tensor, nn, ops
 from tests.ms.networks import Mlp, classes, mlp_batch
+from tests.ms.tiers import in_graph_mode, standard
 
 from boost_ext import Model, boost, optim
 from boost_ext.boost import BoostTrainOneStepCell
@@ -154,6 +155,7 @@ def test_a_matrix_that_cannot_be_inverted_keeps_its_inverse(mode: int) -> None:
     assert (net.first.weight.asnumpy() != before).all()
 
 
+@in_graph_mode
 def test_schedules(mode: int) -> None:
     """Of the rate and of the damping: the step's own number is what they are asked for."""
     results = []
@@ -169,6 +171,7 @@ def test_schedules(mode: int) -> None:
         np.testing.assert_allclose(one, two, rtol=1e-5, atol=1e-6)
 
 
+@in_graph_mode
 def test_half_precision(mode: int) -> None:
     """float16 weights have masters; the matrices are gathered from float16 inputs and gradients."""
     trained = []
@@ -186,6 +189,7 @@ def test_half_precision(mode: int) -> None:
         np.testing.assert_allclose(half, wide, atol=2e-2)
 
 
+@in_graph_mode
 def test_mixed_precision_casts_no_matrix(mode: int) -> None:
     """to_float after the conversion: A and G stay what the op writes into, in float64."""
     net = Mlp()
@@ -209,6 +213,7 @@ def make_thor(net: nn.Cell) -> nn.Optimizer:
 
 
 @pytest.mark.parametrize("first", ["Momentum", "thor"])
+@standard(lambda p: p.graph == (p.first == "thor"))
 def test_a_thor_made_after_the_cell_is_noticed_at_the_first_step(mode: int, first: str) -> None:
     net = Mlp()
     optimizer = make_thor(net) if first == "thor" else nn.Momentum(net.trainable_params(), 0.1, 0.9)

@@ -8,6 +8,7 @@ import mindspore as ms
 import numpy as np
 import pytest
 from mindspore import Tensor, amp, nn, ops
+from tests.ms.tiers import standard
 
 from boost_ext import optim
 from boost_ext.boost import BoostTrainOneStepCell
@@ -56,6 +57,7 @@ def in_float32() -> list[np.ndarray]:
 
 @pytest.mark.parametrize("first", ["thor", "precision"])
 @pytest.mark.parametrize("precision", ["to_float", "O1", "O2", "O3"])
+@standard(lambda p: p.graph == (p.first == "precision"))
 def test_either_order(mode: int, precision: str, first: str) -> None:
     exact = in_float32()
     ms.set_context(mode=mode)
