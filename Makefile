@@ -7,7 +7,7 @@ NATIVE := CMakeLists.txt pyproject.toml $(shell find csrc kernels -type f)
 SOURCES := $(NATIVE) $(shell find python -type f -not -name '*.so' -not -path '*/__pycache__/*')
 EMULATORS := $(shell find tests/emulators -type f)
 
-.PHONY: dev dev-mindspore train train-distributed test test-python test-core test-native test-nvcc bench bench-levels bench-networks lint format clean
+.PHONY: dev dev-mindspore train train-distributed test test-quick test-all test-python test-core test-native test-nvcc bench bench-levels bench-networks lint format clean
 
 # An editable build to work with: the core on the baseline instruction set, and what its tests need. Python files are used
 # where they are; after a change of C++ call it again.
@@ -25,9 +25,19 @@ train-distributed: $(VENVS)/train/installed
 
 test: test-python test-core test-native test-nvcc
 
+# Of the editable build, with one network that MindSpore compiles.
+test-quick: $(VENVS)/dev/mindspore
+	$(VENVS)/dev/bin/python -m pytest -n 2 -q -m "not exhaustive and not slow" tests/ops $(wildcard tests/test_*.py) \
+	  "tests/ms/test_step.py::test_trains_like_mindspore[graph-adam-step]" $(ARGS)
+
+# With the cases that run the same code as others.
+test-all: TIER :=
+test-all: test
+
 # Three at a time, since who waits for ranks leaves a core idle.
+TIER := -m "not exhaustive"
 test-python: $(VENVS)/test/installed
-	BOOST_EXT_OBJECTS=$(CURDIR)/build/wheel $(VENVS)/test/bin/python -m pytest -n 3 --dist loadfile $(ARGS)
+	BOOST_EXT_OBJECTS=$(CURDIR)/build/wheel $(VENVS)/test/bin/python -m pytest -n 3 --dist loadfile $(TIER) $(ARGS)
 
 # The core, without MindSpore, on NumPy 2, with the kernels of devices on our emulators: what takes NumPy's arrays, and
 # all ops on CUDA arrays.

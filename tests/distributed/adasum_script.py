@@ -1,7 +1,7 @@
 """What test_adasum_ranks.py launches: ``adasum_script.py FOLDER CASE...``. Each rank writes what it ended with.
 
-A case is ``DEVICES/MODE/DTYPES`` or ``training``. The deltas of a node are a function of its number, so that the test
-knows all of them.
+A case is ``DEVICES/MODE/DTYPES``, ``training``, or a variant of it by its name. The deltas of a node are a function of
+its number, so that the test knows all of them.
 """
 
 from __future__ import annotations
@@ -80,10 +80,13 @@ def main() -> None:
     rank, ranks = get_rank(), get_group_size()
     found: dict[str, Any] = {}
     for case in cases:
-        if case == "training":
+        if "/" not in case:
             import adasum_training
 
-            found |= adasum_training.everything(rank, ranks)
+            whole = case == "training"
+            found |= (
+                adasum_training.everything(rank, ranks) if whole else adasum_training.one_variant(rank, ranks, case)
+            )
             continue
         devices, mode, name = case.split("/")
         ms.set_context(mode=ms.GRAPH_MODE if mode == "graph" else ms.PYNATIVE_MODE)

@@ -1,6 +1,6 @@
 """What each rank of test_data_parallel.py and test_dim_reduce_ranks.py runs; alone: the same with the whole batch.
 
-    python data_parallel.py alone|ranks OUT CASE...
+    python data_parallel.py alone|ranks OUT MODE/CASE...
 
 Each case trains a small network for some steps and returns arrays, which go into OUT/<rank>-<mode>-<case>.npz.
 """
@@ -28,7 +28,6 @@ BATCH, FEATURES, HIDDEN, OUTPUTS = 24, 5, 4, 3
 OVERFLOW_STEP = 2
 Arrays = dict[str, np.ndarray]
 CASES: dict[str, Callable[[], Arrays]] = {}
-ONLY_PYNATIVE = {"network", "eager", "dim_reduce_4_eager"}  # GRAPH_MODE compiles everything
 
 
 class World:
@@ -357,18 +356,16 @@ def main() -> None:
         init_ranks(60)
         World.rank, World.size = ms.communication.get_rank(), ms.communication.get_group_size()
         ms.set_auto_parallel_context(parallel_mode=ms.ParallelMode.DATA_PARALLEL, gradients_mean=True)
-    for World.mode, mode in (("graph", ms.GRAPH_MODE), ("pynative", ms.PYNATIVE_MODE)):
-        ms.set_context(mode=mode)
-        for name in names or CASES:
-            if mode == ms.GRAPH_MODE and name in ONLY_PYNATIVE:
-                continue
-            try:
-                result = CASES[name]()
-            except BaseException:
-                print(f"case {name} in {World.mode}", flush=True)
-                traceback.print_exc()
-                raise
-            np.savez(World.out / f"{World.rank}-{World.mode}-{name}.npz", **result)
+    for which in names:
+        World.mode, name = which.split("/")
+        ms.set_context(mode=ms.GRAPH_MODE if World.mode == "graph" else ms.PYNATIVE_MODE)
+        try:
+            result = CASES[name]()
+        except BaseException:
+            print(f"case {name} in {World.mode}", flush=True)
+            traceback.print_exc()
+            raise
+        np.savez(World.out / f"{World.rank}-{World.mode}-{name}.npz", **result)
 
 
 if __name__ == "__main__":

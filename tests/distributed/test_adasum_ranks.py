@@ -22,22 +22,26 @@ CASES = {
     6: ["1/graph/float32", "2/graph/mixed"],
     8: ["1/graph/float32", "2/graph/mixed"],
 }
+MANY = (6, 8)  # exhaustive: what they add to 3 and 4 is in the schedule, see tests/test_adasum_simulate.py
 TRAINED = (2, 4)
+ON_TWO = [2, pytest.param(4, marks=pytest.mark.exhaustive)]
+NODES = "nodes of two"
 MARGIN = 0.02
 
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """What each of so many ranks wrote; they are started when a test first asks."""
-    known: dict[int, list[Any]] = {}
+    """What each of so many ranks wrote; they are started when a test first asks: once, four again for `training`."""
+    known: dict[tuple[int, bool], list[Any]] = {}
 
-    def of(ranks: int) -> list[Any]:
-        if ranks not in known:
+    def of(ranks: int, training: bool = False) -> list[Any]:
+        again = training and ranks > 2
+        if (ranks, again) not in known:
             folder = tmp_path_factory.mktemp(f"ranks_{ranks}")
-            cases = CASES[ranks] + ["training"] * (ranks in TRAINED)
+            cases = ["training"] if again else CASES[ranks] + {2: ["training"], 4: [NODES]}.get(ranks, [])
             launch(Path(adasum_script.__file__), ranks, str(folder), *cases, folder=folder).require_success()
-            known[ranks] = [np.load(folder / f"rank_{rank}.npz") for rank in range(ranks)]
-        return known[ranks]
+            known[ranks, again] = [np.load(folder / f"rank_{rank}.npz") for rank in range(ranks)]
+        return known[ranks, again]
 
     return of
 
@@ -46,7 +50,14 @@ def wide(array: Any) -> np.ndarray:
     return np.asarray(array).astype(np.float32)
 
 
-@pytest.mark.parametrize(("ranks", "case"), [(ranks, case) for ranks, cases in CASES.items() for case in cases])
+@pytest.mark.parametrize(
+    ("ranks", "case"),
+    [
+        pytest.param(ranks, case, marks=[pytest.mark.exhaustive] * (ranks in MANY))
+        for ranks, cases in CASES.items()
+        for case in cases
+    ],
+)
 def test_the_bits_are_those_of_the_simulator(results: Any, ranks: int, case: str) -> None:
     devices, _, name = case.split("/")
     dtypes = dtypes_of(name)
@@ -64,10 +75,15 @@ def test_the_bits_are_those_of_the_simulator(results: Any, ranks: int, case: str
 
 @pytest.mark.parametrize(
     ("ranks", "name"),
-    [(ranks, name) for ranks in TRAINED for name, variant in adasum_training.VARIANTS.items() if ranks > variant[4]],
+    [
+        pytest.param(ranks, name, marks=[pytest.mark.exhaustive] * (ranks > 2 and name != NODES))
+        for ranks in TRAINED
+        for name, variant in adasum_training.VARIANTS.items()
+        if ranks > variant[4]
+    ],
 )
 def test_a_cell_adds_up_what_the_optimizers_of_all_nodes_did(results: Any, ranks: int, name: str) -> None:
-    found, devices = results(ranks), adasum_training.VARIANTS[name][4]
+    found, devices = results(ranks, name != NODES), adasum_training.VARIANTS[name][4]
     before = [p.asnumpy().copy() for p in adasum_training.Regression().trainable_params()]
     for step in range(adasum_training.STEPS):
         each = [[found[rank][f"{name} {step} delta {i}"] for i in range(2)] for rank in range(0, ranks, devices)]
@@ -84,10 +100,10 @@ def test_a_cell_adds_up_what_the_optimizers_of_all_nodes_did(results: Any, ranks
     assert len(losses) == ranks  # each saw its own batch
 
 
-@pytest.mark.parametrize("ranks", TRAINED)
+@pytest.mark.parametrize("ranks", ON_TWO)
 def test_half_weights_move_by_the_steps_of_their_masters(results: Any, ranks: int) -> None:
     """Which are too small for the weights themselves: of these there would be no more than 0 to add up."""
-    found, name = results(ranks), adasum_training.HALVES
+    found, name = results(ranks, True), adasum_training.HALVES
     for step in range(adasum_training.STEPS):
         each = [[adasum_training.HALF_RATE * rank[f"{name} {step} grad {i}"] for i in range(2)] for rank in found]
         total = adasum_simulate(each)
@@ -100,17 +116,17 @@ def test_half_weights_move_by_the_steps_of_their_masters(results: Any, ranks: in
                 np.testing.assert_array_equal(rank[f"{name} {step} weight {i}"], rank[f"{name} {step} rounded {i}"])
 
 
-@pytest.mark.parametrize("ranks", TRAINED)
+@pytest.mark.parametrize("ranks", ON_TWO)
 def test_an_overflow_of_one_rank_is_one_of_all_and_changes_nothing(results: Any, ranks: int) -> None:
-    for found in results(ranks):
+    for found in results(ranks, True):
         assert bool(found["overflow"])
         assert not bool(found["overflow changed"])
 
 
-@pytest.mark.parametrize("ranks", TRAINED)
+@pytest.mark.parametrize("ranks", ON_TWO)
 def test_a_resumed_training_has_the_bits_of_an_uninterrupted_one(results: Any, ranks: int) -> None:
     """Though the optimizers of the ranks have states of their own."""
-    for found in results(ranks):
+    for found in results(ranks, True):
         for i in range(2):
             np.testing.assert_array_equal(found[f"resumed {i}"], found[f"uninterrupted {i}"])
             assert not np.array_equal(found[f"resumed {i}"], found[f"before {i}"])
@@ -123,9 +139,9 @@ def one_process() -> dict[str, Any]:
     return found
 
 
-@pytest.mark.parametrize("ranks", TRAINED)
+@pytest.mark.parametrize("ranks", ON_TWO)
 def test_as_many_samples_over_ranks_train_as_well(results: Any, one_process: dict[str, Any], ranks: int) -> None:
-    for found in results(ranks):
+    for found in results(ranks, True):
         assert int(found["digits steps"]) * ranks == one_process["digits steps"]
         assert float(found["digits accuracy"]) >= one_process["digits accuracy"] - MARGIN
     assert one_process["digits accuracy"] > 0.96

@@ -1,6 +1,7 @@
 """Data-parallel training: the same bits on all ranks, and what one process with the whole batch does.
 
-One launch a number of ranks runs all cases in both modes (data_parallel.py); the tests look at what it wrote.
+One launch a number of ranks runs all cases (data_parallel.py); the tests look at what it wrote. A step is the same
+graph in both modes: most cases in PYNATIVE_MODE are exhaustive, and have a launch of their own.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,43 +20,51 @@ from tests.distributed.launch import launch, python_path
 SCRIPT = Path(__file__).with_name("data_parallel.py")
 TRAINING = ["plain", "network", "eager", "halves", "dynamic_scale", "fixed_scale", "group_scale", "accumulation"]
 TRAINING += ["freezing", "resume", "broadcast", "freeze_cells", "own_construct"]
+OTHERS = ["added_up", "different_starts", "rank_0_fails"]
 DIM_REDUCE = ["dim_reduce_5", "dim_reduce_2_scaled", "dim_reduce_4_eager", "dim_reduce_autoboost"]
 # Three ranks: k is not divisible by them, or smaller; means are no longer exact.
 FEW = ["plain", "dynamic_scale", "dim_reduce_5", "dim_reduce_2_scaled", "dim_reduce_autoboost"]
 HOLDING = ["accumulation", "freezing", "resume"]
-MODES = ["graph", "pynative"]
 ONLY_PYNATIVE = {"network", "eager", "dim_reduce_4_eager"}
+EAGER = {*ONLY_PYNATIVE, "own_construct", "freeze_cells"}
+MODES = ["graph", pytest.param("pynative", marks=pytest.mark.exhaustive)]
 Results = Callable[[int, str, str], list[dict[str, np.ndarray]]]
+
+
+def is_exhaustive(mode: str, case: str) -> bool:
+    return mode == "pynative" and case not in EAGER
+
+
+def cases_of(mode: str, exhaustive: bool, ranks: int) -> list[str]:
+    """As the script takes them: MODE/CASE."""
+    known = FEW if ranks > 2 else [*TRAINING, *DIM_REDUCE, *OTHERS]
+    known = [c for c in known if mode == "pynative" or c not in ONLY_PYNATIVE]
+    return [f"{mode}/{c}" for c in known if is_exhaustive(mode, c) == exhaustive]
 
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
     """results(ranks, mode, case): what each rank wrote; launched when first asked for."""
     folder = tmp_path_factory.mktemp("ranks")
-    done: set[int] = set()
+    done: set[tuple[int, bool]] = set()
 
-    def run(ranks: int) -> None:
+    def run(ranks: int, exhaustive: bool) -> None:
         out = folder / str(ranks)
+        cases = [c for mode in ("graph", "pynative") for c in cases_of(mode, exhaustive, ranks)]
         if ranks > 1:
-            launch(
-                SCRIPT,
-                ranks,
-                "ranks",
-                str(out),
-                *(FEW if ranks > 2 else ()),
-                folder=folder / f"launch-{ranks}",
-                timeout=400,
-            ).require_success()
+            where = folder / f"launch-{ranks}-{exhaustive}"
+            launch(SCRIPT, ranks, "ranks", str(out), *cases, folder=where, timeout=400).require_success()
             return
-        command = [sys.executable, str(SCRIPT), "alone", str(out)]
+        command = [sys.executable, str(SCRIPT), "alone", str(out), *cases]
         environment = {**os.environ, "GLOG_v": "3", "OMP_NUM_THREADS": "1", **python_path()}
         done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=400)
         assert done.returncode == 0, done.stdout + done.stderr
 
     def get(ranks: int, mode: str, case: str) -> list[dict[str, np.ndarray]]:
-        if ranks not in done:
-            run(ranks)
-            done.add(ranks)
+        exhaustive = is_exhaustive(mode, case)
+        if (ranks, exhaustive) not in done:
+            run(ranks, exhaustive)
+            done.add((ranks, exhaustive))
         files = [folder / str(ranks) / f"{rank}-{mode}-{case}.npz" for rank in range(ranks)]
         return [dict(np.load(file)) for file in files]
 
@@ -67,10 +77,15 @@ def assert_same_bits(ranks: list[dict[str, np.ndarray]], own: tuple[str, ...] = 
             np.testing.assert_array_equal(other[name], ranks[0][name], err_msg=name)
 
 
-def each(cases: list[str]) -> list[tuple[int, str, str]]:
+def each(cases: list[str]) -> list[Any]:
     """Ranks, mode and case."""
     known = [(2, c) for c in cases] + [(3, c) for c in cases if c in FEW]
-    return [(n, mode, c) for n, c in known for mode in MODES if mode == "pynative" or c not in ONLY_PYNATIVE]
+    return [
+        pytest.param(n, mode, c, marks=[pytest.mark.exhaustive] * is_exhaustive(mode, c))
+        for n, c in known
+        for mode in ("graph", "pynative")
+        if mode == "pynative" or c not in ONLY_PYNATIVE
+    ]
 
 
 @pytest.mark.parametrize(("ranks", "mode", "case"), each(TRAINING))

@@ -13,7 +13,7 @@ from tests.distributed.launch import launch, python_path
 
 SCRIPT = Path(__file__).with_name("faulty.py")
 # Seconds where a user has minutes, so that the tests are short; but what two busy cores need to compile.
-SHORT = {"MS_CPU_COMM_OP_TIMEOUT": "20", "MS_NODE_TIMEOUT": "15"}
+SHORT = {"MS_CPU_COMM_OP_TIMEOUT": "12", "MS_NODE_TIMEOUT": "10"}
 
 
 def test_a_killed_rank_ends_the_others_and_the_training_goes_on_from_its_checkpoints(tmp_path: Path) -> None:
@@ -34,7 +34,7 @@ def test_a_rank_that_hangs_is_told_of(how: str, tmp_path: Path) -> None:
     assert run.returncode not in (0, None)
     assert (
         "BoostTrainOneStepCell: rank 0 of 2, after 3 steps: every other rank must answer within "
-        "MS_CPU_COMM_OP_TIMEOUT = 20 s, got nothing from one: it ended, hangs, or runs other steps."
+        "MS_CPU_COMM_OP_TIMEOUT = 12 s, got nothing from one: it ended, hangs, or runs other steps."
     ) in run.logs[0]
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 import mindspore as ms
 import numpy as np
 import pytest
+from tests.ms.tiers import in_graph_mode, in_pynative_mode
 
 from boost_ext import run_report
 
@@ -23,6 +24,7 @@ def test_the_ops() -> None:
     np.testing.assert_allclose(again, names["coordinates"], atol=1e-4)
 
 
+@in_pynative_mode
 @pytest.mark.usefixtures("mode")
 def test_the_cells() -> None:
     names: dict = {}
@@ -32,6 +34,7 @@ def test_the_cells() -> None:
     assert names["overflow"].dtype == ms.bool_
 
 
+@in_graph_mode
 @pytest.mark.usefixtures("mode")
 def test_the_optimizers() -> None:
     names: dict = {}
@@ -41,6 +44,7 @@ def test_the_optimizers() -> None:
     assert names["step"].grad_norm.asnumpy() > 0
 
 
+@in_graph_mode
 @pytest.mark.usefixtures("mode")
 def test_the_levels() -> None:
     names: dict = {}
