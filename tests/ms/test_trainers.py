@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from mindspore import Parameter, Tensor, nn, ops
 from tests.ms.networks import Mlp, classes, mlp_batch
-from tests.ms.tiers import in_graph_mode, standard
+from tests.ms.tiers import in_graph_mode, in_pynative_mode, standard
 from tests.ms.trainers import (
     MindSporesCell,
     boost_trainer,
@@ -103,7 +103,7 @@ def test_an_image_trainer(mode: int, accumulate: int) -> None:
         assert cells[0].gradient_accumulation.count.shape == ()
 
 
-@in_graph_mode
+@in_pynative_mode
 def test_a_language_trainer(mode: int) -> None:
     cells = []
     for base, update in ((boost.BoostTrainOneStepWithLossScaleCell, our_update()), (MindSporesCell, their_update())):
@@ -153,7 +153,6 @@ class Counting(boost.BoostTrainOneStepCell):
         return ops.depend(loss, total), overflow
 
 
-@in_graph_mode
 def test_a_construct_around_ours_has_all_that_ours_does(mode: int) -> None:
     nets = [Mlp(), Mlp()]
     options = {"clip_norm": 0.25, "accumulation_steps": 2}
