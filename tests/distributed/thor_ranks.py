@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-
 import mindspore as ms
 import numpy as np
 from mindspore.communication import get_rank, init
@@ -36,11 +34,8 @@ def expected(weights: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     return w
 
 
-def main() -> None:
-    ms.set_device("CPU")
-    ms.set_context(mode=ms.GRAPH_MODE if sys.argv[1] == "graph" else ms.PYNATIVE_MODE)
-    init()
-    ms.set_auto_parallel_context(parallel_mode="data_parallel", gradients_mean=True, device_num=2)
+def trained(mode: str) -> None:
+    ms.set_context(mode=ms.GRAPH_MODE if mode == "graph" else ms.PYNATIVE_MODE)
     net = Small()
     exact = expected(weights_of(net))
     arguments = {"batch_size": 8, "frequency": 2, "block_size": BLOCK, "split_indices": [1, 3]}
@@ -50,7 +45,11 @@ def main() -> None:
         cell(*tensors(batch(10 * step + get_rank())))
     for name, w in weights_of(net).items():
         np.testing.assert_allclose(w, exact[name], rtol=0, atol=2e-4 * abs(exact[name]).max(), err_msg=name)
-    print(f"rank {get_rank()} is right", flush=True)
+    print(f"{mode}: rank {get_rank()} is right", flush=True)
 
 
-main()
+ms.set_device("CPU")
+init()
+ms.set_auto_parallel_context(parallel_mode="data_parallel", gradients_mean=True, device_num=2)
+for mode in ("pynative", "graph"):
+    trained(mode)

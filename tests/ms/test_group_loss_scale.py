@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from mindspore import Parameter, ParameterTuple, Tensor, nn, ops
 from tests.ms.group_networks import Half, HalfLoss, Net, batch, example, scales_of, with_loss
+from tests.ms.tiers import in_graph_mode
 
 from boost_ext import boost
 from boost_ext.ms.group_loss_scale import GroupLossScaleManager, GroupLossScaleUpdateCell, GroupUnscaleAndCheck
@@ -80,6 +81,7 @@ def test_scales_beyond_float16_in_a_float16_network(mode: int, conversion: str) 
         np.testing.assert_array_equal(grad, np.full((4, 4), scale * exact[name]), err_msg=name)
 
 
+@in_graph_mode
 def test_level_O1_rewrites_the_network(mode: int) -> None:
     """MindSpore puts copies of all cells into a new network; they share the Parameters."""
     manager, net = example()

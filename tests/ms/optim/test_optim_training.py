@@ -152,7 +152,7 @@ def test_accumulation(mode: int, name: str) -> None:
 @cache
 def frozen_losses(name: str, mode: int) -> tuple[float, ...]:
     net = Mlp()
-    config = manual(grad_freeze=True) | {"grad_freeze": {"param_groups": 3, "freeze_p": 0.5, "total_steps": STEPS}}
+    config = manual(grad_freeze=True) | {"grad_freeze": {"param_groups": 2, "freeze_p": 0.5, "total_steps": STEPS}}
     optimizer = make(name, net)
     cell = amp.build_train_network(classes(net), optimizer, level="O0", boost_level="O1", boost_config_dict=config)
     cell.set_train()
@@ -163,7 +163,7 @@ def frozen_losses(name: str, mode: int) -> tuple[float, ...]:
 
 
 @pytest.mark.parametrize("name", ["SGD", "Adam", "Lamb"])
-@standard(lambda p: p.graph == (p.name == "Adam"))
+@standard(lambda p: p.graph == (p.name == "Adam") and p.name != "Lamb")
 def test_freezing(mode: int, name: str) -> None:
     """In both modes alike."""
     losses = frozen_losses(name, mode)
