@@ -6,6 +6,7 @@ its number, so that the test knows all of them.
 
 from __future__ import annotations
 
+import gc
 import sys
 from pathlib import Path
 from typing import Any
@@ -74,6 +75,7 @@ def main() -> None:
         )
 
     folder, cases = Path(sys.argv[1]), sys.argv[2:]
+    gc.freeze()  # as in tests/conftest.py
     ms.set_device("CPU")
     init()
     ms.set_auto_parallel_context(parallel_mode="data_parallel", gradients_mean=True)

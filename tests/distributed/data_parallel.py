@@ -7,6 +7,7 @@ Each case trains a small network for some steps and returns arrays, which go int
 
 from __future__ import annotations
 
+import gc
 import sys
 import traceback
 from collections.abc import Callable
@@ -351,6 +352,7 @@ def main() -> None:
     how, out, *names = sys.argv[1:]
     World.out = Path(out)
     World.out.mkdir(parents=True, exist_ok=True)
+    gc.freeze()  # as in tests/conftest.py
     ms.set_device("CPU")
     if how == "ranks":
         init_ranks(60)

@@ -7,6 +7,7 @@ anything, since its import takes longer than the training. Each step is noted in
 
 from __future__ import annotations
 
+import gc
 import os
 import random
 import signal
@@ -130,6 +131,7 @@ def forked(run: Callable[[], None]) -> int:
 def main() -> None:
     which, folder, seed = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3])
     draw = random.Random(seed)
+    gc.freeze()  # as in tests/conftest.py
     whole = forked(lambda: train(which, folder / "whole", folder / "whole.txt", None))
     assert os.waitpid(whole, 0)[1] == 0
     for _ in range(KILLS):
