@@ -4,6 +4,7 @@ import mindspore as ms
 import numpy as np
 import pytest
 from mindspore import Tensor, nn
+from tests.ms.tiers import standard
 
 from boost_ext.ms import native
 
@@ -33,6 +34,7 @@ def tensors(shapes: list[tuple[int, ...]]) -> tuple[list[np.ndarray], tuple[Tens
     [[(5,)], [(1,), (2, 3)], [(3, 4), (7,), (1, 2, 3), (40000,), (1,)], [(2, i + 1) for i in range(700)]],
     ids=["one", "two", "many shapes", "700"],
 )
+@standard(lambda p: p.graph or len(p.shapes) < 700)
 def test_there_and_back(mode: int, shapes: list[tuple[int, ...]]) -> None:
     """Several lists in one process: MindSpore keeps inferred shapes by the name of the primitive."""
     values, given = tensors(shapes)

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from mindspore import Parameter, Tensor, nn, ops
 from tests import oracle
+from tests.ms.tiers import standard
 
 from boost_ext import Model, boost, optim
 from boost_ext.checkpoint import load_training_state, save_training_state
@@ -81,6 +82,7 @@ def made(net: nn.Cell, decay: float = 0.8, warm_up: bool = True, **options: Any)
 
 @pytest.mark.parametrize("compile", ["step", "network", "off"])
 @pytest.mark.parametrize("dtype", [ms.float32, ms.float16], ids=str)
+@standard(lambda p: p.graph == (p.compile == "step"))
 def test_follows_the_weights_and_leaves_out_a_step_that_overflows(mode, compile, dtype):
     net = Net(dtype)
     cell, definition = made(net, compile=compile)
