@@ -40,7 +40,7 @@ def cells(rank: int, ranks: int, n: int) -> tuple[dict[str, Callable[[], Any]], 
     from mindspore import Parameter, ParameterTuple, Tensor, nn, ops
 
     from boost_ext.boost import AdaSum
-    from boost_ext.ms import adasum
+    from boost_ext.ms.step import adasum
 
     def parameters(name: str, arrays: Sequence[Any]) -> ParameterTuple:
         return ParameterTuple(
@@ -62,7 +62,7 @@ def cells(rank: int, ranks: int, n: int) -> tuple[dict[str, Callable[[], Any]], 
             return ops.depend(self.weights[0][0], self.adasum(self.deltas, self.weights, self.old))
 
     class OpsPair(nn.Cell):
-        """:class:`boost_ext.ms.adasum._Pair` in MindSpore's ops."""
+        """:class:`boost_ext.ms.step.adasum._Pair` in MindSpore's ops."""
 
         def __init__(self, rank: int, exchange: Any, holds_bf16: bool, index: int, sizes: Sequence[int]) -> None:
             super().__init__(auto_prefix=False)

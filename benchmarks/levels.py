@@ -157,7 +157,7 @@ def step_times(mode: int, batch_size: int, rounds: int, depth: int) -> tuple[dic
 
 def loaded(name: str) -> Any:
     """Training and test images, one channel."""
-    from boost_ext.training import digits
+    from boost_ext.demo import digits
 
     if name == "digits":
         return digits.load()
@@ -173,8 +173,8 @@ def accuracies(variants: Sequence[Variant], seeds: range, epochs: int, dataset: 
     import mindspore as ms
     from rich.progress import track
 
-    from boost_ext.training import digits as data
-    from boost_ext.training.network import accuracy
+    from boost_ext.demo import digits as data
+    from boost_ext.demo.network import accuracy
 
     ms.set_context(mode=ms.PYNATIVE_MODE)
     digits, channels = loaded(dataset), (8, 16) if dataset == "digits" else (8, 16, 32)

@@ -32,8 +32,8 @@ class Racer:
 
         from boost_ext import optim
         from boost_ext.boost import BoostTrainOneStepCell
-        from boost_ext.training.digits import load
-        from boost_ext.training.network import loss_function, new_network
+        from boost_ext.demo.digits import load
+        from boost_ext.demo.network import loss_function, new_network
 
         self.digits, self.network = load(), new_network(0)
         if optimizer == "thor":
@@ -49,8 +49,8 @@ class Racer:
         """``(steps made, test accuracy)`` until the steps or the target are reached."""
         from mindspore import Tensor
 
-        from boost_ext.training.digits import batches
-        from boost_ext.training.network import accuracy, new_network
+        from boost_ext.demo.digits import batches
+        from boost_ext.demo.network import accuracy, new_network
 
         initial = {p.name: p.value() for p in new_network(seed).get_parameters()}
         if rate is not None:

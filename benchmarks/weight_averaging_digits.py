@@ -42,8 +42,8 @@ class Trainer:
 
         from boost_ext import optim
         from boost_ext.boost import BoostTrainOneStepCell
-        from boost_ext.training.digits import load
-        from boost_ext.training.network import loss_function, new_network
+        from boost_ext.demo.digits import load
+        from boost_ext.demo.network import loss_function, new_network
 
         self.digits, self.network = load(), new_network(0)
         self.loss = nn.WithLossCell(self.network, loss_function())
@@ -54,14 +54,14 @@ class Trainer:
     def epoch(self, cell: Any, seed: int, epoch: int) -> None:
         from mindspore import Tensor
 
-        from boost_ext.training.digits import batches
+        from boost_ext.demo.digits import batches
 
         for images, labels in batches(self.digits, BATCH, epoch, seed):
             cell(Tensor(images), Tensor(labels))
 
     def head(self, seed: int, epochs: int, checkpoints: int) -> list[dict[str, Any]]:
         """Train from the start; the checkpoints, and in the cell the end of the training."""
-        from boost_ext.training.network import new_network
+        from boost_ext.demo.network import new_network
 
         initial = {p.name: p.value() for p in new_network(seed).get_parameters()}
         self.cell.load_state_dict(self.start | initial)
@@ -88,7 +88,7 @@ class Trainer:
     def statistics(self) -> None:
         """Batch norms' moving statistics for the weights of now."""
         from boost_ext.boost import update_batch_norm
-        from boost_ext.training.digits import batches
+        from boost_ext.demo.digits import batches
 
         update_batch_norm(self.network, ((images,) for images, _ in batches(self.digits, BATCH, 0, 0)))
 

@@ -22,8 +22,8 @@ import pytest
 
 import boost_ext
 from boost_ext import _core, ops
-from boost_ext._arguments import empty_like
-from boost_ext.optimizer_ops import StepOptions
+from boost_ext.ops.arguments import empty_like
+from boost_ext.ops.optimizer_steps import StepOptions
 from ops.producers import CODES, ByFunctions, Producer
 
 DEVICES = ("cpu", "host-dlpack", "cuda")

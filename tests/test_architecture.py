@@ -68,7 +68,8 @@ def imports(path: Path) -> set[str]:
         elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
             found |= {node.module} | {f"{node.module}.{alias.name}" for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
-            package = path.relative_to(PACKAGE.parent).parts[: -node.level]
+            above = PACKAGE.parent if path.is_relative_to(PACKAGE) else ROOT
+            package = path.relative_to(above).parts[: -node.level]
             base = ".".join([*package, *([node.module] if node.module else [])])
             found |= {base} | {f"{base}.{alias.name}" for alias in node.names}
     return found
@@ -226,11 +227,11 @@ def test_config_imports_nothing_of_ours():
 
 WRITES_ITSELF = {
     "files.py": "the writer",
-    "pca_file.py": "through files.replacing",
-    "ms/state_file.py": "through files.replacing",
-    "run_log.py": "appends lines",
-    "run_report/plots.py": "into memory",
-    "training/distributed.py": "what a child process prints",
+    "subspace/matrix_file.py": "through files.replacing",
+    "ms/core/state_file.py": "through files.replacing",
+    "report/log.py": "appends lines",
+    "report/plots.py": "into memory",
+    "demo/distributed.py": "what a child process prints",
 }
 
 
@@ -282,10 +283,15 @@ def is_prose(text: str) -> bool:
     return " " in text
 
 
+OF_NUMPY = ("arguments", "optimizer_state", "projection_codes")
+"""The modules of ops that call no native code."""
+
+
 def test_native_code_is_reached_through_native():
     for path in files(PACKAGE / "ms", ".py"):
         if path.parent.name != "native":
-            bad = {m for m in imports(path) if within(m, "boost_ext._core") or within(m, "boost_ext.ops")}
+            taken = {m for m in imports(path) if within(m, "boost_ext._core") or within(m, "boost_ext.ops")}
+            bad = {m for m in taken if not any(within(m, f"boost_ext.ops.{name}") for name in OF_NUMPY)}
             assert not bad, f"{name(path)} imports {bad}"
 
 
@@ -306,6 +312,62 @@ def test_only_the_public_namespaces_look_into_ms():
             continue
         bad = {m for m in imports(path) if within(m, "boost_ext.ms")}
         assert not bad, f"{name(path)} imports {bad}"
+
+
+PACKAGES = ("ops", "subspace", "report", "cli", "demo")
+"""Of NumPy alone, as is what lies beside them; they may know one another."""
+MS_PACKAGES = (
+    "native",
+    "core",
+    "ranks",
+    "loss_scale",
+    "optim",
+    "surgery",
+    "subspace",
+    "step",
+    "freeze",
+    "training",
+)
+"""Each imports what stands to its left, also inside functions."""
+
+
+def test_packages_of_ms_import_what_stands_to_their_left():
+    for path in files(PACKAGE / "ms", ".py"):
+        inside = path.relative_to(PACKAGE / "ms").parts
+        if len(inside) == 1:
+            assert inside[0] == "__init__.py", f"{name(path)} is in no package"
+            continue
+        allowed = MS_PACKAGES[: MS_PACKAGES.index(inside[0]) + 1]
+        taken = {m.split(".")[2] for m in imports(path) if within(m, "boost_ext.ms") and m.count(".") >= 2}
+        assert taken & set(MS_PACKAGES) <= set(allowed), f"{name(path)} imports {taken - set(allowed)}"
+
+
+def modules(package: Path) -> dict[str, Path]:
+    paths = [p for p in files(package, ".py") if "__pycache__" not in p.parts]
+    dotted = {".".join(p.relative_to(package.parent).with_suffix("").parts): p for p in paths}
+    return {m.removesuffix(".__init__"): p for m, p in dotted.items()}
+
+
+@pytest.mark.parametrize("package", [PACKAGE, ROOT / "benchmarks"], ids=lambda p: p.name)
+def test_no_circle_of_modules(package):
+    """But for a package itself, which its modules name to reach one another, and which imports them."""
+    known = modules(package)
+    above = {m: (imports(p) & set(known)) - {m, m.rpartition(".")[0], package.name} for m, p in known.items()}
+    left = dict(above)
+    while free := [m for m in left if not above[m] & set(left) or not any(m in above[other] for other in left)]:
+        for m in free:
+            del left[m]
+    assert not left, f"in a circle: {sorted(left)}"
+
+
+@pytest.mark.parametrize("package", [PACKAGE, ROOT / "benchmarks"], ids=lambda p: p.name)
+def test_no_private_name_of_another_module(package):
+    for path in modules(package).values():
+        for node in ast.walk(ast.parse(path.read_text())):
+            own = isinstance(node, ast.ImportFrom) and (node.level or within(node.module or "", package.name))
+            if own and isinstance(node, ast.ImportFrom):
+                bad = [a.name for a in node.names if re.match(r"_(?!_|core$)", a.name)]
+                assert not bad, f"{name(path)} imports {bad} from {node.module}"
 
 
 @pytest.mark.parametrize("stem", STEMS)

@@ -16,16 +16,17 @@ import pytest
 from typer.testing import CliRunner, Result
 
 import boost_ext
-from boost_ext import cli, convolutions
-from boost_ext.cli import app
+from boost_ext import convolutions
+from boost_ext.cli import commands as cli
+from boost_ext.cli.commands import app
 from boost_ext.pca import load_matrix
-from boost_ext.pca_reference import reference_parameters
+from boost_ext.subspace.reference import reference_parameters
 
 # Whoever imports one of these gets the error of a machine that does not have it.
 _WITHOUT = """
 import sys
 sys.modules.update(dict.fromkeys(["mindspore", "sklearn", "matplotlib", "safetensors"]))
-from boost_ext.cli import main
+from boost_ext.cli.commands import main
 sys.argv[0] = "boost-ext"
 main()
 """
@@ -44,7 +45,7 @@ def run() -> Callable[..., Result]:
 
 
 def test_importing_the_command_imports_no_framework() -> None:
-    code = "import boost_ext.cli, sys; print([m for m in ('mindspore', 'sklearn', 'matplotlib') if m in sys.modules])"
+    code = "import boost_ext.cli.commands, sys; print([m for m in ('mindspore', 'sklearn', 'matplotlib') if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout.strip() == "[]"
 

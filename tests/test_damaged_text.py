@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from tests.damage import damaged, is_refused
 
-from boost_ext import run_report
+from boost_ext import report as run_report
 from boost_ext.config import BoostConfig
-from boost_ext.run_log import End, Header, LineSearch, Parameters, RunLogWriter, Step, TensorOverflow
-from boost_ext.run_report.tables import tables
+from boost_ext.report.log import End, Header, LineSearch, Parameters, RunLogWriter, Step, TensorOverflow
+from boost_ext.report.tables import tables
 
 DEEP = b"[" * 100_000
 CONFIG = {

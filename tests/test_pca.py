@@ -13,7 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from boost_ext import pca, pca_components
+from boost_ext import pca
+from boost_ext.subspace import components as pca_components
 
 SHAPES = [("conv.weight", (4, 3, 5)), ("fc.bias", (7,)), ("scale", ()), ("fc.weight", (8, 4))]
 SIZE = 60 + 7 + 1 + 32

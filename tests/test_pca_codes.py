@@ -9,7 +9,7 @@ import pytest
 from tests.matrix_file import damage
 
 from boost_ext import ops, pca
-from boost_ext.projection_codes import QuantizedMatrix
+from boost_ext.ops.projection_codes import QuantizedMatrix
 
 SIZE = 700  # three blocks of columns
 SHAPES = [("a", (20, 30)), ("b", (100,))]

@@ -11,9 +11,9 @@ from tests.damage import damaged, is_refused
 from tests.matrix_file import KEY, begin, damage, forge, header, record
 
 from boost_ext import pca
-from boost_ext.pca_reference import reference_parameters
-from boost_ext.pca_span import load_span, weight_span
-from boost_ext.projection_codes import QuantizedMatrix, quantize_projection
+from boost_ext.ops.projection_codes import QuantizedMatrix, quantize_projection
+from boost_ext.subspace.reference import reference_parameters
+from boost_ext.subspace.span import load_span, weight_span
 
 N = 100
 

@@ -12,10 +12,12 @@ import numpy as np
 import pytest
 from tests.matrix_file import begin, damage, record
 
-from boost_ext import pca, pca_components, pca_file
-from boost_ext.pca_file import storage_dtype
-from boost_ext.pca_span import weight_span
-from boost_ext.projection_codes import QuantizedMatrix, quantize_projection
+from boost_ext import pca
+from boost_ext.ops.projection_codes import QuantizedMatrix, quantize_projection
+from boost_ext.subspace import components as pca_components
+from boost_ext.subspace import matrix_file as pca_file
+from boost_ext.subspace.matrix_file import storage_dtype
+from boost_ext.subspace.span import weight_span
 
 SHAPES = [("a", (5, 8)), ("b", (60,))]
 N = 100

@@ -9,7 +9,7 @@ import pytest
 from tests.matrix_file import damage
 
 from boost_ext import pca
-from boost_ext.pca_span import average_path, load_span, weight_span
+from boost_ext.subspace.span import average_path, load_span, weight_span
 
 SHAPES = [("conv.weight", (4, 3, 5)), ("bias", (7,)), ("scale", ())]
 SIZE = 68

@@ -15,8 +15,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from boost_ext import run_report
-from boost_ext.run_log import (
+from boost_ext import report as run_report
+from boost_ext.report.log import (
     End,
     Header,
     LineSearch,

@@ -14,10 +14,10 @@ import pytest
 from tests.html_page import Page
 from typer.testing import CliRunner
 
-from boost_ext import run_report
-from boost_ext.cli import app
-from boost_ext.run_log import End, Header, LineSearch, Parameters, RunLogWriter, Step, TensorOverflow
-from boost_ext.run_report.plots import stretches
+from boost_ext import report as run_report
+from boost_ext.cli.commands import app
+from boost_ext.report.log import End, Header, LineSearch, Parameters, RunLogWriter, Step, TensorOverflow
+from boost_ext.report.plots import stretches
 
 HOSTILE = "<script>alert('$x$')</script>&_"
 PLAN = {
@@ -322,7 +322,7 @@ def test_the_command_says_what_is_wrong_with_a_file(tmp_path: Path, content: str
 
 
 def test_without_matplotlib_the_command_says_what_to_install(full: Path) -> None:
-    code = "import sys; sys.modules['matplotlib'] = None\nfrom boost_ext.cli import main\nmain()"
+    code = "import sys; sys.modules['matplotlib'] = None\nfrom boost_ext.cli.commands import main\nmain()"
     done = subprocess.run(
         [sys.executable, "-c", code, "report", str(full)], capture_output=True, text=True, timeout=60, check=False
     )

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 from tests.test_run_report import HOSTILE, full_steps, page_of, write
 
-from boost_ext import run_report
-from boost_ext.run_log import Evaluation, Header, RunLogWriter, Step
+from boost_ext import report as run_report
+from boost_ext.report.log import Evaluation, Header, RunLogWriter, Step
 
 
 def test_learning_rates_and_metrics(tmp_path: Path) -> None:

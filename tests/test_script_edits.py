@@ -7,7 +7,7 @@ from textwrap import dedent
 
 import pytest
 
-from boost_ext.script_edits import diff, edited
+from boost_ext.cli.script_edits import diff, edited
 
 
 def edit(source: str, level: str = "O0", limit_isa: bool = False) -> tuple[str, list[str]]:

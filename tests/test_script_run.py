@@ -13,7 +13,7 @@ from textwrap import dedent
 import pytest
 from rich.console import Console
 
-from boost_ext import script_run
+from boost_ext.cli import script_run
 
 SEES = """
 import multiprocessing, os, pickle, sys
@@ -121,7 +121,8 @@ def test_the_variable_is_set_before_the_script(tmp_path: Path) -> None:
     path.write_text("import os\nprint(os.environ.get('ONEDNN_MAX_CPU_ISA'))\n")
     code = dedent("""\
         import sys
-        from boost_ext import cli, convolutions
+        from boost_ext import convolutions
+        from boost_ext.cli import commands as cli
         convolutions.build_info = lambda: {"cpu_isas": ["avx512"]}
         cli.main()
         """)
@@ -163,7 +164,7 @@ def test_after_mindspore(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Non
     code = dedent("""\
         import builtins, sys
         builtins.seen = []
-        from boost_ext.script_run import after_mindspore
+        from boost_ext.cli.script_run import after_mindspore
         after_mindspore(lambda: seen.append("then"))
         seen.append("script")
         import mindspore, mindspore

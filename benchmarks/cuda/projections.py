@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from boost_ext import ops
-from boost_ext.projection_codes import PROJECTION_BLOCK
+from boost_ext.ops.projection_codes import PROJECTION_BLOCK
 
 from ..data import uniform
 from ..harness import Peer

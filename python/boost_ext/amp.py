@@ -10,13 +10,13 @@ from mindspore.amp import (
     get_white_list,
 )
 
-from boost_ext.ms.amp import build_train_network
-from boost_ext.ms.loss_scale import (
+from boost_ext.ms.training.amp import build_train_network
+from boost_ext.ms.loss_scale.managers import (
     DynamicLossScaleManager,
     FixedLossScaleManager,
     LossScaleManager,
 )
-from boost_ext.ms.loss_scaler import DynamicLossScaler, all_finite
+from boost_ext.ms.loss_scale.loss_scaler import DynamicLossScaler, all_finite
 
 __all__ = [
     "DynamicLossScaleManager",

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 
 from boost_ext import _core
 from boost_ext._core import DeviceArray
-from boost_ext.finiteness import DeviceReport
+from boost_ext.ops.finiteness import DeviceReport
 
 __all__ = ["DeviceArray", "DeviceReport", "stream"]
 

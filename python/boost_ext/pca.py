@@ -6,10 +6,10 @@ import operator
 import os
 from collections.abc import Sequence
 
-from .pca_checkpoints import Array, Checkpoint, Parameters, Reader, find_checkpoints
-from .pca_components import CHUNK, components
-from .pca_file import load_matrix, save_matrix
-from .projection_codes import QuantizedMatrix
+from boost_ext.ops.projection_codes import QuantizedMatrix
+from boost_ext.subspace.checkpoints import Array, Checkpoint, Parameters, Reader, find_checkpoints
+from boost_ext.subspace.components import CHUNK, components
+from boost_ext.subspace.matrix_file import load_matrix, save_matrix
 
 __all__ = ["QuantizedMatrix", "find_checkpoints", "load_matrix", "pca_matrix", "save_matrix"]
 

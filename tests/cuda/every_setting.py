@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from boost_ext import _core, ops
-from boost_ext.projection_codes import PROJECTION_BLOCK
+from boost_ext.ops.projection_codes import PROJECTION_BLOCK
 from dtypes import FLOATS, normal
 
 KERNELS = Path(__file__).parents[2] / "kernels" / "cuda"

@@ -9,8 +9,8 @@ import numpy as np
 from mindspore import Parameter, Tensor, nn, ops
 
 from boost_ext import boost, optim
-from boost_ext.training import digits
-from boost_ext.training.network import accuracy, loss_function, new_network
+from boost_ext.demo import digits
+from boost_ext.demo.network import accuracy, loss_function, new_network
 
 STEPS = 3
 VARIANTS = {  # mode, compile, loss scaling, micro-batches, devices of a node

@@ -16,7 +16,7 @@ from pathlib import Path
 import psutil
 
 import boost_ext
-from boost_ext.training import msrun
+from boost_ext.demo import msrun
 
 MARKER = "BOOST_EXT_LAUNCH"
 ROOT = Path(__file__).parents[2]

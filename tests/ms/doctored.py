@@ -9,7 +9,7 @@ from textwrap import dedent
 import pytest
 from typer.testing import CliRunner, Result
 
-from boost_ext.cli import app
+from boost_ext.cli.commands import app
 
 NETWORK = """
 import sys

@@ -6,7 +6,7 @@ import mindspore as ms
 import numpy as np
 from mindspore import Tensor, nn, ops
 
-from boost_ext.ms.group_loss_scale import GroupLossScaleManager
+from boost_ext.ms.loss_scale.group_loss_scale import GroupLossScaleManager
 
 
 class Net(nn.Cell):

@@ -27,7 +27,7 @@ from tests.ms.networks import Mlp
 
 from boost_ext import Model, amp, boost, optim
 from boost_ext.callbacks import TrainingState
-from boost_ext.ms.resume import is_scratch
+from boost_ext.ms.core.resume import is_scratch
 
 EPOCHS, BATCHES, EVERY = 5, 7, 3
 KILLS = 3

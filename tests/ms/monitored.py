@@ -12,7 +12,7 @@ from tests.ms.networks import Mlp, Weight, mlp_batch
 from boost_ext import boost
 from boost_ext.callbacks import BoostMonitor
 from boost_ext.model import Model
-from boost_ext.run_log import Step, iterate
+from boost_ext.report.log import Step, iterate
 
 LOG = Path("run.jsonl")  # each test has a directory of its own
 

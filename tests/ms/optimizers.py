@@ -9,7 +9,7 @@ import mindspore as ms
 import numpy as np
 from mindspore import Parameter, Tensor, nn
 
-from boost_ext.ms.optimizer_adoption import native_step
+from boost_ext.ms.optim.adoption import native_step
 
 SHAPES = {"conv.weight": (4, 3, 3, 3), "bn.gamma": (4,), "fc.weight": (5, 7), "fc.bias": (5,)}
 

@@ -13,8 +13,9 @@ from mindspore import Parameter, ParameterTuple, Tensor, nn
 import oracle
 from boost_ext import adasum_simulate, optim
 from boost_ext.boost import AdaSum, AutoBoost, BoostTrainOneStepCell
-from boost_ext.ms import adasum, adasum_step, native
-from boost_ext.ms.options import StepOptions
+from boost_ext.ms import native
+from boost_ext.ms.step import adasum, adasum_step
+from boost_ext.ms.step.options import StepOptions
 from networks import Mlp, classes, mlp_batch
 
 DTYPES = (ms.float32, ms.float16, ms.bfloat16)

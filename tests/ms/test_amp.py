@@ -16,7 +16,7 @@ from tests.ms.residual_networks import batch as residual_batch
 from tests.ms.tiers import in_graph_mode, standard
 
 from boost_ext import amp
-from boost_ext.ms.step import BoostTrainOneStepCell, BoostTrainOneStepWithLossScaleCell
+from boost_ext.ms.step.cells import BoostTrainOneStepCell, BoostTrainOneStepWithLossScaleCell
 
 
 class ConvNet(nn.Cell):  # type: ignore[misc]

@@ -5,7 +5,7 @@ import pytest
 from mindspore import nn
 from tests.ms.test_residual import inner, notes
 
-from boost_ext.ms.less_bn import remove_batch_norms
+from boost_ext.ms.surgery.less_bn import remove_batch_norms
 
 NO_BLOCK = "the network: a sum is no residual block"
 

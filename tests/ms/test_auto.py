@@ -17,11 +17,11 @@ from tests.ms.residual_networks import INNER, Basic, ResNet, batch, fill, with_l
 from tests.ms.tiers import in_graph_mode, standard
 
 from boost_ext.config import FEATURES, BoostConfig
-from boost_ext.ms.auto import AutoBoost
-from boost_ext.ms.freeze_optimizer import FreezeOpt
-from boost_ext.ms.group_loss_scale import GroupLossScaleManager
-from boost_ext.ms.options import StepOptions
-from boost_ext.ms.step import BoostTrainOneStepCell
+from boost_ext.ms.freeze.freeze_optimizer import FreezeOpt
+from boost_ext.ms.loss_scale.group_loss_scale import GroupLossScaleManager
+from boost_ext.ms.step.cells import BoostTrainOneStepCell
+from boost_ext.ms.step.options import StepOptions
+from boost_ext.ms.training.auto import AutoBoost
 
 FN_HEAD = {"less_bn": {"bn_flag": True, "fn_flag": True}}
 
@@ -267,7 +267,7 @@ class TestOptions:
         assert int(optimizer.global_step.asnumpy().item()) == 1  # one state
 
     def test_refused(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        from boost_ext.ms import auto
+        from boost_ext.ms.training import auto
 
         monkeypatch.setattr(auto, "rank_count", lambda: 12)
         boost = AutoBoost("O0", manual(adasum=True))

@@ -13,7 +13,7 @@ from tests.ms.networks import Mlp, classes, layers, mlp_batch
 
 from boost_ext import Model, amp, boost, optim
 from boost_ext.boost import AutoBoost, BoostTrainOneStepCell
-from boost_ext.ms.options import StepOptions
+from boost_ext.ms.step.options import StepOptions
 
 BOTH = FREEZE | manual(grad_freeze=True, grad_accumulation=True) | {"grad_accumulation": {"grad_accumulation_step": 4}}
 

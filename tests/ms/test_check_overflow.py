@@ -7,7 +7,7 @@ from mindspore import nn
 from tests.ms.networks import Mlp, classes, mlp_batch
 
 from boost_ext import amp, boost
-from boost_ext.ms.pipeline import NOT_RUN
+from boost_ext.ms.step.pipeline import NOT_RUN
 
 OPTIMIZERS = {
     "Momentum": lambda net: nn.Momentum(net.trainable_params(), 0.1, 0.9, loss_scale=4.0),

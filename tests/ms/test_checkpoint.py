@@ -10,7 +10,7 @@ import pytest
 from mindspore import Tensor
 from tests.damage import damaged, is_refused
 
-from boost_ext.ms.checkpoint import read_checkpoint
+from boost_ext.ms.core.checkpoint import read_checkpoint
 
 FLOATS = np.random.default_rng(0).standard_normal((3, 4)).astype(np.float32)
 

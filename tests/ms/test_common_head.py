@@ -6,7 +6,7 @@ import pytest
 from mindspore import Tensor, nn, ops
 from residual_networks import Basic, ResNet, batch, fill, with_loss
 
-from boost_ext.ms.less_bn import HEAD_MULTIPLIER, CommonHeadLastFN, LessBN, replace_head
+from boost_ext.ms.surgery.less_bn import HEAD_MULTIPLIER, CommonHeadLastFN, LessBN, replace_head
 
 
 def oracle(x: np.ndarray, weight: np.ndarray, bias: np.ndarray | float, multiplier: float) -> np.ndarray:

@@ -16,9 +16,9 @@ from tests.ms import doctored
 from typer.testing import Result
 
 from boost_ext import ops
-from boost_ext.doctor import mindspore_boost_uses
-from boost_ext.ms import first_step
-from boost_ext.ms.doctor import run_script
+from boost_ext.cli.doctor import mindspore_boost_uses
+from boost_ext.ms.training import first_step
+from boost_ext.ms.training.doctor import run_script
 
 run, script = doctored.run, doctored.script
 
@@ -259,7 +259,7 @@ class TestScript:
 
 
 def test_a_script_without_mindspore_says_what_to_install(script: Callable[[str], Path]) -> None:
-    code = "import sys; sys.modules['mindspore'] = None\nfrom boost_ext.cli import main\nmain()"
+    code = "import sys; sys.modules['mindspore'] = None\nfrom boost_ext.cli.commands import main\nmain()"
     command = [sys.executable, "-c", code, "doctor", str(script("pass"))]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 1

@@ -10,7 +10,7 @@ import pytest
 from tests.ms import doctored
 from typer.testing import Result
 
-from boost_ext.ms.doctor import run_script
+from boost_ext.ms.training.doctor import run_script
 
 run, script = doctored.run, doctored.script
 

@@ -11,7 +11,7 @@ from tests.ms.tiers import in_graph_mode
 import masks
 from boost_ext import amp, boost
 from boost_ext.config import DimReduceConfig
-from boost_ext.ms.less_bn import LessBN
+from boost_ext.ms.surgery.less_bn import LessBN
 from boost_ext.ops import dropout
 from dtypes import assert_close
 
@@ -117,8 +117,8 @@ def test_the_seed_is_that_of_set_seed() -> None:
 
 
 def test_each_rank_draws_masks_of_its_own(mode: int, monkeypatch) -> None:
-    monkeypatch.setattr("boost_ext.ms.dropout.rank_count", lambda: 3)
-    monkeypatch.setattr("boost_ext.ms.dropout.get_rank", lambda: 2)
+    monkeypatch.setattr("boost_ext.ms.surgery.dropout.rank_count", lambda: 3)
+    monkeypatch.setattr("boost_ext.ms.surgery.dropout.get_rank", lambda: 2)
     layer = boost.Dropout(P, seed=SEED).set_train()
     x = arange(300)
     expected, kept = masks.dropout(x, P, SEED, stream=2)

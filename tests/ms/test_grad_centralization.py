@@ -12,11 +12,11 @@ from tests.ms.tiers import standard
 
 from boost_ext import boost
 from boost_ext.ms import native
-from boost_ext.ms.common_head import CommonHeadLastFN
-from boost_ext.ms.grad_centralization import centralizing, is_centralized
-from boost_ext.ms.optimizer_copy import restrict
-from boost_ext.ms.optimizer_rebuild import parameter_groups, rebuild
-from boost_ext.ms.process import OptimizerProcess
+from boost_ext.ms.core.common_head import CommonHeadLastFN
+from boost_ext.ms.core.optimizer_copy import restrict
+from boost_ext.ms.optim.grad_centralization import centralizing, is_centralized
+from boost_ext.ms.optim.rebuild import parameter_groups, rebuild
+from boost_ext.ms.surgery.process import OptimizerProcess
 
 DTYPES = {"float32": ms.float32, "float16": ms.float16, "bfloat16": ms.bfloat16}
 FIRST = {"Adam-offload", "AdamOffload", "AdamWeightDecay", "AdaFactor", "AdaFactor-plain"}

@@ -10,7 +10,11 @@ from tests.ms.group_networks import Half, HalfLoss, Net, batch, example, scales_
 from tests.ms.tiers import in_graph_mode
 
 from boost_ext import boost
-from boost_ext.ms.group_loss_scale import GroupLossScaleManager, GroupLossScaleUpdateCell, GroupUnscaleAndCheck
+from boost_ext.ms.loss_scale.group_loss_scale import (
+    GroupLossScaleManager,
+    GroupLossScaleUpdateCell,
+    GroupUnscaleAndCheck,
+)
 
 
 def gradients(network: nn.Cell, *inputs: Tensor) -> dict[str, np.ndarray]:

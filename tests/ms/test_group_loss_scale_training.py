@@ -14,7 +14,11 @@ from tests.ms.tiers import in_graph_mode, standard
 
 from boost_ext import boost
 from boost_ext.model import Model
-from boost_ext.ms.group_loss_scale import GroupLossScaleManager, GroupLossScaleUpdateCell, GroupUnscaleAndCheck
+from boost_ext.ms.loss_scale.group_loss_scale import (
+    GroupLossScaleManager,
+    GroupLossScaleUpdateCell,
+    GroupUnscaleAndCheck,
+)
 
 
 class Step(nn.Cell):

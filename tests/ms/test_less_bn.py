@@ -9,9 +9,9 @@ from mindspore import boost, nn
 from residual_networks import INNER, Basic, Bottleneck, ResNet, batch, fill, with_loss
 from tests.ms.tiers import in_graph_mode, in_pynative_mode, standard
 
-from boost_ext.ms import less_bn
-from boost_ext.ms.less_bn import LessBN, LessBNReport, RemovedBatchNorm, remove_batch_norms
-from boost_ext.ms.step import BoostTrainOneStepCell
+from boost_ext.ms.step.cells import BoostTrainOneStepCell
+from boost_ext.ms.surgery import less_bn
+from boost_ext.ms.surgery.less_bn import LessBN, LessBNReport, RemovedBatchNorm, remove_batch_norms
 
 BLOCKS = pytest.mark.parametrize("block", [Basic, Bottleneck])
 

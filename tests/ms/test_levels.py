@@ -9,7 +9,7 @@ from mindspore import nn
 from tests.ms.residual_networks import Basic, ResNet, fill
 
 from boost_ext import Model, amp
-from boost_ext.ms.auto import AutoBoost
+from boost_ext.ms.training.auto import AutoBoost
 
 STEPS = 1000
 

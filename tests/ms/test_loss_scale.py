@@ -12,12 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from mindspore import Parameter, Tensor, amp, nn
 
-from boost_ext.ms.loss_scale import (
+from boost_ext.ms.loss_scale.loss_scale_update import DynamicLossScaleUpdateCell, FixedLossScaleUpdateCell
+from boost_ext.ms.loss_scale.managers import (
     DynamicLossScaleManager,
     FixedLossScaleManager,
     LossScaleManager,
 )
-from boost_ext.ms.loss_scale_update import DynamicLossScaleUpdateCell, FixedLossScaleUpdateCell
 
 OVERFLOWS = st.lists(st.booleans(), max_size=60)
 

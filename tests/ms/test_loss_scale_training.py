@@ -12,8 +12,8 @@ from mindspore import Tensor, nn, ops
 from tests.ms.networks import Weight
 from tests.ms.tiers import in_graph_mode
 
-from boost_ext.ms.loss_scale import DynamicLossScaleManager, LossScaleManager
-from boost_ext.ms.step import BoostTrainOneStepWithLossScaleCell
+from boost_ext.ms.loss_scale.managers import DynamicLossScaleManager, LossScaleManager
+from boost_ext.ms.step.cells import BoostTrainOneStepWithLossScaleCell
 
 
 class MindSporeCell(nn.TrainOneStepWithLossScaleCell):  # type: ignore[misc]

@@ -31,8 +31,8 @@ from tests.ms.tiers import in_graph_mode, in_pynative_mode, standard
 
 import boost_ext
 from boost_ext import Model, amp
-from boost_ext.ms.group_loss_scale import GroupLossScaleManager
-from boost_ext.ms.step import BoostTrainOneStepCell, BoostTrainOneStepWithLossScaleCell
+from boost_ext.ms.loss_scale.group_loss_scale import GroupLossScaleManager
+from boost_ext.ms.step.cells import BoostTrainOneStepCell, BoostTrainOneStepWithLossScaleCell
 
 
 def test_a_subclass_of_mindspores() -> None:

@@ -22,9 +22,10 @@ from tests.ms.monitored import LOG, Fake, batches, cell_of, model_of, quiet, rec
 from tests.ms.networks import Mlp, classes
 from tests.ms.tiers import in_graph_mode, standard
 
-from boost_ext import amp, run_report
+from boost_ext import amp
+from boost_ext import report as run_report
 from boost_ext.callbacks import BoostMonitor
-from boost_ext.run_log import End, LineSearch, RunLogWriter, Step, TensorOverflow
+from boost_ext.report.log import End, LineSearch, RunLogWriter, Step, TensorOverflow
 
 
 def test_everything_that_a_cell_tells_is_recorded() -> None:

@@ -15,10 +15,11 @@ from tests.html_page import Page
 from tests.ms.monitored import LOG, Fake, batches, cell_of, model_of, quiet, records, steps
 from tests.ms.networks import Mlp, Weight
 
-from boost_ext import boost, optim, run_report
+from boost_ext import boost, optim
+from boost_ext import report as run_report
 from boost_ext.callbacks import BoostMonitor
-from boost_ext.ms.learning_rates import learning_rates
-from boost_ext.run_log import Evaluation
+from boost_ext.ms.optim.learning_rates import learning_rates
+from boost_ext.report.log import Evaluation
 
 RATES = [0.5, 0.25, 0.125, 0.0625]
 
@@ -128,7 +129,7 @@ def test_fit_and_eval() -> None:
 
 def test_an_evaluation_is_no_part_of_the_next_step(monkeypatch: pytest.MonkeyPatch) -> None:
     now, cell = [0.0], Fake()
-    monkeypatch.setattr("boost_ext.ms.monitor.time.perf_counter", lambda: now[0])
+    monkeypatch.setattr("boost_ext.ms.training.monitor.time.perf_counter", lambda: now[0])
     with quiet() as monitor:
         monitor.record(cell, 1.0)
         now[0] = 10.0

@@ -19,9 +19,9 @@ from tests.html_page import Page
 from tests.ms.monitored import LOG, Fake, batches, cell_of, model_of, quiet, records, steps
 from tests.ms.tiers import in_graph_mode
 
-from boost_ext import run_report
+from boost_ext import report as run_report
 from boost_ext.callbacks import BoostMonitor
-from boost_ext.run_log import Header, Step
+from boost_ext.report.log import Header, Step
 
 
 def test_lines_on_the_console() -> None:
@@ -114,9 +114,9 @@ def test_wrong_cells() -> None:
 
 
 def test_a_callback_of_another_rank_records_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("boost_ext.ms.monitor.GlobalComm.INITED", True)
-    monkeypatch.setattr("boost_ext.ms.monitor.get_rank", lambda: 1)
-    monkeypatch.setattr("boost_ext.ms.monitor.rank_count", lambda: 4)
+    monkeypatch.setattr("boost_ext.ms.training.monitor.GlobalComm.INITED", True)
+    monkeypatch.setattr("boost_ext.ms.training.monitor.get_rank", lambda: 1)
+    monkeypatch.setattr("boost_ext.ms.training.monitor.rank_count", lambda: 4)
     cell = Fake()
     with quiet() as monitor:
         monitor.record(cell, 1.0)

@@ -9,9 +9,9 @@ from tests.ms.optimizers import assert_close, make_grads, make_parameters, value
 
 from boost_ext import amp, boost, optim
 from boost_ext.config import BoostConfig, DimReduceConfig
-from boost_ext.ms.optimizer_adoption import decision, native_step
-from boost_ext.ms.optimizer_rebuild import rebuild
-from boost_ext.ms.options import StepOptions, step_options, what_trains
+from boost_ext.ms.optim.adoption import decision, native_step
+from boost_ext.ms.optim.rebuild import rebuild
+from boost_ext.ms.step.options import StepOptions, step_options, what_trains
 from boost_ext.plan import plan as decided
 
 RATES = np.linspace(0.1, 0.02, 8).astype(np.float32).tolist()

@@ -20,7 +20,7 @@ from tests.ms.optimizers import (
     values,
 )
 
-from boost_ext.ms.optimizer_copy import restrict
+from boost_ext.ms.core.optimizer_copy import restrict
 
 ALL = range(4)
 SOME = (2, 0)  # in another order than the optimizer's

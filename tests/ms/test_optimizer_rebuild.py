@@ -20,7 +20,7 @@ from tests.ms.optimizers import (
     values,
 )
 
-from boost_ext.ms.optimizer_rebuild import parameter_groups, rebuild
+from boost_ext.ms.optim.rebuild import parameter_groups, rebuild
 
 
 def assert_goes_on(make: Callable[[list[Parameter]], nn.Optimizer], steps: int = 3) -> nn.Optimizer:

@@ -16,8 +16,8 @@ from tests.ms.optimizers import (
     values,
 )
 
-from boost_ext.ms.common_head import CommonHeadLastFN
-from boost_ext.ms.process import OptimizerProcess, ParameterProcess
+from boost_ext.ms.core.common_head import CommonHeadLastFN
+from boost_ext.ms.surgery.process import OptimizerProcess, ParameterProcess
 
 
 class Net(nn.Cell):

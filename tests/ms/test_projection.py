@@ -12,8 +12,8 @@ from mindspore import Parameter, Tensor
 
 from boost_ext import ops, pca
 from boost_ext.config import BoostConfig, DimReduceConfig
-from boost_ext.ms.projection import projection_matrix
-from boost_ext.ms.ranks import ALONE, Ranks
+from boost_ext.ms.ranks.ranks import ALONE, Ranks
+from boost_ext.ms.subspace.projection import projection_matrix
 
 WEIGHTS = (Parameter(Tensor(np.zeros((2, 3)), ms.float32), name="w"),)
 

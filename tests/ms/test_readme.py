@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from tests.ms.tiers import in_graph_mode, in_pynative_mode
 
-from boost_ext import run_report
+from boost_ext import report as run_report
 
 ROOT = Path(__file__).parents[2]
 README = ROOT / "README.md"

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from mindspore import Parameter, Tensor, nn, ops
 from residual_networks import Basic, Bottleneck, ResNet
 
-from boost_ext.ms.cell_tree import cell_names
-from boost_ext.ms.residual import LONGEST_BRANCH, find_inner_norms
+from boost_ext.ms.core.cell_tree import cell_names
+from boost_ext.ms.surgery.residual import LONGEST_BRANCH, find_inner_norms
 
 
 def inner(network: nn.Cell) -> list[str]:

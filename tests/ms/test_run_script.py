@@ -18,9 +18,9 @@ import pytest
 from mindspore import Tensor, nn, ops
 
 import boost_ext.nn
-from boost_ext.ms import swaps
-from boost_ext.script_edits import edited
-from boost_ext.script_run import Record
+from boost_ext.cli.script_edits import edited
+from boost_ext.cli.script_run import Record
+from boost_ext.ms.training import swaps
 
 SCRIPT = Path(__file__).with_name("training_forms.py")
 

@@ -12,11 +12,11 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from boost_ext import convolutions
-from boost_ext.cli import app
-from boost_ext.training import digits, report
-from boost_ext.training.network import new_network
-from boost_ext.training.results import Evaluation, Run
-from boost_ext.training.settings import Settings
+from boost_ext.cli.commands import app
+from boost_ext.demo import digits, report
+from boost_ext.demo.network import new_network
+from boost_ext.demo.results import Evaluation, Run
+from boost_ext.demo.settings import Settings
 
 PNG = b"\x89PNG\r\n\x1a\n"
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from boost_ext import _core, ops
-from boost_ext.projection_codes import PROJECTION_BLOCK
+from boost_ext.ops.projection_codes import PROJECTION_BLOCK
 
 ANY_FLOAT = "float32, float16 or bfloat16"
 MATRIX = "float32, float16, bfloat16 or int8"

@@ -1,5 +1,5 @@
 """Replaces ``mindspore.boost.adasum``."""
 
-from boost_ext.ms.adasum import AdaSum
+from boost_ext.ms.step.adasum import AdaSum
 
 __all__ = ["AdaSum"]

@@ -1,5 +1,5 @@
 """Replaces ``mindspore.boost.base``."""
 
-from boost_ext.ms.process import OptimizerProcess, ParameterProcess
+from boost_ext.ms.surgery.process import OptimizerProcess, ParameterProcess
 
 __all__ = ["OptimizerProcess", "ParameterProcess"]

@@ -1,5 +1,5 @@
 """Replaces ``mindspore.boost.boost``."""
 
-from boost_ext.ms.auto import AutoBoost
+from boost_ext.ms.training.auto import AutoBoost
 
 __all__ = ["AutoBoost"]

@@ -1,5 +1,5 @@
 """Replaces ``mindspore.boost.dim_reduce``."""
 
-from boost_ext.ms.dim_reduce import DimReduce
+from boost_ext.ms.subspace.dim_reduce import DimReduce
 
 __all__ = ["DimReduce"]

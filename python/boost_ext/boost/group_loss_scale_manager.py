@@ -1,5 +1,5 @@
 """Replaces ``mindspore.boost.group_loss_scale_manager``."""
 
-from boost_ext.ms.group_loss_scale import GroupLossScaleManager
+from boost_ext.ms.loss_scale.group_loss_scale import GroupLossScaleManager
 
 __all__ = ["GroupLossScaleManager"]

@@ -14,7 +14,7 @@ from tests.ms.optim.cases import array, arrays, gradients, parameters, tensor
 from tests.ms.tiers import in_graph_mode, in_pynative_mode, standard
 
 from boost_ext import boost, optim
-from boost_ext.ms.optimizer_rebuild import parameter_groups, rebuild
+from boost_ext.ms.optim.rebuild import parameter_groups, rebuild
 
 CLOSE = {"rtol": 2e-5, "atol": 2e-6}
 # mindspore.nn.AdaFactor makes no state for empty parameters, and decays gamma and beta.

@@ -11,8 +11,8 @@ from mindspore import Parameter, Tensor, nn
 from tests import oracle
 
 from boost_ext import amp, optim
-from boost_ext.ms.optimizer_copy import restrict
-from boost_ext.ms.optimizer_rebuild import rebuild
+from boost_ext.ms.core.optimizer_copy import restrict
+from boost_ext.ms.optim.rebuild import rebuild
 
 SHAPES = {"conv.weight": (4, 3, 3, 3), "fc.weight": (5, 7), "fc.bias": (5,), "LayerNorm.scale": (7,)}
 DECAY, MOMENTUM = 0.01, 0.9

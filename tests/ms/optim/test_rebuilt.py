@@ -11,8 +11,8 @@ from mindspore import Parameter, Tensor, nn
 from tests.ms.optim.cases import CASES, CLASSES, DECAYED, SHAPES, Oracle, arrays, gradients, parameters
 
 from boost_ext import boost
-from boost_ext.ms.optimizer_copy import restrict
-from boost_ext.ms.optimizer_rebuild import parameter_groups, rebuild
+from boost_ext.ms.core.optimizer_copy import restrict
+from boost_ext.ms.optim.rebuild import parameter_groups, rebuild
 
 SOME = (4, 0, 3, 5)  # in another order than the optimizer's
 

@@ -14,8 +14,8 @@ from tests.ms.tiers import standard
 
 from boost_ext import boost, checkpoint, optim
 from boost_ext import ops as array_ops
-from boost_ext.ms.optimizer_copy import restrict
-from boost_ext.ms.optimizer_rebuild import parameter_groups, rebuild
+from boost_ext.ms.core.optimizer_copy import restrict
+from boost_ext.ms.optim.rebuild import parameter_groups, rebuild
 
 NAMES = ["Momentum", "Adam", "AdamWeightDecay", "Lamb"]
 FUNCTIONS = {"AdamWeightDecay": "adam_weight_decay_step"}

@@ -15,8 +15,8 @@ from tests.ms.tiers import in_graph_mode, standard
 from boost_ext import Model, boost, optim
 from boost_ext.boost import BoostTrainOneStepCell
 from boost_ext.config import DimReduceConfig
-from boost_ext.ms.optimizer_copy import restrict
-from boost_ext.ms.optimizer_rebuild import rebuild
+from boost_ext.ms.core.optimizer_copy import restrict
+from boost_ext.ms.optim.rebuild import rebuild
 
 REQUIRED: dict[str, Any] = {"learning_rate": Tensor(0.1), "damping": Tensor(0.1), "momentum": 0.9}
 

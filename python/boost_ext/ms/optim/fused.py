@@ -1,8 +1,8 @@
 """The base of the optimizers: everything but state and formula. One native call steps all parameters.
 
 The call gets the gradients as they come: it unscales, decays and centralizes them in the pass that updates the weights
-(:mod:`boost_ext.optimizer_ops`). Learning rates and weight decays go in once for each group of parameters that share
-them; the step counter, and whatever else moves, is written by the call itself.
+(:mod:`boost_ext.ops.optimizer_steps`). Learning rates and weight decays go in once for each group of parameters that
+share them. The call itself writes the step counter, and all other state.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ import numpy as np
 from mindspore import Parameter, ParameterTuple, Tensor, nn, ops
 
 from boost_ext.ms import native
-from boost_ext.ms.grad_centralization import CentralizingOptimizer
+from boost_ext.ms.core.optimizer_copy import forget, twin
+from boost_ext.ms.core.sparse_gradients import Indices, SomeSparse, Values
+from boost_ext.ms.optim.grad_centralization import CentralizingOptimizer
 from boost_ext.ms.optim.storage import StateStorage, state_like
-from boost_ext.ms.optimizer_copy import forget, twin
-from boost_ext.ms.sparse_gradients import Indices, SomeSparse, Values
 
 __all__ = ["FusedOptimizer", "FusedStep", "require_gradients", "state_like"]
 

@@ -10,13 +10,25 @@ import numpy as np
 from mindspore import Parameter, Tensor, nn, ops
 
 from boost_ext.ms import native
+from boost_ext.ms.core.optimizer_copy import forget, twin
+from boost_ext.ms.core.sparse_gradients import Values
+from boost_ext.ms.optim.adafactor import AdaFactor
+from boost_ext.ms.optim.adagrad import Adagrad, ProximalAdagrad
+from boost_ext.ms.optim.adam import Adam, AdamOffload, AdamWeightDecay, LazyAdam
 from boost_ext.ms.optim.arguments import non_negative, require_bool
+from boost_ext.ms.optim.ftrl import FTRL
 from boost_ext.ms.optim.fused import FusedOptimizer, require_gradients
-from boost_ext.ms.optimizer_copy import forget, twin
-from boost_ext.ms.optimizer_rebuild import of_class, parameter_groups
-from boost_ext.ms.sparse_gradients import Values
+from boost_ext.ms.optim.lamb import Lamb
+from boost_ext.ms.optim.momentum import Momentum
+from boost_ext.ms.optim.rebuild import of_class, parameter_groups
+from boost_ext.ms.optim.rmsprop import RMSProp
+from boost_ext.ms.optim.sgd import SGD
 
 __all__ = ["LARS"]
+
+_CLASSES = (AdaFactor, Adagrad, Adam, AdamOffload, AdamWeightDecay, FTRL, Lamb, LazyAdam, Momentum)
+_NAMESAKES = {cls.__name__: cls for cls in (*_CLASSES, ProximalAdagrad, RMSProp, SGD)}
+"""The optimizers that ``mindspore.nn`` has, too. Those that decouple their weight decay are refused."""
 
 
 def _neither_bias_nor_layer_norm(parameter: Parameter) -> bool:
@@ -27,12 +39,10 @@ def _of_boost_ext(optimizer: Any) -> FusedOptimizer:
     """The optimizer, or one of boost_ext in the place of one of mindspore.nn."""
     if isinstance(optimizer, FusedOptimizer):
         return optimizer
-    from boost_ext import optim  # not above: it knows LARS
-
     cls = type(optimizer)
     name = cls.__name__
-    ours = getattr(optim, name, None)
-    if getattr(nn, name, None) is not cls or not (isinstance(ours, type) and issubclass(ours, FusedOptimizer)):
+    ours = _NAMESAKES.get(name)
+    if getattr(nn, name, None) is not cls or ours is None:
         raise TypeError(f"LARS: optimizer must be one of boost_ext.optim, or a namesake of mindspore.nn, got {name}")
     made = of_class(ours, optimizer, parameter_groups(optimizer))
     assert isinstance(made, FusedOptimizer)

@@ -9,8 +9,8 @@ import mindspore as ms
 import numpy as np
 from mindspore import Parameter, ParameterTuple, Tensor, nn
 
-from boost_ext.ms.state import filled
-from boost_ext.optimizer_state import STATE_BLOCK, dequantize_state, quantize_state
+from boost_ext.ms.core.state import filled
+from boost_ext.ops.optimizer_state import STATE_BLOCK, dequantize_state, quantize_state
 
 __all__ = ["StateStorage", "convert_state", "state_like"]
 

@@ -18,7 +18,7 @@ import numpy as np
 from mindspore import Parameter, Tensor, nn, ops
 
 from boost_ext.ms import native
-from boost_ext.ms.group_loss_scale import AnyPrecision
+from boost_ext.ms.loss_scale.group_loss_scale import AnyPrecision
 
 __all__ = ["CONVOLUTION", "DENSE", "EMBEDDING", "Observed", "ThorLayer", "convert_to_thor_net", "thor_layers"]
 

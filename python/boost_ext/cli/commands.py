@@ -1,0 +1,419 @@
+"""The command ``boost-ext``: info, run, train, pca, doctor, report.
+
+MindSpore, scikit-learn and matplotlib are imported inside the commands that need them: this module must import fast and
+without them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import json
+import os
+import platform
+import time
+from collections.abc import Iterator, Mapping
+from enum import Enum
+from functools import partial
+from importlib import metadata
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TaskID,
+    TextColumn,
+    TimeRemainingColumn,
+)
+from rich.table import Table
+
+import boost_ext
+from boost_ext import convolutions
+from boost_ext.requirements import missing
+
+__all__ = ["app", "main"]
+
+app = typer.Typer(
+    help="boost_ext: native kernels and training cells that make MindSpore training faster.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+
+class Mode(str, Enum):
+    """MindSpore's execution modes."""
+
+    pynative = "pynative"
+    graph = "graph"
+
+
+class Precision(str, Enum):
+    """How a PCA matrix is stored."""
+
+    float32 = "float32"
+    float16 = "float16"
+    bfloat16 = "bfloat16"
+    int8 = "int8"
+
+
+class RunName(str, Enum):
+    """The runs of ``boost-ext train``; boost_ext.demo.runs describes them."""
+
+    plain = "plain"
+    boost = "boost"
+    amp = "amp"
+    dim_reduce = "dim_reduce"
+
+
+def main() -> None:
+    """The entry point of the command."""
+    app()
+
+
+def _version(package: str) -> str | None:
+    with contextlib.suppress(metadata.PackageNotFoundError):
+        return metadata.version(package)
+    return None
+
+
+def _versions() -> dict[str, str | None]:
+    packages = ("numpy", "mindspore", "scikit-learn")
+    return {"python": platform.python_version(), **{name: _version(name) for name in packages}}
+
+
+@contextlib.contextmanager
+def _errors() -> Iterator[None]:
+    """Errors about what the user asked for become a line and exit code 1; anything else keeps its traceback."""
+    try:
+        yield
+    except (ValueError, ImportError, OSError) as error:
+        Console(stderr=True).print(f"[bold red]error:[/] {escape(str(error))}", soft_wrap=True)
+        raise typer.Exit(1) from error
+
+
+def _need(extra: str, *modules: str) -> None:
+    """Import the modules, or say which extra brings them."""
+    # MindSpore reads it when it is imported; its warnings would tear the progress bars apart.
+    os.environ.setdefault("GLOG_v", "3")
+    for name in modules:
+        try:
+            importlib.import_module(name)
+        except ImportError as error:
+            raise missing(extra, name, error) from error
+
+
+@app.command()
+def info(
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
+) -> None:
+    """Show what was built, what this CPU has, and what is used."""
+    build = boost_ext.build_info()
+    versions = _versions()
+    if as_json:
+        convolving = {"limit": convolutions.limit(), "advice": convolutions.advice()}
+        typer.echo(json.dumps({**build, "packages": versions, "convolutions": convolving}, indent=1))
+        return
+    table = Table(title=f"boost_ext {build['version']}", show_header=False)
+    table.add_column(style="bold")
+    table.add_column()
+    table.add_row("compiler", build["compiler"])
+    table.add_row("backends built", ", ".join(build["backends"]))
+    table.add_row("instruction sets built", ", ".join(build["built_isas"]))
+    table.add_row("this CPU has", ", ".join(build["cpu_isas"]))
+    table.add_row("used", f"{build['isa']}, {build['threads']} threads")
+    table.add_row("MindSpore's convolutions", convolutions.state())
+    for name, version in versions.items():
+        table.add_row(name, version or "[dim]not installed[/]")
+    Console().print(table)
+
+
+class Level(str, Enum):
+    """Boost levels."""
+
+    O0 = "O0"
+    O1 = "O1"
+    O2 = "O2"
+
+
+@app.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+def run(
+    script: Annotated[str, typer.Argument(help="A Python file that trains with MindSpore.")],
+    arguments: Annotated[list[str] | None, typer.Argument(help="Of the script: all that follows it.")] = None,
+    level: Annotated[Level, typer.Option(help="Boost level of the training; O0 keeps the numbers.")] = Level.O0,
+    module: Annotated[bool, typer.Option("-m", help="SCRIPT is the name of a module, as for python -m.")] = False,
+    eager: Annotated[
+        bool, typer.Option("--eager", help="In PYNATIVE_MODE: do not compile the step, as MindSpore does not.")
+    ] = False,
+    dry: Annotated[
+        bool, typer.Option("--dry", help="Print the lines that one would change for the same, as a diff; run nothing.")
+    ] = False,
+    compare: Annotated[
+        bool,
+        typer.Option("--compare", help="Run the script with boost_ext and plainly, one after the other, and compare."),
+    ] = False,
+) -> None:
+    """Run a MindSpore script as it is, faster.
+
+    Its Model, amp.build_train_network and the training cells of mindspore.nn train with boost_ext; arguments, outputs
+    and numbers stay. Where AVX-512 makes MindSpore's convolutions slow, ONEDNN_MAX_CPU_ISA is set, unless it is.
+    The plan and what was measured go to stderr. Exit code: the script's.
+    """
+    from boost_ext.cli import script_run
+
+    with _errors():
+        spec = script_run.module_spec(script) if module else None
+        file = Path(script if spec is None else spec.origin or "")
+        if not file.is_file():
+            raise ValueError(f"run: script must be an existing Python file, got {script}")
+        if dry and compare:
+            raise ValueError("run: --dry and --compare must not be given together")
+        if dry:
+            _print_edits(file, level.value)
+            return
+    if compare:
+        options = ["--level", level.value, *(["--eager"] if eager else [])]
+        children = script_run.compare([*(["-m"] if module else []), script], arguments or [], options)
+        script_run.print_comparison(children, Console(stderr=True))
+        raise typer.Exit(next((child.code for child in children.values() if child.code), 0))
+    record = script_run.Record(script, limited=convolutions.make_fast())
+    script_run.after_mindspore(partial(_swap_in, record, level.value, eager))
+    raise typer.Exit(script_run.execute(file, arguments or [], record, spec))
+
+
+def _swap_in(record: Any, level: str, eager: bool) -> None:
+    from boost_ext.ms.training.swaps import swap_in
+
+    swap_in(record, level, eager=eager)
+
+
+def _print_edits(script: Path, level: str) -> None:
+    from boost_ext.cli.script_edits import diff, edited
+
+    source = script.read_text(encoding="utf-8")
+    changed, notes = edited(source, level, limit_isa=convolutions.needs_limit())
+    typer.echo(diff(source, changed, str(script)), nl=False)
+    for note in notes:
+        Console(stderr=True).print(note, soft_wrap=True, highlight=False, markup=False)
+
+
+@app.command()
+def train(
+    runs: Annotated[
+        list[RunName] | None,
+        typer.Option(help="What to run; repeat the option for several. All, if left out."),
+    ] = None,
+    epochs: Annotated[int | None, typer.Option(min=1, help="12, or 3 with --quick.")] = None,
+    batch_size: Annotated[
+        int, typer.Option(min=1, max=1438, help="Of all runs but dim_reduce, which takes large ones.")
+    ] = 32,
+    output: Annotated[
+        Path | None,
+        typer.Option(help="A new or empty directory; runs/train/<date and time> if left out."),
+    ] = None,
+    mode: Annotated[Mode, typer.Option(help="MindSpore's execution mode.")] = Mode.pynative,
+    seed: Annotated[int, typer.Option(min=0, help="Of the weights and the batches.")] = 0,
+    target: Annotated[
+        float | None, typer.Option(min=0, max=1, help="Test accuracy to time; 0.97, or 0.9 with --quick.")
+    ] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="A short run that shows every part.")] = False,
+    ranks: Annotated[int, typer.Option(min=1, help="More than one: data parallel beside one process instead.")] = 1,
+) -> None:
+    """Train a small convolutional network on handwritten digits, plainly and with boost_ext, and compare.
+
+    The same network, initial weights, batches and number of epochs each time: plain MindSpore (plain), the step cell
+    (boost), mixed precision with dynamic loss scaling (amp), and DimReduce in the subspace that the checkpoints of a
+    short plain run span (dim_reduce). Ends with a table, plots as PNG, and all numbers as JSON. Where AVX-512 makes
+    MindSpore's convolutions slow, all runs do without it, unless ONEDNN_MAX_CPU_ISA is set.
+    """
+    with _errors():
+        folder = output or Path("runs", "train", time.strftime("%Y%m%d-%H%M%S"))
+        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+            raise ValueError(f"train: --output must be a new or empty directory, got {folder}")
+        limited = convolutions.make_fast()  # before MindSpore is imported; one process, so for all runs alike
+        _need("train", "mindspore", "sklearn", "matplotlib")
+        folder.mkdir(parents=True, exist_ok=True)
+    if limited:
+        Console().print(
+            f"Set {convolutions.VARIABLE}={convolutions.FAST} for all runs, the plain one too: "
+            "MindSpore's convolutions are slow with this CPU's AVX-512.",
+            highlight=False,
+        )
+    from boost_ext.demo.settings import Settings
+
+    given: dict[str, Any] = {"epochs": epochs, "target": target}
+    settings = (Settings.quick if quick else Settings)(
+        batch_size=batch_size,
+        seed=seed,
+        mode=mode.value,
+        **{key: value for key, value in given.items() if value is not None},
+    )
+    if ranks > 1:
+        with _errors():
+            from boost_ext.demo import distributed
+
+            Console().print(distributed.table(distributed.run(ranks, settings, folder), settings))
+        return
+    _train([run.value for run in runs or list(RunName)], settings, folder)
+
+
+def _train(names: list[str], settings: Any, folder: Path) -> None:
+    from boost_ext.demo import digits, report, runs
+
+    data = digits.load()
+    with Progress(
+        TextColumn("{task.description:>10}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+        TextColumn("{task.fields[state]}"),
+        console=Console(stderr=True),
+    ) as bars:
+        start_up = bars.add_task("start-up", total=1, state="")
+        runs.warm_up(data)
+        bars.update(start_up, completed=1)
+        tasks = {name: bars.add_task(name, total=None, state="") for name in names}
+
+        def on_step(name: str, done: int, total: int, loss: float, accuracy: float | None) -> None:
+            state = f"loss {loss:.3f}"
+            if accuracy is not None:
+                state += f", test accuracy {accuracy:.2%}"
+            bars.update(tasks[name], completed=done, total=total, state=state)
+
+        results = runs.train(list(tasks), data, settings, folder, on_step)
+
+    console = Console()
+    console.print(report.table(results, settings))
+    for line in report.explanations(results, settings):
+        console.print(line, highlight=False)
+    versions = {"boost_ext": boost_ext.__version__, **_versions()}
+    report.write_json(folder / "results.json", results, settings, versions)
+    written = [*report.write_plots(folder, results, settings), folder / "results.json"]
+    console.print("Written:")
+    for path in written:
+        console.print(f"  {path}", soft_wrap=True, highlight=False)
+
+
+@app.command()
+def pca(
+    directory: Annotated[Path, typer.Argument(help="With .ckpt, .npz or .safetensors checkpoints.")],
+    output: Annotated[Path, typer.Option(help="The file of the matrix, such as pca.safetensors.")],
+    n_components: Annotated[int, typer.Option(min=1, help="Rows of the matrix.")] = 32,
+    dtype: Annotated[Precision, typer.Option(help="How it is stored.")] = Precision.float32,
+    reference: Annotated[
+        Path | None,
+        typer.Option(help="The checkpoint whose entries are the columns, in its order; the first one if left out."),
+    ] = None,
+    exclude: Annotated[
+        list[str] | None,
+        typer.Option(help="Pattern of entries that are no weights (repeatable), instead of the usual ones."),
+    ] = None,
+) -> None:
+    """Build the PCA matrix of DimReduce from a directory of checkpoints.
+
+    The columns must be the optimizer's parameters in its order. They are the floating point entries of the reference
+    checkpoint, without batch norm statistics and optimizer state (see --exclude).
+    """
+    with _errors():
+        from boost_ext.pca import find_checkpoints, pca_matrix
+        from boost_ext.subspace.reference import NO_WEIGHTS, reference_parameters
+
+        checkpoints = find_checkpoints(directory)
+        first = reference or checkpoints[0]
+        if any(path.suffix == ".ckpt" for path in (first, *checkpoints)):
+            _need("mindspore", "mindspore")
+        shapes, left_out = reference_parameters(first, exclude=exclude or NO_WEIGHTS, reader=_read_ckpt)
+        console = Console()
+        if left_out:
+            console.print(f"Left out as no weights: {', '.join(left_out)}", highlight=False)
+        matrix = pca_matrix(checkpoints, shapes, n_components, path=output, dtype=dtype.value, reader=_read_ckpt)
+        rows, columns = matrix.shape
+        console.print(
+            f"{output}: {rows} components of {columns} elements ({len(shapes)} parameters), {matrix.dtype}, "
+            f"from {len(checkpoints)} checkpoints in {directory}",
+            soft_wrap=True,
+            highlight=False,
+        )
+
+
+def _read_ckpt(path: Path) -> Mapping[str, Any]:
+    from boost_ext.ms.core.checkpoint import (
+        read_checkpoint,  # only when there is such a file: MindSpore is slow to import
+    )
+
+    return read_checkpoint(path)
+
+
+@app.command(context_settings={"ignore_unknown_options": True})
+def doctor(
+    target: Annotated[Path, typer.Argument(help="A boost configuration (.json), or a training script (.py).")],
+    arguments: Annotated[
+        list[str] | None, typer.Argument(help="Of the script; those that doctor has too after --.")
+    ] = None,
+    level: Annotated[str | None, typer.Option(help="Boost level of a configuration; O0 if left out.")] = None,
+    mode: Annotated[str | None, typer.Option(help="boost.mode, instead of the configuration's.")] = None,
+    ranks: Annotated[int | None, typer.Option(min=1, help="Processes that train; 1 if left out.")] = None,
+) -> None:
+    """Say which boost algorithms a configuration or a script really uses, and why the others not.
+
+    A configuration is checked, and its plan printed. A script is stopped before its first training step, and the plan
+    of each training cell printed; without boost_ext in it, what O1 would do and the lines to change. Both say when
+    convolutions are slow on this CPU. Exit code 1: an error, or a script that does not train with boost_ext.
+    """
+    with _errors():
+        from boost_ext.cli.doctor import plan_of_file, print_advice, print_report
+
+        if not target.is_file():
+            raise ValueError(f"doctor: target must be an existing .json or .py file, got {target}")
+        if target.suffix == ".py":
+            if (level, mode, ranks) != (None, None, None):
+                raise ValueError("doctor: --level, --mode and --ranks are for a configuration; a script has its own")
+            _need("mindspore", "mindspore")
+            from boost_ext.ms.training.doctor import run_script
+
+            report = run_script(target, arguments or [])
+            print_report(report, Console())
+            print_advice(Console())  # after the script, which may have set the variable itself
+            if not report.healthy:
+                raise typer.Exit(1)
+        elif arguments:
+            raise ValueError(f"doctor: a configuration takes no arguments, got {arguments}")
+        else:
+            try:
+                decided = plan_of_file(target, level or "O0", mode, rank_size=ranks or 1)
+            except TypeError as error:
+                raise ValueError(str(error)) from error
+            Console().print(decided)
+            print_advice(Console())
+
+
+@app.command()
+def report(
+    logs: Annotated[list[Path], typer.Argument(help="Run logs (.jsonl) that BoostMonitor wrote; several to compare.")],
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="The page, .html; beside the first log if left out.")
+    ] = None,
+) -> None:
+    """Draw training runs: one HTML page with curves, overflowing tensors, times, plan and versions.
+
+    The page needs no other file and no network.
+    """
+    from boost_ext import report as run_report
+
+    with _errors(), Progress(console=Console(stderr=True), transient=True) as bars:
+        _need("report", "matplotlib")
+        runs = []
+        for path in logs:
+            bar = bars.add_task(f"reading {escape(path.name)}")
+            runs.append(run_report.read(path, partial(_advance, bars, bar)))
+        page = run_report.write(runs, output or logs[0].with_suffix(".html"))
+    Console().print(f"Written: {page}", soft_wrap=True, highlight=False, markup=False)
+
+
+def _advance(bars: Progress, bar: TaskID, done: int, total: int) -> None:
+    bars.update(bar, completed=done, total=total)

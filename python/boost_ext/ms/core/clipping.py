@@ -1,0 +1,54 @@
+"""Clipping by the global norm within a training step: its state, and the pass for optimizers that do not fold it in."""
+
+from __future__ import annotations
+
+import math
+import numbers
+from typing import Any
+
+import mindspore as ms
+from mindspore import Tensor, nn
+
+from boost_ext.ms import native
+from boost_ext.ms.core.state import state
+
+__all__ = ["ClipInPlace", "Clipping", "checked_clip_norm"]
+
+
+def checked_clip_norm(owner: str, value: Any) -> float | None:
+    """``value``, which must be None or a finite number > 0."""
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, numbers.Real):
+        raise TypeError(f"{owner}: clip_norm must be a number or None, got {type(value).__name__}")
+    if not (float(value) > 0 and math.isfinite(float(value))):
+        raise ValueError(f"{owner}: clip_norm must be finite and > 0, got {value}")
+    return float(value)
+
+
+class Clipping:
+    """What the pipelines of a cell share.
+
+    Attributes:
+        settings (Tensor): float32 (2,): clip_norm, and the loss scale that the optimizer takes out on its own.
+        norm (Parameter): float32 (1,), ``clip.norm``: of the last gradients, without any loss scale, before clipping.
+        divisor (Parameter): float32 (1,), ``clip.divisor``: what clipped them, times the loss scale.
+    """
+
+    def __init__(self, clip_norm: float, optimizer: nn.Cell) -> None:
+        own_scale = float(getattr(optimizer, "loss_scale", 1.0))
+        self.settings = Tensor([clip_norm, own_scale], ms.float32)
+        self.norm = state("clip.norm", [0.0], ms.float32)
+        self.divisor = state("clip.divisor", [1.0], ms.float32)
+
+
+class ClipInPlace(nn.Cell):
+    """``cell(grads)``: clip gradients that hold no loss scale of the cell; the result comes after the write."""
+
+    def __init__(self, clipping: Clipping) -> None:
+        super().__init__(auto_prefix=False)
+        self.settings, self.norm = clipping.settings, clipping.norm
+        self.clip = native.ClipByGlobalNorm()
+
+    def construct(self, grads: Any) -> Tensor:
+        return self.clip(self.settings, self.norm, grads)

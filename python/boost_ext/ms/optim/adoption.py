@@ -1,0 +1,224 @@
+"""Optimizers of ``mindspore.nn``, stepped by the native ops on their own Parameters.
+
+The optimizer stays what the user made: its state, its checkpoint, its learning rate and step counter are the same
+objects. Only the arithmetic of a training step moves into the one native call that
+:class:`boost_ext.ms.optim.fused.FusedOptimizer` makes.
+
+A step knows no class of an optimizer. It asks what one has beyond ``mindspore.nn.Optimizer``, all of it optional:
+
+- ``step_unless(skip, scale, gradients)``: unscales the gradients, and does nothing where the flag is set
+- ``takes_rows``: gradients may be RowTensors
+- ``require_options(owner, options)``: raises a ValueError for a StepOptions that it excludes
+- ``narrowed(parameters)``: an optimizer of some of its parameters, on its state
+- ``never_restricted``, ``never_rebuilt``: why it is never narrowed, or constructed again
+- ``lars_refusal``: why LARS cannot go around it
+- ``group_steps(fused)``, ``current()``, ``chosen()``, ``is_over(group)``: it steps one of several groups at a time, as
+  FreezeOpt does
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import mindspore as ms
+from mindspore import nn
+
+from boost_ext.ms import native
+from boost_ext.ms.core.optimizer_copy import twin
+from boost_ext.ms.optim import adagrad, momentum, rmsprop, sgd
+from boost_ext.ms.optim.adafactor import AdaFactor
+from boost_ext.ms.optim.adam import Adam, AdamOffload, AdamWeightDecay, LazyAdam
+from boost_ext.ms.optim.ftrl import FTRL
+from boost_ext.ms.optim.fused import FusedOptimizer
+from boost_ext.ms.optim.grad_centralization import CentralizingOptimizer
+from boost_ext.ms.optim.lamb import Lamb
+from boost_ext.ms.optim.lars import LARS
+from boost_ext.plan import Decision
+
+__all__ = ["decision", "native_step", "whole_of"]
+
+
+class _Form(NamedTuple):
+    """What :meth:`FusedOptimizer._fuse` takes, read from an optimizer of ``mindspore.nn``: the names of attributes."""
+
+    cls: type[FusedOptimizer]
+    hyper: tuple[float, ...]
+    states: tuple[str, ...] = ()
+    powers: tuple[str, ...] = ()
+    first: str = ""
+    given: dict[str, Any] = {}  # noqa: RUF012 (never written)
+    """Attributes that have another value in the native class."""
+
+
+def _number(value: Any) -> float:
+    return float(value.asnumpy().item()) if isinstance(value, ms.Tensor) else float(value)
+
+
+def _numbers(optimizer: Any, *names: str) -> tuple[float, ...]:
+    return tuple(_number(getattr(optimizer, name)) for name in names)
+
+
+def _momentum(o: Any) -> _Form | str:
+    if o.use_nesterov:
+        return "use_nesterov, which nn.Momentum ignores on a CPU"
+    return _Form(momentum.Momentum, (_number(o.momentum), 0.0), ("moments",), ("momentum",))
+
+
+def _sgd(o: Any) -> _Form | str:
+    has_state = _number(o.momentum) > 0
+    hyper = (*_numbers(o, "momentum", "dampening"), o.nesterov)
+    return _Form(sgd.SGD, hyper, ("accum",) * has_state, ("momentum",), "stat" if has_state else "")
+
+
+def _adam_form(o: Any, cls: type[FusedOptimizer], nesterov: bool, *more: str) -> _Form:
+    states, powers = ("moment1", "moment2", *more), ("beta1_power", "beta2_power")
+    return _Form(cls, (*_numbers(o, "beta1", "beta2", "eps"), nesterov), states, powers)
+
+
+def _adam(o: Any) -> _Form | str:
+    if getattr(o, "use_offload", False) and isinstance(o, CentralizingOptimizer):
+        return "use_offload, which centralizes gradients before their decay"
+    return _adam_form(o, Adam, o.use_nesterov, *("vhat",) * o.use_amsgrad)
+
+
+def _adam_offload(o: Any) -> _Form | str:
+    if isinstance(o, CentralizingOptimizer):
+        return "gradients that are centralized before their decay"
+    return _adam_form(o, AdamOffload, bool(o.opt.attrs["use_nesterov"]))
+
+
+def _rmsprop(o: Any) -> _Form | str:
+    states = (*("mg",) * o.centered, "ms", "moment")
+    given = {"rule": "centered_rmsprop"} if o.centered else {}
+    return _Form(rmsprop.RMSProp, _numbers(o, "decay", "momentum", "epsilon"), states, given=given)
+
+
+def _proximal_adagrad(o: Any) -> _Form | str:
+    if any(_numbers(o, "l1", "l2")):
+        return "l1 or l2, which it divides by the root of the accumulator"
+    return _Form(adagrad.ProximalAdagrad, (0.0, 0.0), ("accum",))
+
+
+def _ftrl(o: Any) -> _Form | str:
+    if o.l1:
+        return "l1, which its operator does not subtract as the paper does"
+    return _Form(FTRL, _numbers(o, "l1", "l2", "lr_power"), ("moments", "linear"))
+
+
+def _adafactor(o: Any) -> _Form | str:
+    if o.is_group:
+        return "groups, whose weight decay it ignores"
+    if o.compression:
+        return "compression, whose rounding would change"
+    if o.loss_scale != 1.0:
+        return "a loss_scale, which it ignores"
+    eps = tuple(map(_number, o.eps))
+    if not (min(eps) > 0 and _number(o.clip_threshold) > 0):
+        return "eps or clip_threshold of 0"
+    clip, decay, beta1 = _numbers(o, "clip_threshold", "decay_rate", "beta1")
+    hyper = (*eps, clip, -decay, beta1, o.scale_parameter, o.relative_step, o.warmup_init)
+    # It decays every parameter, whatever its name.
+    given = {"decay_flags": (True,) * len(o.parameters)}
+    return _Form(AdaFactor, hyper, ("exp_avg",) if o.use_first_moment else (), ("step",), given=given)
+
+
+def _betas(cls: type[FusedOptimizer]) -> Callable[[Any], _Form | str]:
+    return lambda o: _Form(cls, _numbers(o, "beta1", "beta2", "eps"), ("moments1", "moments2"))
+
+
+def _lars(o: Any) -> _Form | str:
+    form = _form(o.opt)
+    if isinstance(form, str):
+        return f"an optimizer inside that stays as it is: {form}"
+    if form.cls.lars_refusal:
+        return f"nn.{form.cls.__name__} inside, which decouples its weight decay"
+    # nn.LARS has taken the weight decay out of it.
+    decay = {name: getattr(o, name) for name in ("decay_flags", "dynamic_decay_flags", "dynamic_weight_decay")}
+    return form._replace(given={**form.given, **decay, "exec_weight_decay": True})
+
+
+_FORMS: dict[str, Callable[[Any], _Form | str]] = {
+    "Momentum": _momentum,
+    "SGD": _sgd,
+    "Adam": _adam,
+    "LazyAdam": lambda o: _adam_form(o, LazyAdam, o.use_nesterov),
+    "AdamOffload": _adam_offload,
+    "AdamWeightDecay": _betas(AdamWeightDecay),
+    "Lamb": _betas(Lamb),
+    "Adagrad": lambda o: _Form(adagrad.Adagrad, (o.opt.attrs["update_slots"],), ("accum",)),
+    "ProximalAdagrad": _proximal_adagrad,
+    "RMSProp": _rmsprop,
+    "FTRL": _ftrl,
+    "AdaFactor": _adafactor,
+    "LARS": _lars,
+}
+"""By name, since some of them will leave ``mindspore.nn``: the native form of an optimizer, or what it has that would
+make other numbers."""
+
+
+def _library_class(optimizer: nn.Cell) -> type:
+    """The optimizer's class; of one that centralizes, the class in ``mindspore.nn`` it was made from."""
+    cls = type(optimizer)
+    return cls.__bases__[-1] if issubclass(cls, CentralizingOptimizer) and "update" in vars(cls) else cls
+
+
+def _form(optimizer: Any) -> _Form | str:
+    """The native form, or why the optimizer steps as it is."""
+    cls = _library_class(optimizer)
+    name = cls.__name__
+    form = _FORMS.get(name)
+    if form is None or getattr(nn, name, None) is not cls:
+        return f"{type(optimizer).__name__} has no native step"
+    if any(p.dtype != ms.float32 for p in optimizer.parameters):
+        return f"nn.{name} has parameters that are not float32, whose arithmetic would change"
+    if optimizer.use_parallel:
+        return f"nn.{name} is a parallel optimizer"
+    found = form(optimizer)
+    return f"nn.{name} has {found}" if isinstance(found, str) else found
+
+
+def _adopted(optimizer: nn.Optimizer, form: _Form) -> nn.Optimizer:
+    if _library_class(optimizer) is getattr(nn, "LARS", None):
+        around: LARS = twin(optimizer, LARS)  # type: ignore[type-var]
+        del around._primitives["lars"]
+        around._cells["opt"] = _adopted(optimizer.opt, form)
+        around.prepare(**{name: optimizer.init_args[name] for name in ("epsilon", "coefficient", "use_clip")})
+        return around
+    made = twin(optimizer, form.cls)  # type: ignore[type-var]
+    made.__dict__.update(form.given)
+    made.centralized = native.Centralized()
+    states: list[Any] = [getattr(optimizer, name) for name in form.states]
+    powers = [getattr(optimizer, name) for name in form.powers]
+    made._fuse(form.hyper, states, powers=powers, first=getattr(optimizer, form.first) if form.first else ())
+    return made
+
+
+def decision(optimizer: nn.Cell, adopt: bool = True) -> Decision:
+    """What becomes of the feature ``fused_optimizer``, see :func:`native_step`."""
+    if hasattr(optimizer, "step_unless"):
+        return Decision("skipped", f"boost_ext's {type(optimizer).__name__} is one native call anyway")
+    if not adopt:
+        return Decision("skipped", "fused_optimizer is False")
+    form = _form(optimizer)
+    if isinstance(form, str):
+        return Decision("skipped", form)
+    return Decision("applied", f"nn.{_library_class(optimizer).__name__} steps as one native call, on its own state")
+
+
+def whole_of(optimizer: Any) -> Any:
+    """The optimizer itself; of one that steps groups of its parameters, the optimizer that it was made of."""
+    return optimizer.optimizer if hasattr(optimizer, "group_steps") else optimizer
+
+
+def native_step(optimizer: nn.Cell, adopt: bool = True) -> nn.Cell | None:
+    """A cell with ``step_unless(skip, scale, gradients)`` that steps the optimizer; None if there is none.
+
+    Args:
+        optimizer (Cell): stays usable: the two share their Parameters.
+        adopt (bool): whether one of ``mindspore.nn`` may step natively. Default: True.
+    """
+    if hasattr(optimizer, "step_unless"):
+        return optimizer
+    form = _form(optimizer) if adopt else ""
+    return None if isinstance(form, str) else _adopted(optimizer, form)

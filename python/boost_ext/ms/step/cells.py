@@ -1,0 +1,434 @@
+"""The training cells: they own the state and put the slots of the pipeline together.
+
+source (loss and gradients) -> guard (one flag) -> hold (accumulation) -> apply (gradients into weights)
+-> update of the loss scale
+"""
+
+from __future__ import annotations
+
+import numbers
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import mindspore as ms
+import numpy as np
+from mindspore import Parameter, Tensor, nn, ops
+
+from boost_ext.config import DimReduceConfig
+from boost_ext.ms import native
+from boost_ext.ms.core.clipping import Clipping
+from boost_ext.ms.core.compiled import Compile, Gradients, require_compile
+from boost_ext.ms.core.for_cells import released
+from boost_ext.ms.core.resume import load_state, state_of
+from boost_ext.ms.core.state import hold_state
+from boost_ext.ms.loss_scale.scale_sense import ScaleSense, scale_barriers, scale_parameter, scale_sense_of
+from boost_ext.ms.optim.adoption import whole_of
+from boost_ext.ms.ranks.grad_reducer import Agreement, GradReducer
+from boost_ext.ms.ranks.ranks import Ranks
+from boost_ext.ms.step.adasum_step import node_reducer, over_nodes
+from boost_ext.ms.step.algorithm_methods import AlgorithmMethods
+from boost_ext.ms.step.grad_accumulation import GradientAccumulation
+from boost_ext.ms.step.observation import Observation, observation
+from boost_ext.ms.step.options import StepOptions, step_options, warn_of_strangers, what_trains
+from boost_ext.ms.step.pipeline import (
+    ApplyAccumulated,
+    ApplyDimReduce,
+    ApplySlot,
+    Choice,
+    GroupGuard,
+    Guard,
+    NoGuard,
+    Pipeline,
+    apply_optimizer,
+    refused_rows,
+    require_no_groups,
+    step_counters,
+)
+from boost_ext.ms.step.together import Together
+from boost_ext.ms.subspace.moving_average import AverageAfterStep, ExponentialMovingAverage
+
+if TYPE_CHECKING:
+    from boost_ext.plan import Plan
+
+__all__ = ["BoostTrainOneStepCell", "BoostTrainOneStepWithLossScaleCell"]
+
+
+class BoostTrainOneStepCell(AlgorithmMethods, nn.TrainOneStepCell):
+    r"""A training step: forward, backward, check, update.
+
+    Replaces ``mindspore.boost.BoostTrainOneStepCell``. A step with inf or nan in its gradients
+    changes nothing: no weight, no optimizer state, no state of an algorithm. ``overflow`` is then True.
+
+    MindSpore runs the ``construct`` of a subclass as usual: docs/step.md lists the attributes for it.
+
+    Args:
+        network (Cell): the network with its loss; a single output.
+        optimizer (Cell): updates the weights: an Optimizer, or a :class:`FreezeOpt` for gradient freezing. An optimizer
+            from :class:`AutoBoost` carries its algorithms.
+        sens (numbers.Number): factor on the gradient of the loss; the optimizer's ``loss_scale`` divides by it again.
+            Default: 1.0.
+        compile (str, optional): the compiled part in PYNATIVE_MODE; GRAPH_MODE compiles everything. ``"step"``: the
+            whole step, one graph. ``"network"``: forward and backward; check and optimizer run eagerly, on the native
+            ops by pointer. ``"off"``: nothing, for debugging or for a network that the graph compiler does not take.
+            Default: ``"step"``, the fastest by far (docs/benchmarks.md has the numbers).
+        dim_reduce (DimReduceConfig, optional): train with :class:`DimReduce`. Default: None, that of the optimizer.
+        accumulation_steps (int, optional): micro-batches for each update of the weights, see
+            :class:`GradientAccumulation`. Default: None, that of the optimizer, or 1.
+        plan (Plan, optional): the plan of AutoBoost, for :attr:`plan`. The optimizer and the other arguments may add to
+            it. Default: None.
+        clip_norm (float, optional): the greatest norm of all gradients together, without any loss scale: longer ones
+            are shortened to it (Pascanu et al. 2013), with accumulation their mean is. Default: None, any.
+        fused_optimizer (bool, optional): step an optimizer of ``mindspore.nn`` by one native call on its own state:
+            Momentum and SGD with the same bits, Adam and AdamWeightDecay up to rounding of the last bit. Default:
+            None, the choice of AutoBoost, or True.
+        check_overflow (bool, optional): look for inf and nan in the gradients. False saves a pass over them;
+            inf and nan then reach the weights, as in ``mindspore.nn.TrainOneStepCell``, and ``overflow`` is always
+            False. Default: None, the choice of AutoBoost, or True.
+        weight_average (ExponentialMovingAverage, optional): averages the weights after each step that has moved them.
+            Default: None.
+
+    Inputs:
+        - **\*inputs** (tuple[Tensor]) - the network's inputs.
+
+    Outputs:
+        Tuple of three Tensors.
+
+        - **loss** - as the network returns it, unscaled.
+        - **overflow** - scalar, bool.
+        - **loss scale** - scalar, float32: the one that this step used.
+
+    Raises:
+        TypeError: if `sens` is not a number, `accumulation_steps` no int, or `weight_average` of another type.
+        ValueError: if `sens` or `clip_norm` is not finite and positive, `compile` is none of the three,
+            `accumulation_steps` is less than 1, or dimension reduction is asked for together with freezing,
+            accumulation or clipping.
+    """
+
+    def __init__(
+        self,
+        network: nn.Cell,
+        optimizer: nn.Cell,
+        sens: float = 1.0,
+        *,
+        compile: Compile = "step",
+        dim_reduce: DimReduceConfig | None = None,
+        accumulation_steps: int | None = None,
+        plan: Plan | None = None,
+        clip_norm: float | None = None,
+        fused_optimizer: bool | None = None,
+        check_overflow: bool | None = None,
+        weight_average: ExponentialMovingAverage | None = None,
+    ) -> None:
+        name = type(self).__name__
+        if isinstance(sens, bool) or not isinstance(sens, numbers.Real):
+            raise TypeError(f"{name}: sens must be a number, got {type(sens).__name__}")
+        if not 0 < float(sens) <= np.finfo(np.float32).max:
+            raise ValueError(f"{name}: sens must be finite and > 0, got {sens}")
+        options = step_options(
+            name, optimizer, dim_reduce, accumulation_steps, clip_norm, fused_optimizer, check_overflow
+        )
+        scale = ScaleSense(scale_parameter(float(sens)))
+        self._assemble(network, optimizer, scale, compile, options, plan, weight_average)
+        self.sens, self.sense_flag = float(sens), True
+
+    def _assemble(
+        self,
+        network: nn.Cell,
+        optimizer: nn.Cell,
+        scale: ScaleSense,
+        compile: Compile,
+        options: StepOptions,
+        plan: Plan | None,
+        weight_average: ExponentialMovingAverage | None,
+        *,
+        unscale: bool = False,
+    ) -> None:
+        """Put the slots together. ``unscale``: the optimizer gets gradients without the loss scale."""
+        require_compile(type(self).__name__, compile)
+        if unscale and not options.check_overflow:
+            name = type(self).__name__
+            raise ValueError(f"{name}: check_overflow must be True with a loss scale that it moves, got False")
+        groups = scale.groups
+        if groups is None:
+            require_no_groups(type(self).__name__, network)
+        optimizer = released(optimizer)
+        nn.TrainOneStepCell.__init__(self, network, optimizer)
+        warn_of_strangers(type(self).__name__, network, self.weights)
+        self.ranks = Ranks.of(self)
+        self.scale_sense = scale.parameter
+        self.barriers = scale_barriers()
+        self.freeze = hasattr(optimizer, "group_steps")
+        self.accumulation: Any = None
+        if plan is not None:
+            plan = what_trains(plan, optimizer, options, groups is not None)
+        self.adasum_update, self.plan = over_nodes(self, options, plan)
+        stepped = optimizer if self.adasum_update is None else self.adasum_update
+        updates = optimizer.group_steps(options.fused_optimizer) if self.freeze else (stepped,)
+        whole = whole_of(stepped)
+        self.clipping = None if options.clip_norm is None else Clipping(options.clip_norm, optimizer)
+        reducer = self._reducer()
+        if options.accumulation_steps > 1:
+            self.accumulation = self._hold(whole, options)
+        self.weight_average = weight_average
+        self.average: AverageAfterStep | None = None
+        if weight_average is not None:
+            if self._has_own_construct():
+                raise ValueError(
+                    f"{type(self).__name__}: weight_average must be None with a construct of its own, which can call "
+                    "an average that it has attached, got one"
+                )
+            count = None if self.accumulation is None else self.accumulation.count
+            self.average = AverageAfterStep(type(self).__name__, weight_average, network, count)
+        self.compile_option, self.options = compile, options
+        self.loss_scale_update = scale.manager
+        self.slots: list[tuple[Any, nn.Cell, ApplySlot, Any]] = []
+        for update in updates:
+            slot = self._apply_slot(network, update, options, compile != "off", unscale, groups is None)
+            divide = unscale and not slot.unscales
+            guard: nn.Cell
+            if groups is not None:
+                guard = GroupGuard(groups, update.parameters)
+            elif options.checks:
+                guard = Guard(unscale, divide, slot.clipping)
+            else:
+                guard = NoGuard()
+            refusal = refused_rows(type(self).__name__, slot, update, guard, self.ranks.size, self.freeze)
+            source = Gradients(network, update.parameters, reducer, compile != "off", refusal)
+            self.slots.append((source, guard, slot, update.parameters))
+        self.steps, self.last = step_counters()
+        self._together = Together()
+        self._build(instrumented=False)
+        self._own_construct = self._has_own_construct()
+        # For a construct of a subclass, by the names of mindspore.boost.
+        self.hyper_map = ops.HyperMap()
+        self.max_accumulation_step = options.accumulation_steps
+        self.use_grad_accumulation = options.accumulation_steps > 1
+
+    @classmethod
+    def _has_own_construct(cls) -> bool:
+        """Whether somebody else's subclass has overridden ``construct``."""
+        return not cls.construct.__module__.startswith("boost_ext.")
+
+    def _apply_slot(
+        self, network: nn.Cell, update: nn.Cell, options: StepOptions, compile: bool, unscale: bool, whole: bool
+    ) -> ApplySlot:
+        if options.dim_reduce is not None:
+            return ApplyDimReduce(network, update, options.dim_reduce, self.ranks, compile)
+        if self.accumulation is None:
+            return apply_optimizer(update, unscale and whole, self.clipping, whole, options.fused_optimizer)
+        held = self.accumulation
+        if self.freeze:
+            held = self._hold(update, options, self.accumulation)
+        return ApplyAccumulated(held, unscale and whole)
+
+    def _hold(
+        self, optimizer: nn.Cell, options: StepOptions, share: GradientAccumulation | None = None
+    ) -> GradientAccumulation:
+        steps, fused = options.accumulation_steps, options.fused_optimizer
+        return GradientAccumulation(steps, optimizer, share=share, clipping=self.clipping, fused_optimizer=fused)
+
+    def _reducer(self) -> GradReducer | None:
+        if self.adasum_update is not None:
+            return node_reducer(self.ranks.mean, self.adasum_update.adasum.schedule)
+        return GradReducer(self.ranks.mean, self.ranks.size) if self.ranks.size > 1 else None
+
+    def _build(self, instrumented: bool) -> None:
+        pipelines = []
+        for i, (source, guard, slot, weights) in enumerate(self.slots):
+            pipeline = Pipeline(
+                source,
+                guard,
+                slot,
+                self.loss_scale_update,
+                self.scale_sense,
+                self.barriers,
+                weights,
+                name="guard" if len(self.slots) == 1 else f"guard.{i}",
+                compile=self.compile_option == "step",
+                counters=(self.steps, self.last),
+                number=i if len(self.slots) > 1 else None,
+                ranks=self.ranks.size,
+                average=self.average,
+                instrumented=instrumented,
+            )
+            pipelines.append(pipeline)
+        self.pipelines = nn.CellList(pipelines, auto_prefix=False)
+        self.choice = Choice(pipelines)
+        self._running: int | None = None  # the number of the pipeline of the last call
+
+    @property
+    def steps_made(self) -> int:
+        """Steps so far: calls, and steps inside graphs around this cell. In every checkpoint, as ``boost.steps``."""
+        return int(self.steps.asnumpy()[0])
+
+    @property
+    def grad_norm(self) -> Parameter | None:
+        """float32 (1,): the norm of the last gradients before clipping, without loss scale; None without clip_norm."""
+        return None if self.clipping is None else self.clipping.norm
+
+    @property
+    def apply_slot(self) -> ApplySlot:
+        """The cell that turns gradients into weights: that of the first pipeline."""
+        return self.slots[0][2]
+
+    def __call__(self, *inputs: Any, **kwargs: Any) -> Any:
+        if self._own_construct:
+            with self._together.step(self):
+                return super().__call__(*inputs, **kwargs)
+        if self.average is not None:
+            self.average.require_own_weights()
+        # The host chooses the pipeline, so that each is a graph of its own and none is compiled before its turn.
+        number = self.optimizer.current() if self.freeze else 0
+        if number != self._running:
+            if self._running is not None and self.optimizer.is_over(self._running):
+                self.pipelines[self._running].release()
+            self._running = number
+        with self._together.step(self):
+            return self.pipelines[number](*inputs, **kwargs)
+
+    def construct(self, *inputs: Tensor) -> Any:
+        """Inside another graph, a data sink's for example."""
+        if self.freeze:
+            return self.choice(self.optimizer.chosen(), *inputs)
+        return self.choice.pipeline(*inputs)
+
+    def set_train(self, mode: bool = True) -> BoostTrainOneStepCell:
+        """Training or evaluation. See ``mindspore.nn.Cell.set_train``."""
+        super().set_train(mode)
+        for pipeline in self.pipelines:  # each is compiled on its own, and compiled again when its phase changes
+            pipeline.set_train(mode)
+        return self
+
+    def set_inputs(self, *inputs: Any, **kwargs: Any) -> None:
+        """Shapes and dtypes of the inputs; a dimension of None is dynamic. See ``mindspore.nn.Cell.set_inputs``."""
+        super().set_inputs(*inputs, **kwargs)
+        for pipeline in self.pipelines:
+            pipeline.set_inputs(*inputs, **kwargs)
+
+    def instrument(self, on: bool = True) -> None:
+        """Measure the time of each slot, in compiled steps too, for :meth:`observe`. Compiles the step again."""
+        if on != self.pipelines[0].instrumented:
+            self._build(on)
+
+    def observe(self) -> Observation:
+        """The last step; see :class:`boost_ext.ms.step.observation.Observation`. Reads state, changes nothing."""
+        return observation(self, int(self.last.asnumpy()[0]), self.steps_made)
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Copies of everything that moves, by name: weights, statistics, the state of the optimizer and of each
+        algorithm, the loss scale with its counters, MindSpore's random state, the number of steps.
+
+        See :func:`boost_ext.checkpoint.save_training_state` for a file.
+        """
+        return state_of(self)
+
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        """Continue from :meth:`state_dict`: the same steps give the same bits.
+
+        Raises:
+            TypeError: if `state` is no dict.
+            ValueError: if it is that of a cell made with other arguments. Nothing has changed then.
+        """
+        load_state(self, state)
+        self._together = Together()
+
+
+class BoostTrainOneStepWithLossScaleCell(BoostTrainOneStepCell):
+    r"""A training step with loss scaling.
+
+    Replaces ``mindspore.boost.BoostTrainOneStepWithLossScaleCell``, and runs on the CPU too. On overflow no
+    weight, no optimizer state and no state of an algorithm changes; only the loss scale does.
+
+    Args:
+        network (Cell): the network with its loss; a single output.
+        optimizer (Cell): updates the weights; its ``loss_scale`` must be 1, since the gradients it gets are unscaled.
+        scale_sense (Union[Tensor, Cell]): a Cell updates the loss scale after each step: the ``get_update_cell()`` of a
+            loss scale manager, or MindSpore's own. A Tensor of shape () or (1,) is the loss scale itself, which
+            :meth:`set_sense_scale` changes. A :class:`GroupLossScaleManager` has a scale for each group of layers; the
+            loss itself is not scaled then.
+        compile, dim_reduce, accumulation_steps, plan, clip_norm, fused_optimizer, weight_average: as in
+            :class:`BoostTrainOneStepCell`.
+
+    Inputs and Outputs: as in :class:`BoostTrainOneStepCell`.
+
+    Raises:
+        TypeError: if `scale_sense` is neither Cell nor Tensor.
+        ValueError: if a Tensor `scale_sense` has another shape, or the optimizer has a loss scale of its own.
+    """
+
+    def __init__(
+        self,
+        network: nn.Cell,
+        optimizer: nn.Cell,
+        scale_sense: Tensor | nn.Cell,
+        *,
+        compile: Compile = "step",
+        dim_reduce: DimReduceConfig | None = None,
+        accumulation_steps: int | None = None,
+        plan: Plan | None = None,
+        clip_norm: float | None = None,
+        fused_optimizer: bool | None = None,
+        weight_average: ExponentialMovingAverage | None = None,
+    ) -> None:
+        name = type(self).__name__
+        scale = scale_sense_of(name, scale_sense, network)
+        # A construct of a subclass unscales as it likes.
+        if not self._has_own_construct() and float(getattr(optimizer, "loss_scale", 1.0)) != 1.0:
+            raise ValueError(
+                f"{name}: optimizer.loss_scale must be 1, got {optimizer.loss_scale}; the cell unscales the gradients, "
+                "and the optimizer would do it again"
+            )
+        options = step_options(name, optimizer, dim_reduce, accumulation_steps, clip_norm, fused_optimizer)
+        self._assemble(network, optimizer, scale, compile, options, plan, weight_average, unscale=True)
+        self.loss_scaling_manager = scale.manager
+        self.all_finite = native.AllFinite()
+        self.agreement = Agreement(None) if self.ranks.size > 1 else None
+        hold_state(self)
+
+    def set_sense_scale(self, sens: Tensor) -> None:
+        """Set the loss scale.
+
+        Args:
+            sens (Tensor): of shape () or (1,), like the one the cell was made with.
+
+        Raises:
+            TypeError: if it is not a Tensor.
+            ValueError: if the shape differs.
+        """
+        if not isinstance(sens, Tensor):
+            raise TypeError(f"set_sense_scale: sens must be a Tensor, got {type(sens).__name__}")
+        if sens.size != 1 or tuple(sens.shape) != tuple(self.scale_sense.shape):
+            raise ValueError(
+                f"set_sense_scale: sens must have shape {tuple(self.scale_sense.shape)}, got {tuple(sens.shape)}"
+            )
+        ops.assign(self.scale_sense, sens.astype(ms.float32))
+
+    def start_overflow_check(self, pre_cond: Any, compute_input: Any) -> tuple[Any, Any]:
+        """For a ``construct`` of a subclass: a status for :meth:`get_overflow_status`, and `compute_input` as it is."""
+        return pre_cond, compute_input
+
+    def get_overflow_status(self, status: Any, compute_output: Any) -> Tensor:
+        """For a ``construct`` of a subclass: whether gradients hold inf or nan, in one native pass.
+
+        Args:
+            status (object): not used.
+            compute_output (Union[Tensor, tuple[Tensor]]): the gradients; only read.
+
+        Returns:
+            Tensor, scalar, bool; the same on all ranks.
+        """
+        tensors = compute_output if isinstance(compute_output, (tuple, list)) else (compute_output,)
+        # The root reads all state: see hold_state.
+        found = ops.logical_not(self.all_finite(ops.depend(tensors, self.all_state)))
+        return found if self.agreement is None else self.agreement(found)
+
+    def process_loss_scale(self, overflow: Tensor) -> Tensor:
+        """For a ``construct`` of a subclass: let the manager move the loss scale; returns `overflow`."""
+        if self.loss_scaling_manager is not None:
+            return self.loss_scaling_manager(self.scale_sense, overflow)
+        return overflow
+
+    # Their names in mindspore.boost.
+    _start_overflow_check = start_overflow_check
+    _get_overflow_status = get_overflow_status
+    _process_loss_scale = process_loss_scale

@@ -1,0 +1,144 @@
+"""What a training cell must know besides network and optimizer: it travels with the optimizer AutoBoost returns."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from mindspore import Parameter, nn
+
+from boost_ext.config import DimReduceConfig
+from boost_ext.ms.core.clipping import checked_clip_norm
+from boost_ext.ms.optim.adoption import decision, whole_of
+from boost_ext.ms.step.grad_accumulation import checked_steps
+from boost_ext.plan import CHECKED, UNCHECKED, Decision, Plan
+
+__all__ = ["StepOptions", "brought_by", "step_options", "warn_of_strangers", "what_trains"]
+
+
+@dataclass(frozen=True)
+class StepOptions:
+    """Options of one training step.
+
+    Attributes:
+        accumulation_steps: micro-batches for each update of the weights.
+        dim_reduce: configuration of dimension-reduced training, or None.
+        clip_norm: greatest norm of all gradients together, or None.
+        adasum_devices: devices of a node if AdaSum adds up over nodes, or None.
+        fused_optimizer: whether an optimizer of ``mindspore.nn`` may step as one native call on its own state.
+        check_overflow: whether to look for inf and nan in the gradients.
+    """
+
+    accumulation_steps: int = 1
+    dim_reduce: DimReduceConfig | None = None
+    clip_norm: float | None = None
+    adasum_devices: int | None = None
+    fused_optimizer: bool = True
+    check_overflow: bool = True
+
+    @property
+    def moves(self) -> bool:
+        """Whether another algorithm than the optimizer moves the weights."""
+        return self.dim_reduce is not None or self.adasum_devices is not None
+
+    @property
+    def alone(self) -> bool:
+        """Whether the optimizer gets the gradients of each step as they are, and moves the weights."""
+        return self.accumulation_steps == 1 and self.clip_norm is None and not self.moves
+
+    @property
+    def checks(self) -> bool:
+        """Whether a guard reads the gradients: clipping needs their norm, and then the check is free."""
+        return self.check_overflow or self.clip_norm is not None
+
+
+def brought_by(optimizer: nn.Cell) -> StepOptions:
+    """What AutoBoost has sent with an optimizer."""
+    options = getattr(optimizer, "boost_options", None)
+    return options if isinstance(options, StepOptions) else StepOptions()
+
+
+def what_trains(plan: Plan, optimizer: nn.Cell, options: StepOptions, groups: bool | None = None) -> Plan:
+    """The plan, with what it did not know of: algorithms that an optimizer brings, or arguments of a training cell.
+
+    ``groups``: whether there is a loss scale for each group of layers; None: not known yet.
+    """
+    brought, dim_reduce = brought_by(optimizer), options.dim_reduce
+    steps, devices = options.accumulation_steps, options.adasum_devices
+    freezes = getattr(optimizer, "freezes", False)
+    found: dict[str, tuple[bool, bool, dict[str, Any]]] = {
+        "grad_freeze": (freezes, True, {"groups": optimizer.groups_num} if freezes else {}),
+        "grad_accumulation": (steps > 1, steps == brought.accumulation_steps, {"grad_accumulation_step": steps}),
+        "dim_reduce": (
+            dim_reduce is not None,
+            dim_reduce == brought.dim_reduce,
+            {} if dim_reduce is None else dim_reduce.model_dump(),
+        ),
+        "adasum": (devices is not None, True, {} if devices is None else {"device_number": devices}),
+    }
+    if groups is not None:
+        found["loss_scale_group"] = (groups, False, {})
+    for name, (on, by_optimizer, details) in found.items():
+        known = plan[name]
+        if on and known.status != "applied":
+            reason = "brought by the optimizer" if by_optimizer else "an argument of the training cell"
+            plan = plan.with_result(name, "applied", reason, details)
+        elif on and any(known.details.get(key) != value for key, value in details.items()):
+            plan = plan.with_result(name, details=details)
+        elif not on and known.status == "applied":
+            plan = plan.with_result(name, "skipped", "neither the optimizer nor the training cell has it")
+    fused = decision(whole_of(optimizer), options.fused_optimizer)
+    if fused.status == "applied" and options.moves:
+        fused = Decision("skipped", "another algorithm moves the weights")
+    plan = plan.with_result("fused_optimizer", fused.status, fused.reason)
+    if options.check_overflow:
+        return plan.with_result("check_overflow", "applied", CHECKED)
+    if options.checks:
+        return plan.with_result("check_overflow", "applied", "clip_norm reads the gradients anyway")
+    return plan.with_result("check_overflow", "skipped", UNCHECKED)
+
+
+def step_options(
+    owner: str,
+    optimizer: nn.Cell,
+    dim_reduce: DimReduceConfig | None,
+    accumulation_steps: int | None,
+    clip_norm: float | None,
+    fused_optimizer: bool | None = None,
+    check_overflow: bool | None = None,
+) -> StepOptions:
+    """What the optimizer brings, as ``boost_options``, with the keywords of a training cell over it."""
+    brought = brought_by(optimizer)
+    steps = brought.accumulation_steps if accumulation_steps is None else accumulation_steps
+    if check_overflow is not None and not isinstance(check_overflow, bool):
+        raise TypeError(f"{owner}: check_overflow must be a bool, got {type(check_overflow).__name__}")
+    options = StepOptions(
+        checked_steps(owner, "accumulation_steps", steps),
+        brought.dim_reduce if dim_reduce is None else dim_reduce,
+        checked_clip_norm(owner, clip_norm),
+        brought.adasum_devices,
+        brought.fused_optimizer if fused_optimizer is None else fused_optimizer,
+        brought.check_overflow if check_overflow is None else check_overflow,
+    )
+    if options.dim_reduce is not None and options.accumulation_steps > 1:
+        raise ValueError(f"{owner}: dim_reduce must be the only algorithm, got freezing or accumulation with it")
+    if options.dim_reduce is not None and options.clip_norm is not None:
+        raise ValueError(f"{owner}: clip_norm must be None with dim_reduce, which searches the length of its step")
+    if hasattr(optimizer, "require_options"):  # it does not go with all of them
+        optimizer.require_options(owner, options)
+    return options
+
+
+def warn_of_strangers(owner: str, network: nn.Cell, weights: Sequence[Parameter]) -> None:
+    """Say that the optimizer trains parameters which the network does not have: it was made too early."""
+    inside = {id(p) for p in network.get_parameters()}
+    names = [w.name for w in weights if id(w) not in inside]
+    if names:
+        listed = f"{', '.join(names[:3])}{', …' if len(names) > 3 else ''}"
+        warnings.warn(
+            f"{owner}: optimizer has {len(names)} parameters that network does not have, whose gradients are 0: "
+            f"{listed}; make the optimizer after the network was rewritten (LessBN), or let AutoBoost do both",
+            stacklevel=4,
+        )

@@ -1,0 +1,462 @@
+"""One training step for one set of trained weights: source, guard, apply, update of the loss scale.
+
+The training cells (:mod:`boost_ext.ms.step.cells`) own the state and put the slots together; with gradient freezing
+there is one pipeline for each group, all on the same state.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import inspect
+from collections.abc import Sequence
+from typing import Any
+
+import mindspore as ms
+import numpy as np
+from mindspore import Parameter, ParameterTuple, Tensor, nn, ops
+from mindspore.nn.cell import _cell_graph_executor
+
+from boost_ext.config import DimReduceConfig
+from boost_ext.ms import native
+from boost_ext.ms.core.clipping import ClipInPlace, Clipping
+from boost_ext.ms.core.compiled import Gradients
+from boost_ext.ms.core.sparse_gradients import Values
+from boost_ext.ms.core.state import filled, hold_state, state
+from boost_ext.ms.loss_scale.group_loss_scale import GroupLossScaleManager, GroupUnscaleAndCheck
+from boost_ext.ms.optim.adoption import native_step
+from boost_ext.ms.ranks.grad_reducer import Agreement
+from boost_ext.ms.ranks.ranks import Ranks
+from boost_ext.ms.step.grad_accumulation import GradientAccumulation
+from boost_ext.ms.subspace.dim_reduce import DimReduce
+from boost_ext.ms.subspace.projection import projection_matrix
+
+__all__ = [
+    "NOT_RUN",
+    "SLOTS",
+    "ApplyAccumulated",
+    "ApplyDimReduce",
+    "ApplyFused",
+    "ApplyOptimizer",
+    "ApplySlot",
+    "Choice",
+    "GroupGuard",
+    "Guard",
+    "NoGuard",
+    "Pipeline",
+    "apply_optimizer",
+    "refused_rows",
+    "require_no_groups",
+    "step_counters",
+]
+
+NOT_RUN = -1.0
+"""In the report, in the place of a number of inf: this pipeline has made no step since it was built."""
+SLOTS = ("source", "guard", "apply", "update_scale")
+"""What the slot clock tells apart; the hold slot is part of apply, which calls it."""
+
+
+class ApplySlot(nn.Cell):
+    """``cell(loss, grads, scale, *inputs)``: gradients into weights; returns the loss.
+
+    Attributes:
+        unscales: it takes the loss scale out of the gradients, which the guard then only reads.
+        skips: it gets the flag of the guard in the place of the inputs, and heeds it.
+        clipping: what the guard has to fill in for it, or None.
+        refuses_rows: with which option it takes no RowTensors; "" if it takes them.
+    """
+
+    unscales = False
+    skips = False
+    clipping: Clipping | None = None
+    refuses_rows = ""
+
+
+class ApplyOptimizer(ApplySlot):
+    """The apply slot: the optimizer, on gradients that the guard has unscaled."""
+
+    def __init__(self, optimizer: nn.Cell) -> None:
+        super().__init__(auto_prefix=False)
+        self.optimizer = optimizer
+
+    def construct(self, loss: Tensor, grads: Any, scale: Tensor, *inputs: Tensor) -> Tensor:
+        return ops.depend(loss, self.optimizer(grads))
+
+
+class ApplyFused(ApplySlot):
+    """The apply slot of an optimizer of boost_ext, which takes the scale out of the gradients and heeds the flag; with
+    ``clipping`` the guard says what to divide by.
+
+    One pass over the gradients less, and no branch in the graph."""
+
+    unscales = True
+    skips = True
+
+    def __init__(self, optimizer: nn.Optimizer, unscale: bool, clipping: Clipping | None) -> None:
+        super().__init__(auto_prefix=False)
+        self.optimizer = optimizer
+        self.unscale = unscale
+        self.clipping = clipping
+        self.divisor = Tensor([1.0], ms.float32) if clipping is None else clipping.divisor
+
+    def construct(self, loss: Tensor, grads: Any, scale: Tensor, found: Tensor) -> Tensor:
+        divisor = scale if self.unscale and self.clipping is None else ops.depend(self.divisor, found)
+        return ops.depend(loss, self.optimizer.step_unless(found, divisor, grads))
+
+
+class Clipped(ApplySlot):
+    """A slot whose gradients are clipped in place before."""
+
+    refuses_rows = "with clip_norm"
+
+    def __init__(self, slot: ApplySlot, clipping: Clipping) -> None:
+        super().__init__(auto_prefix=False)
+        self.slot = slot
+        self.unscales, self.skips = slot.unscales, slot.skips
+        self.clip = ClipInPlace(clipping)
+
+    def construct(self, loss: Tensor, grads: Any, scale: Tensor, *inputs: Tensor) -> Tensor:
+        return self.slot(loss, ops.depend(grads, self.clip(grads)), scale, *inputs)
+
+
+def apply_optimizer(
+    optimizer: nn.Cell, unscale: bool, clipping: Clipping | None, whole: bool, fused: bool = True
+) -> ApplySlot:
+    """The apply slot of an optimizer.
+
+    Args:
+        unscale: its gradients may hold the loss scale, and the weights must not.
+        whole: the gradients reach the guard with one scale, so that it can say what clips them.
+        fused: an optimizer of ``mindspore.nn`` may step as one native call.
+    """
+    slot: ApplySlot
+    step = native_step(optimizer, fused)
+    slot = ApplyOptimizer(optimizer) if step is None else ApplyFused(step, unscale, clipping if whole else None)
+    return slot if clipping is None or slot.clipping is not None else Clipped(slot, clipping)
+
+
+class ApplyAccumulated(ApplySlot):
+    """The hold slot and the apply slot: gradients, scaled ones too, are held until there are enough."""
+
+    unscales = True
+    refuses_rows = "with accumulation_steps"
+
+    def __init__(self, accumulation: GradientAccumulation, unscale: bool) -> None:
+        super().__init__(auto_prefix=False)
+        self.accumulation = accumulation
+        self.unscale = unscale
+
+    def construct(self, loss: Tensor, grads: Any, scale: Tensor, *inputs: Tensor) -> Tensor:
+        if self.unscale:
+            return self.accumulation(loss, grads, scale)
+        return self.accumulation(loss, grads)
+
+
+class ApplyDimReduce(ApplySlot):
+    """The apply slot: a dimension-reduced step, which takes scaled gradients."""
+
+    unscales = True
+    refuses_rows = "with dim_reduce"
+
+    def __init__(
+        self, network: nn.Cell, optimizer: nn.Cell, config: DimReduceConfig, ranks: Ranks, compile: bool
+    ) -> None:
+        super().__init__(auto_prefix=False)
+        if not ranks.mean:
+            raise ValueError("dim_reduce: gradients_mean must be True: its line search compares mean losses, got False")
+        self.weights = ParameterTuple(optimizer.parameters)
+        self.weights_clone = ParameterTuple(
+            Parameter(filled(w.shape, 0, w.dtype), name=f"dim_reduce.weights_clone.{w.name}", requires_grad=False)
+            for w in self.weights
+        )
+        self.dim_reduce = DimReduce(
+            network,
+            optimizer,
+            self.weights,
+            projection_matrix(self.weights, config, ranks),
+            config.n_components,
+            config.rho,
+            config.gamma,
+            config.alpha,
+            config.sigma,
+            ranks.rank,
+            ranks.size,
+            max_search=config.max_search,
+            compile=compile,
+        )
+
+    def construct(self, loss: Tensor, grads: Any, scale: Tensor, *inputs: Tensor) -> Tensor:
+        return self.dim_reduce(loss, grads, scale, self.weights, self.weights_clone, *inputs)
+
+
+class NoGuard(nn.Cell):
+    """In the place of a guard: nothing is looked at, and nothing is ever found."""
+
+    checks = False
+    groups = None
+    writes = False
+
+    def __init__(self) -> None:
+        super().__init__(auto_prefix=False)
+        self.not_found = Tensor([False])
+
+    def construct(self, scale: Tensor, report: Parameter, grads: Any) -> Tensor:
+        return self.not_found
+
+
+class Guard(nn.Cell):
+    """The guard slot: one flag, and what was found in each gradient.
+
+    ``scaled``: the gradients hold the loss scale, which the report does not; ``divide``: take it out of them in place;
+    ``clipping``: what to fill in, in the same read.
+    """
+
+    checks = True
+
+    def __init__(self, scaled: bool, divide: bool, clipping: Clipping | None = None) -> None:
+        super().__init__(auto_prefix=False)
+        self.groups = None
+        self.scaled, self.writes = scaled, divide
+        self.unit = Tensor([1.0], ms.float32)
+        self.clips = clipping is not None
+        if clipping is not None:
+            self.settings, self.norm, self.divisor = clipping.settings, clipping.norm, clipping.divisor
+            self.check = native.CheckAndClip()
+        else:
+            self.check = native.UnscaleAndCheckReport(write=divide)
+
+    def construct(self, scale: Tensor, report: Parameter, grads: Any) -> Tensor:
+        divisor = scale if self.scaled else self.unit
+        if self.clips:
+            return self.check(divisor, self.settings, report, self.norm, self.divisor, grads)
+        return self.check(divisor, report, grads)
+
+
+class GroupGuard(nn.Cell):
+    """The guard slot with a loss scale for each group of layers, which it takes out."""
+
+    checks = True
+
+    def __init__(self, manager: GroupLossScaleManager, weights: Sequence[Parameter]) -> None:
+        super().__init__(auto_prefix=False)
+        self.check = GroupUnscaleAndCheck(manager, weights)
+        self.groups, self.writes = manager.found, True
+
+    def construct(self, scale: Tensor, report: Parameter, grads: Any) -> Tensor:
+        return self.check(report, grads)
+
+
+def require_no_groups(owner: str, network: nn.Cell) -> None:
+    """Refuse a network whose gradients come back with the scales of groups, when nobody takes them out."""
+    if any(getattr(cell, "loss_scale_number", 0) for _, cell in network.cells_and_names()):
+        raise ValueError(
+            f"{owner}: network calls a GroupLossScaleManager, so the scale_sense of a cell with loss scaling "
+            "must be that manager: nothing else takes its scales out of the gradients"
+        )
+
+
+def refused_rows(
+    owner: str, slot: ApplySlot, optimizer: nn.Cell, guard: nn.Cell, ranks: int, freeze: bool
+) -> str | None:
+    """How the message begins with which RowTensors are refused, or None: they are taken. `optimizer` is the user's.
+
+    Only an optimizer knows what to do with rows that come in parts: neither norms nor sums are those of the parts.
+    """
+    if slot.clipping is not None or slot.refuses_rows:
+        what = slot.refuses_rows or "with clip_norm"
+    elif guard.groups is not None:
+        what = "with a GroupLossScaleManager"
+    elif ranks > 1:
+        what = "with several ranks"
+    elif freeze:
+        what = "with a FreezeOpt"
+    elif not getattr(optimizer, "takes_rows", False):
+        what = f"for {'nn.' if type(optimizer).__module__.startswith('mindspore') else ''}{type(optimizer).__name__}"
+    else:
+        return None
+    return f"{owner}: gradients must be Tensors {what}"
+
+
+def step_counters() -> tuple[Parameter, Parameter]:
+    """What pipelines of one cell share: the number of steps that they made, and the number of the last pipeline.
+
+    Written by the step itself: graphs around a cell call no Python, and checkpoints hold Parameters."""
+    return state("boost.steps", [0], ms.int32), state("boost.last", [0], ms.int32)
+
+
+class Pipeline(nn.Cell):
+    """``cell(*inputs)``: one step; returns loss, overflow and the loss scale that it used.
+
+    Args:
+        counters: of :func:`step_counters`.
+        number: its own, among the pipelines of the cell; None if there is no other.
+        average: ``average(found, loss)`` after the apply slot, or None.
+
+    Attributes:
+        report (Parameter): float64 (weights, 4), see :class:`boost_ext.ms.native.UnscaleAndCheckReport`.
+        stamps (Parameter): float64 (5,), seconds before and after each of :data:`SLOTS`, if ``instrumented``.
+    """
+
+    def __init__(
+        self,
+        source: Gradients,
+        guard: nn.Cell,
+        apply_slot: ApplySlot,
+        update_scale: nn.Cell | None,
+        scale_sense: Parameter,
+        barriers: tuple[Parameter, Parameter],
+        weights: Sequence[Parameter],
+        *,
+        name: str,
+        compile: bool,
+        counters: tuple[Parameter, Parameter],
+        number: int | None = None,
+        ranks: int = 1,
+        average: nn.Cell | None = None,
+        instrumented: bool = False,
+    ) -> None:
+        super().__init__(auto_prefix=False)
+        self.steps, self.last = counters
+        self.of_several = number is not None
+        self.one_step, self.number = Tensor([1], ms.int32), Tensor([number or 0], ms.int32)
+        self.source = source
+        self.guard = guard
+        self.agreement = Agreement(guard.groups) if ranks > 1 and guard.checks else None
+        self.apply_slot = apply_slot
+        self.average = average
+        self.update_scale = update_scale
+        self.scale_sense = scale_sense
+        # The guard divides gradients in place. The gradient of a term that is added to the loss is the scale itself,
+        # the same memory; so the scale goes in as a product that no compiler can fold, and comes out as another one.
+        self.one, self.unit = barriers
+        self.names = tuple(w.name for w in weights)
+        self.values_of = Values(self.names)
+        nothing_found = np.tile([NOT_RUN, 0.0, -1.0, 0.0], (len(self.names), 1))
+        self.report = state(f"{name}.finiteness", nothing_found, ms.float64)
+        self._compile, self._released = compile, False
+        self.instrumented = instrumented
+        if instrumented:
+            self.stamps = state(f"{name}.stamps", np.zeros(len(SLOTS) + 1), ms.float64)
+            self.timestamp = native.Timestamp()
+            self.slots = tuple(Tensor([i], ms.int32) for i in range(len(SLOTS) + 1))
+        hold_state(self)
+        self.__dict__["_fixed"] = None
+
+    @property
+    def compile_phase(self) -> Any:
+        """The name of the graph that the last call took. MindSpore tells it to every cell of a step, one by one, in
+        each call; only the graph compiler asks for it, so we pass on what changes."""
+        return self._compile_phase
+
+    @compile_phase.setter
+    def compile_phase(self, value: str) -> None:
+        if value != self._compile_phase:
+            nn.Cell.compile_phase.fset(self, value)
+
+    def __call__(self, *inputs: Any) -> Any:
+        # A graph goes on with the memory of what has changed since it was compiled, whatever size that has now.
+        if self._fixed is None:
+            self._fix()
+        native.require_same(self._fixed)
+        try:
+            if self._compile and native.in_pynative_mode():
+                return self.compile_and_run(*inputs)
+            return super().__call__(*inputs)
+        except RuntimeError as error:
+            if self.source.whole is not None and "Undetermined" in str(error):
+                # What gives up before types are known: compiled alone, the source says which gradient is refused.
+                self.source.compile(Tensor(1.0, ms.float32), *inputs)
+            raise
+        except (TypeError, ValueError, OSError) as error:
+            self._require_source(error)
+            raise
+
+    def release(self) -> None:
+        """Give back the memory of the compiled graph, 100 MB and more on a ResNet; the next call compiles again.
+
+        Once: what comes back after its time, in a loop that calls ``Model.train`` for each epoch, comes back often.
+        """
+        if self._released:
+            return
+        self._released = True
+        _cell_graph_executor.del_net_res(self, self.compile_cache)
+        self.compile_cache.clear()
+        gc.collect()
+        trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc's: freed blocks stay with the process otherwise
+        if trim is not None:
+            trim(0)
+
+    def _require_source(self, error: Exception) -> None:
+        """Say what to do where the graph compiler could not read a network that exec() or a console has defined."""
+        if native.in_pynative_mode() and not (self._compile or self.source.compiles):
+            return
+        for _, cell in self.source.network.cells_and_names():
+            try:
+                inspect.getsource(type(cell).construct)
+            except (OSError, TypeError):
+                raise TypeError(
+                    f"training step: the source of {type(cell).__name__}.construct must be in a file, which the graph "
+                    'compiler reads, got none; compile="off" trains it in PYNATIVE_MODE'
+                ) from error
+
+    def _fix(self) -> None:
+        for _, cell in self.cells_and_names():
+            if hasattr(cell, "require_halves"):
+                cell.require_halves()
+        for _, cell in self.source.network.cells_and_names():
+            if hasattr(cell, "require_among"):
+                cell.require_among(self.all_state)
+        self.__dict__["_fixed"] = native.fixed_arrays(self.all_state, "training step")
+
+    def construct(self, *inputs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        scale = ops.depend(ops.reshape(self.scale_sense * self.unit, ()), self.all_state)
+        scale_in = self._stamp(0, ops.reshape(self.scale_sense * self.one, ()))
+        loss, grads = self.source(scale_in, *inputs)
+        values, divisor = self.values_of(grads), self.scale_sense
+        if self.instrumented:
+            divisor = ops.depend(divisor, self.timestamp(self.stamps, self.slots[1], (loss, *values)))
+        found = self.guard(divisor, self.report, values)
+        if self.agreement is not None:
+            found = self.agreement(found)
+        found = self._stamp(2, found)
+        if self.guard.writes or not self.apply_slot.skips:  # else `found` itself orders them, and grads may be rows
+            grads = ops.depend(grads, found)
+        overflow = ops.reshape(found, ())
+        if self.apply_slot.skips:
+            loss = self.apply_slot(loss, grads, self.scale_sense, found)
+        elif not self.guard.checks or not overflow:
+            loss = self.apply_slot(loss, grads, self.scale_sense, *inputs)
+        if self.average is not None:
+            loss = ops.depend(loss, self.average(found, loss))
+        loss = self._stamp(3, loss)
+        if self.update_scale is not None:
+            overflow = self.update_scale(self.scale_sense, ops.depend(overflow, loss))
+        # Last: a step that a rank did not finish does not count.
+        counted = ops.assign_add(self.steps, ops.depend(self.one_step, (loss, overflow)))
+        overflow = ops.depend(overflow, counted)
+        if self.of_several:
+            overflow = ops.depend(overflow, ops.assign(self.last, self.number))
+        return loss, self._stamp(4, overflow), scale
+
+    def _stamp(self, slot: int, value: Tensor) -> Tensor:
+        if self.instrumented:
+            return ops.depend(value, self.timestamp(self.stamps, self.slots[slot], (value,)))
+        return value
+
+
+class Choice(nn.Cell):
+    """``cell(index, *inputs)``: the pipeline of this number, chosen inside a graph."""
+
+    def __init__(self, pipelines: Sequence[nn.Cell], first: int = 0) -> None:
+        super().__init__(auto_prefix=False)
+        self.pipeline = pipelines[0]
+        self.number = first
+        self.others = Choice(pipelines[1:], first + 1) if len(pipelines) > 1 else None
+        hold_state(self)
+
+    def construct(self, index: Tensor, *inputs: Tensor) -> Any:
+        if self.others is None:
+            return self.pipeline(*inputs)
+        if ops.depend(index, self.all_state) == self.number:
+            return self.pipeline(*inputs)
+        return self.others(index, *inputs)

@@ -1,0 +1,106 @@
+"""A step of several ranks: they must start alike, and a rank that does not answer must be told of in plain words."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import mindspore as ms
+import numpy as np
+from mindspore import Parameter, Tensor
+
+from boost_ext.ms.core.resume import constants_of, moving_of, write
+from boost_ext.ms.ranks.ranks import COLLECTIVE_TIMEOUT, Ranks, exchange, require_alike
+from boost_ext.ms.step.settings import settings_of
+
+__all__ = ["Together"]
+
+_COUNTS = ("boost.steps", "accumulation_step", "scale_sense")
+_OF_THE_GUARD = ("loss_scale.found", "loss_scale.reported")
+
+
+class Together:
+    """What a training cell holds for its steps with other ranks."""
+
+    def __init__(self) -> None:
+        self._alike = False
+
+    @contextmanager
+    def step(self, cell: Any) -> Iterator[None]:
+        """Around a step of the cell; nothing, if it trains alone.
+
+        Raises:
+            ValueError: before the first step, on every rank, if the ranks do not start alike; names what differs.
+            RuntimeError: if a collective operation fails, of which MindSpore names the kernel only.
+        """
+        if cell.ranks.size == 1:
+            yield
+            return
+        # MindSpore's own broadcast at compilation comes too late, and in PYNATIVE_MODE leaves other values.
+        broadcast = ms.get_auto_parallel_context("parameter_broadcast")
+        try:
+            if broadcast:
+                ms.set_auto_parallel_context(parameter_broadcast=False)
+            if not self._alike:
+                _start_alike(cell, broadcast)
+                self._alike = True
+            yield
+        except RuntimeError as error:
+            if not any(name in str(error) for name in ("AllReduce", "AllGather")):
+                raise
+            limit = os.environ.get(COLLECTIVE_TIMEOUT)
+            within = f" within {COLLECTIVE_TIMEOUT} = {limit} s" if limit else ""
+            raise RuntimeError(
+                f"{type(cell).__name__}: rank {cell.ranks.rank} of {cell.ranks.size}, after {cell.steps_made} steps: "
+                f"every other rank must answer{within}, got nothing from one: it ended, hangs, or runs other steps. "
+                "Its log says why. Start all ranks again from the last checkpoint"
+            ) from error
+        finally:
+            if broadcast:
+                ms.set_auto_parallel_context(parameter_broadcast=True)
+
+
+def _start_alike(cell: Any, broadcast: bool) -> None:
+    """Settings, weights and what moves outside of the network: its statistics, and the states of its dropout layers,
+    are each rank's own. With AdaSum not the state of the optimizer, which steps on the gradients of one node, but for
+    its masters."""
+    owner = type(cell).__name__
+    network = list(cell.network.get_parameters())
+    layout = {"the network": {f"the parameter {p.name}": f"{p.dtype} {tuple(p.shape)}" for p in network}}
+    if broadcast and cell.steps_made == 0:
+        require_alike(owner, cell.ranks, layout)
+        _take_from_rank_0(network, cell.ranks)
+    settings = settings_of(cell)
+    for name, value in constants_of(cell).items():
+        if not name.endswith("pca_matrix"):  # of which each rank has its rows
+            settings[name.rpartition(".")[2].replace("_", " ")] = str(value)
+    trained = {p.name: p for p in cell.optimizer.parameters}
+    inside = {p.name for p in network}
+    moving = {name: p for name, p in moving_of(cell).items() if name not in inside and name not in trained}
+    if cell.check_adasum_enable():
+        moving = {name: p for name, p in moving.items() if name in _COUNTS or name.startswith("master.")}
+    groups = () if cell.loss_scale_update is None else cell.loss_scale_update.get_parameters()
+    moving |= {p.name: p for p in groups if p.name not in _OF_THE_GUARD}
+    require_alike(
+        owner,
+        cell.ranks,
+        {
+            **layout,
+            "the settings": settings,
+            "the weights": {name: p.asnumpy() for name, p in trained.items()},
+            "the state": {name: p.asnumpy() for name, p in moving.items()},
+        },
+    )
+
+
+def _take_from_rank_0(parameters: list[Parameter], ranks: Ranks) -> None:
+    """What ``parameter_broadcast`` asks for."""
+    arrays = [np.ascontiguousarray(p.asnumpy()) for p in parameters]
+    data = b"".join(array.tobytes() for array in arrays)
+    padded = data + bytes(-len(data) % 4)
+    first = exchange(np.frombuffer(padded, np.int32), ranks)[0].tobytes()
+    for parameter, array in zip(parameters, arrays, strict=True):
+        mine, first = first[: array.nbytes], first[array.nbytes :]
+        write(parameter, Tensor(np.frombuffer(mine, array.dtype).reshape(array.shape).copy(), parameter.dtype))

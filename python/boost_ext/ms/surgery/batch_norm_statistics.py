@@ -1,0 +1,117 @@
+"""The moving statistics of batch norms, made anew for weights that no training step has left them for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+from mindspore import Tensor, nn
+from mindspore.nn.layer.normalization import _BatchNorm
+
+from boost_ext.ms.core.resume import write
+
+__all__ = ["update_batch_norm"]
+
+_OWNER = "update_batch_norm"
+
+
+def update_batch_norm(network: nn.Cell, dataset: Iterable[Any], *, inputs: int = 1) -> int:
+    """Set the moving statistics of all batch norms to the means over the batches of a dataset, by forward passes.
+
+    Weights that were averaged, or loaded, have not produced the statistics that stand beside them. The statistics of a
+    batch are those that the layers themselves compute in training; each batch counts the same, as in
+    ``torch.optim.swa_utils.update_bn``. Nothing else changes: no weight, and afterwards every cell is in training or
+    evaluation mode as before. If something fails, the statistics are the old ones.
+
+    Each batch norm runs once in a forward pass; one that does not run keeps its statistics, and so do those of
+    ``mindspore.mint``. With several ranks each makes those of its own data (but for SyncBatchNorm).
+
+    Args:
+        network (Cell): without its loss, or with it.
+        dataset (Iterable): a MindSpore dataset, or batches: each a Tensor or array, or a tuple of them.
+        inputs (int): how many columns of a batch the network takes, the first ones. Default: 1, without labels.
+
+    Returns:
+        int, how many batch norms have new statistics. Without any the dataset is not read.
+
+    Raises:
+        TypeError: if an argument has another type.
+        ValueError: if `inputs` is less than 1 or more than a batch has, the dataset is empty, statistics are not
+            finite, or a batch norm has momentum 1: it lets nothing in.
+    """
+    if not isinstance(network, nn.Cell):
+        raise TypeError(f"{_OWNER}: network must be a Cell, got {type(network).__name__}")
+    if isinstance(inputs, bool) or not isinstance(inputs, int):
+        raise TypeError(f"{_OWNER}: inputs must be an int, got {type(inputs).__name__}")
+    if inputs < 1:
+        raise ValueError(f"{_OWNER}: inputs must be >= 1, got {inputs}")
+    norms = [cell for _, cell in network.cells_and_names() if _gathers(cell)]
+    if not norms:
+        return 0
+    statistics = [p for cell in norms for p in (cell.moving_mean, cell.moving_variance)]
+    before = [p.asnumpy().copy() for p in statistics]
+    flags = [(cell, cell.training) for _, cell in network.cells_and_names()]
+    after = before
+    network.set_train(True)
+    try:
+        after = _means(network, _batches(dataset), inputs, norms, before)
+    finally:
+        for p, values in zip(statistics, after, strict=True):
+            write(p, Tensor(values, p.dtype))
+        for cell, training in flags:  # a cell comes before those in it
+            if cell is network or cell.training != training:
+                cell.set_train(training)
+    return sum(new is not old for new, old in zip(after, before, strict=True)) // 2
+
+
+def _gathers(cell: nn.Cell) -> bool:
+    if not isinstance(cell, _BatchNorm) or cell.use_batch_statistics is False:
+        return False
+    if cell.momentum == 0:  # which MindSpore keeps as 1 - momentum
+        raise ValueError(
+            f"{_OWNER}: {cell.moving_mean.name} must have a momentum below 1, got 1, which lets nothing in"
+        )
+    return True
+
+
+def _batches(dataset: Any) -> Iterable[Any]:
+    if hasattr(dataset, "create_tuple_iterator"):
+        return dataset.create_tuple_iterator(num_epochs=1)  # type: ignore[no-any-return]
+    if not isinstance(dataset, Iterable):
+        raise TypeError(f"{_OWNER}: dataset must be a dataset or batches, got {type(dataset).__name__}")
+    return dataset
+
+
+def _columns(batch: Any, inputs: int) -> list[Tensor]:
+    columns = list(batch) if isinstance(batch, (tuple, list)) else [batch]
+    if len(columns) < inputs:
+        raise ValueError(f"{_OWNER}: inputs must be at most the columns of a batch, got {inputs} of {len(columns)}")
+    return [c if isinstance(c, Tensor) else Tensor(c) for c in columns[:inputs]]
+
+
+def _means(
+    network: nn.Cell, batches: Iterable[Any], inputs: int, norms: Sequence[Any], before: Sequence[Any]
+) -> list[Any]:
+    """Mean and variance of each of the norms over the batches; those of `before` where it did not run."""
+    statistics = [p for cell in norms for p in (cell.moving_mean, cell.moving_variance)]
+    # A pass adds that share of a batch's statistics to what stands there, which is 0.
+    shares = [float(np.float32(cell.momentum)) for cell in norms for _ in range(2)]
+    zeros = [np.zeros_like(old) for old in before]
+    sums = [np.zeros(old.shape) for old in before]
+    count = 0
+    for batch in batches:
+        for p, zero in zip(statistics, zeros, strict=True):
+            write(p, Tensor(zero, p.dtype))
+        network(*_columns(batch, inputs))
+        for total, p, share in zip(sums, statistics, shares, strict=True):
+            total += p.asnumpy().astype(np.float64) / share
+        count += 1
+    if count == 0:
+        raise ValueError(f"{_OWNER}: dataset must hold a batch at least, got none")
+    means = [(total / count).astype(old.dtype) for total, old in zip(sums, before, strict=True)]
+    for p, mean in zip(statistics, means, strict=True):
+        if not np.isfinite(mean.astype(np.float32)).all():
+            raise ValueError(f"{_OWNER}: {p.name} must stay finite, got inf or nan; the weights or the data are not")
+    ran = [bool(sums[i].any() or sums[i + 1].any()) for i in range(0, len(sums), 2)]
+    return [mean if ran[i // 2] else old for i, (mean, old) in enumerate(zip(means, before, strict=True))]

@@ -1,0 +1,120 @@
+"""Kronecker-factored curvature: its factors, their inverses, and gradients times these.
+
+Re-exported by :mod:`boost_ext.ops`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from boost_ext import _core
+from boost_ext.ops.arguments import Array, Arrays, Numbers, integer, number, numbers
+
+__all__ = ["covariance", "damped_inverse", "precondition"]
+
+
+def _pair(arg: str, value: Any, count: int = 2) -> list[int]:
+    items = list(value) if isinstance(value, Sequence) and not isinstance(value, str) else [value] * count
+    if len(items) != count:
+        raise ValueError(f"covariance: {arg} must hold {count} integers, got {len(items)}")
+    return [integer("covariance", arg, item) for item in items]
+
+
+def covariance(
+    x: Array,
+    out: Array,
+    *,
+    factor: float = 1.0,
+    kernel: int | Sequence[int] = 1,
+    stride: int | Sequence[int] = 1,
+    dilation: int | Sequence[int] = 1,
+    padding: int | Sequence[int] = 0,
+    one_hot: bool = False,
+) -> Array:
+    """Second moments of rows, ``factor * sum(outer(row, row) for row in rows)``, in blocks along the diagonal.
+
+    Source: Martens & Grosse, ICML 2015, section 2, and Grosse & Martens, ICML 2016, section 3, for convolutions; blocks
+    as in Chen et al., *THOR*, AAAI 2021.
+
+    Args:
+        x: ``(rows, d)``; or images ``(n, c, h, w)``, whose rows are the patches that a convolution sees, of
+            d = c * kernel elements. With `one_hot` int32 indices ``(rows,)``: a row is 1 at its index, and 0 elsewhere.
+        out: float64 ``(blocks, b, b)`` with ceil(d / b) blocks, written: the blocks of the matrix, zeros beyond its
+            end. With `one_hot` ``(d,)``, its diagonal, which is all there is.
+        factor: finite.
+        kernel, stride, dilation: of images: one integer, or two.
+        padding: of images: one integer, or four: above, below, left, right.
+
+    Returns:
+        ``out``.
+    """
+    op = "covariance"
+    share = number(op, "factor", factor)
+    if one_hot:
+        _core.covariance(x, [], share, out)
+        return out
+    shape = getattr(x, "shape", None)
+    if not isinstance(shape, Sequence) or len(shape) not in (2, 4):
+        shape = (0, 1, 0, 0)  # not an array, or none of these: for the op to refuse
+    n, c, h, w = shape if len(shape) == 4 else (*shape, 1, 1)
+    (kh, kw), (sh, sw), (dh, dw) = _pair("kernel", kernel), _pair("stride", stride), _pair("dilation", dilation)
+    top, bottom, left, right = _pair("padding", padding, 4)
+    rows = (h + top + bottom - dh * (kh - 1) - 1) // max(sh, 1) + 1
+    columns = (w + left + right - dw * (kw - 1) - 1) // max(sw, 1) + 1
+    _core.covariance(x, [n, c, h, w, kh, kw, sh, sw, dh, dw, top, left, max(rows, 0), max(columns, 0)], share, out)
+    return out
+
+
+def damped_inverse(
+    matrices: Arrays,
+    out: Arrays,
+    *,
+    factor: Numbers = 1.0,
+    damping: Numbers = 0.0,
+    inverted: Array | None = None,
+) -> bool | Array:
+    """Inverses of symmetric positive semidefinite matrices, ``out = inv(factor * matrices + damping * I)``.
+
+    Cholesky's method in float64, one rounding to float32; symmetric to the last bit.
+
+    Source: Martens & Grosse, ICML 2015, section 6.3.
+
+    Args:
+        matrices: float64 ``(batch, b, b)``, of which the upper triangles are read; or ``(d,)``, a diagonal.
+        out: float32, of the same shapes, written.
+        factor, damping: finite and >= 0; one number, or one for each tensor.
+        inverted: one float32, written: 1 if all were inverted, else 0. Default: none.
+
+    Returns:
+        Whether all were inverted; with `inverted`, and of arrays on a device, which nobody waits for: `inverted`, or a
+        new array like it. A matrix that is not positive definite even so, or holds inf or nan, leaves its place in
+        `out` as it is.
+    """
+    op = "damped_inverse"
+    count = len(matrices) if isinstance(matrices, (list, tuple)) else 1
+
+    def spread(values: list[float]) -> list[float]:
+        return values * count if len(values) == 1 else values
+
+    factors, dampings = spread(numbers(op, "factor", factor)), spread(numbers(op, "damping", damping))
+    return _core.damped_inverse(matrices, factors, dampings, out, inverted)
+
+
+def precondition(grads: Arrays, left: Arrays, right: Arrays, out: Arrays, *, inv_scale: float = 1.0) -> Arrays:
+    """Gradients times both factors of an inverse curvature, ``out = inv_scale * left @ grads @ right``.
+
+    Source: Martens & Grosse, ICML 2015, section 2.
+
+    Args:
+        grads: of any float dtype; each is a matrix of its first axis by all others.
+        left, right: float32, one for each gradient: ``(blocks, b, b)``, blocks on a diagonal; or ``(d,)``, a diagonal.
+            Both of no elements: the gradient stays as it is.
+        out: float32, of the sizes of `grads`, written.
+        inv_scale: finite.
+
+    Returns:
+        ``out``.
+    """
+    _core.precondition(grads, left, right, number("precondition", "inv_scale", inv_scale), out)
+    return out

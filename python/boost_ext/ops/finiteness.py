@@ -1,0 +1,102 @@
+"""The check for inf and nan, and its report; re-exported by :mod:`boost_ext.ops`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+
+from boost_ext import _core
+from boost_ext.ops.arguments import Array, Arrays, scalar
+
+__all__ = ["DeviceReport", "FiniteReport", "TensorReport", "unscale_and_check"]
+
+
+@dataclass(frozen=True)
+class TensorReport:
+    """The report of :func:`boost_ext.ops.unscale_and_check` on one tensor, after the multiplication."""
+
+    inf: int
+    """Number of infinite elements."""
+    nan: int
+    """Number of elements that are not a number."""
+    first: int | None
+    """Index of the first of either in the order of the memory, which is row-major in C-contiguous tensors; or None."""
+    max_abs: float
+    """Largest finite magnitude."""
+
+    @property
+    def found(self) -> bool:
+        return self.first is not None
+
+
+@dataclass(frozen=True)
+class FiniteReport:
+    """The report of :func:`boost_ext.ops.unscale_and_check` on all tensors. True if some element was inf or nan."""
+
+    tensors: tuple[TensorReport, ...]
+
+    def __bool__(self) -> bool:
+        return any(t.found for t in self.tensors)
+
+    def __str__(self) -> str:
+        bad = [
+            f"tensor {i}: {t.inf} inf, {t.nan} nan, first at {t.first}" for i, t in enumerate(self.tensors) if t.found
+        ]
+        return "; ".join(bad) if bad else f"all {len(self.tensors)} tensors are finite"
+
+
+@dataclass(frozen=True)
+class DeviceReport:
+    """The report of :func:`boost_ext.ops.unscale_and_check` on tensors of a device, in the memory of the device."""
+
+    found: Array
+    """float32 (1,): 1 if some element was inf or nan, else 0."""
+    rows: Array
+    """float64 (tensors, 4): number of inf, of nan, first index of either or -1, largest finite magnitude."""
+
+    def fetch(self) -> FiniteReport:
+        """The report on the host. Waits for the stream."""
+        rows = self.rows if isinstance(self.rows, np.ndarray) else self.rows.numpy()
+        return _report((int(inf), int(nan), int(first), float(largest)) for inf, nan, first, largest in rows)
+
+    def __bool__(self) -> bool:
+        return bool(self.found)
+
+    def __str__(self) -> str:
+        return str(self.fetch())
+
+
+def _report(rows: Iterable[tuple[int, int, int, float]]) -> FiniteReport:
+    return FiniteReport(
+        tuple(TensorReport(inf, nan, first if first >= 0 else None, max_abs) for inf, nan, first, max_abs in rows)
+    )
+
+
+def unscale_and_check(
+    grads: Arrays, inv_scale: float | Array, report: bool = False, *, out: Array | None = None
+) -> bool | FiniteReport | Array | DeviceReport:
+    """Multiply all gradients by ``inv_scale`` in place and see whether any element is inf or nan, in one pass.
+
+    With ``inv_scale=1`` nothing is written and read-only arrays are accepted. A tensor that is listed twice (tied
+    weights) is multiplied once.
+
+    Args:
+        grads: tensors.
+        inv_scale: the reciprocal of the loss scale; finite and > 0. A number or an array of one float32. An
+            array on a device is not read by the host, and not checked.
+        report: also count, for each tensor, inf and nan, and find the first of them and the largest finite magnitude.
+            It is the same pass.
+        out: one float32, written: 1 if something was found, else 0. Default: none.
+
+    Returns:
+        Whether something was found, or a :class:`FiniteReport` that is true when something was found. With `out`, and
+        for arrays on a device (without a wait): `out`, or a new array like it, or with `report` a
+        :class:`DeviceReport`.
+    """
+    found = _core.unscale_and_check(grads, scalar("unscale_and_check", "inv_scale", inv_scale), bool(report), out)
+    if not report:
+        return found
+    seen = DeviceReport(*found)
+    return seen.fetch() if isinstance(seen.found, bool) else seen

@@ -1,0 +1,186 @@
+"""The figure of a report: a panel for each quantity that some run has recorded. Runs are told apart by colour."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+
+import numpy as np
+
+from boost_ext.report.run import Column, Run
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+__all__ = ["figure", "stretches"]
+
+# Okabe and Ito's palette, which colour-blind readers can tell apart.
+_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#000000", "#E69F00", "#56B4E9")
+_BAD = "#CC3311"
+_DASHES = ("solid", "dashed", "dotted", "dashdot")
+_STRETCHES = 100
+_MARKS = 600
+"""More crosses than this are not told apart."""
+_METRICS = 20
+"""More metrics than this are in the table only."""
+
+_CURVES = {
+    "loss": "loss",
+    "largest_gradient": "largest gradient",
+    "gradient_norm": "gradient norm",
+    "frozen_share": "frozen share",
+    "accepted": "line search accepted",
+    "rho": "step length",
+    "seconds": "seconds a step",
+}
+
+Coloured: TypeAlias = Sequence[tuple[Run, str]]
+
+
+class _Panel(NamedTuple):
+    name: str
+    label: str
+    draw: Callable[[Any], None]
+    xlabel: str = "step"
+
+
+def figure(runs: Sequence[Run], names: Sequence[str]) -> str | None:
+    """The figure as SVG; None if there is nothing to draw.
+
+    Raises:
+        ImportError: if matplotlib is missing.
+    """
+    import matplotlib
+    from matplotlib.figure import Figure  # pyplot would look for a display and keep the figures alive
+    from matplotlib.lines import Line2D
+
+    coloured = [(run, _COLOURS[i % len(_COLOURS)]) for i, run in enumerate(runs)]
+    panels = _panels(coloured)
+    if not panels:
+        return None
+    # Text as text can be read aloud and searched. Points that a reader could not tell apart are left out.
+    with matplotlib.rc_context({"svg.fonttype": "none", "path.simplify": True, "path.simplify_threshold": 1.0}):
+        height = 1 + 2.8 * len(panels)  # inches
+        drawn = Figure(figsize=(9, height))
+        drawn.subplots_adjust(left=0.1, right=0.98, bottom=0.5 / height, top=1 - 0.5 / height, hspace=0.3)
+        for axes, panel in zip(drawn.subplots(len(panels), 1, squeeze=False)[:, 0], panels, strict=True):
+            axes.set_gid(f"panel-{panel.name}")
+            panel.draw(axes)
+            axes.set_xlabel(panel.xlabel)
+            label = panel.label if len(panel.label) <= 40 else f"{panel.label[:39]}…"
+            axes.set_ylabel(label).set_parse_math(False)
+            axes.grid(True, alpha=0.3)
+            axes.spines[["top", "right"]].set_visible(False)
+        if len(runs) > 1:
+            _legend(drawn, [Line2D([], [], color=colour) for _, colour in coloured], names, "upper left")
+        file = io.StringIO()
+        drawn.savefig(file, format="svg", metadata=dict.fromkeys(("Creator", "Date", "Format", "Type")))
+    return file.getvalue()[file.getvalue().index("<svg") :]
+
+
+def _legend(parent: Any, handles: Sequence[Any], names: Sequence[str], place: str) -> None:
+    # With a space in front no name is one that matplotlib hides.
+    legend = parent.legend(handles, [f" {name}" for name in names], loc=place, frameon=False, ncols=len(names))
+    for text in legend.get_texts():
+        text.set_parse_math(False)
+
+
+def _panels(runs: Coloured) -> list[_Panel]:
+    panels = []
+    for name, label in _CURVES.items():
+        chosen = [(run, colour) for run, colour in runs if _has(run.columns, name)]
+        if name == "frozen_share":
+            chosen = [(run, colour) for run, colour in chosen if (run.columns[name] > 0).any()]
+        if chosen:
+            panels.append(_Panel(name, label, partial(_curves, chosen, name, "step")))
+        if name == "loss" and len(chosen) > 1 and all(_has(run.columns, "elapsed") for run, _ in chosen):
+            draw = partial(_curves, chosen, name, "elapsed")
+            panels.append(_Panel("loss_over_time", label, draw, "seconds since the start"))
+    if chosen := [(run, colour) for run, colour in runs if _has(run.columns, "loss_scale")]:
+        panels.append(_Panel("loss_scale", "loss scale", partial(_loss_scales, chosen)))
+    if chosen := [(run, colour) for run, colour in runs if _has(run.learning_rates, *run.learning_rates)]:
+        panels.append(_Panel("learning_rate", "learning rate", partial(_rates, chosen)))
+    for metric in list(dict.fromkeys(name for run, _ in runs for name in run.metrics))[:_METRICS]:
+        panels.append(_Panel("metrics", metric, partial(_metric, runs, metric)))
+    for run, colour in runs:
+        if _has(run.slots, *run.slots):
+            panels.append(_Panel("slots", "ms a step", partial(_slots, run, colour)))
+    return panels
+
+
+def _has(columns: Mapping[str, Column], *names: str) -> bool:
+    """Whether there is something to draw in any of these columns."""
+    return any(name in columns and bool(np.isfinite(columns[name]).any()) for name in names)
+
+
+def stretches(values: Column, count: int) -> Column:
+    """The means of the finite elements of `count` stretches, nan for one without; the elements themselves if few."""
+    if len(values) <= count:
+        return values
+    parts = [part[np.isfinite(part)] for part in np.array_split(values, count)]
+    return np.array([part.mean() if len(part) else np.nan for part in parts])
+
+
+def _line(axes: Axes, x: Column, y: Column, **options: Any) -> None:
+    known = np.isfinite(x) & np.isfinite(y)
+    axes.plot(x[known], y[known], marker="." if known.sum() == 1 else None, **options)
+
+
+def _log_if_positive(axes: Axes, columns: Sequence[Column]) -> None:
+    values = np.concatenate(columns)
+    if (values[np.isfinite(values)] > 0).all():
+        axes.set_yscale("log")
+
+
+def _curves(runs: Coloured, name: str, x: str, axes: Axes) -> None:
+    """Every step faintly, and the means of stretches."""
+    for run, colour in runs:
+        at, values = run.columns[x], run.columns[name]
+        few = len(values) <= _STRETCHES
+        _line(axes, at, values, color=colour, linewidth=1.4 if few else 0.8, alpha=1.0 if few else 0.3)
+        if not few:  # without the first step, which compiles
+            _line(axes, stretches(at[1:], _STRETCHES), stretches(values[1:], _STRETCHES), color=colour, linewidth=1.4)
+        if name == "loss":
+            broken = np.flatnonzero(~np.isfinite(values))
+            _crosses(axes, at[broken], np.full(len(broken), 0.02), transform=axes.get_xaxis_transform())
+    _log_if_positive(axes, [run.columns[name] for run, _ in runs])
+
+
+def _crosses(axes: Axes, x: Column, y: Column, **options: Any) -> None:
+    some = slice(None, None, len(x) // _MARKS + 1)
+    axes.plot(x[some], y[some], linestyle="none", marker="x", color=_BAD, **options)
+
+
+def _loss_scales(runs: Coloured, axes: Axes) -> None:
+    for run, colour in runs:
+        steps, scales = run.columns["step"], run.columns["loss_scale"]
+        _line(axes, steps, scales, color=colour, drawstyle="steps-mid")
+        overflow = np.isin(steps, run.overflow_steps()) & np.isfinite(scales)
+        _crosses(axes, steps[overflow], scales[overflow])
+    axes.set_yscale("log", base=2)
+
+
+def _rates(runs: Coloured, axes: Axes) -> None:
+    for run, colour in runs:
+        for number, rates in enumerate(run.learning_rates.values()):
+            _line(axes, run.columns["step"], rates, color=colour, linestyle=_DASHES[number % len(_DASHES)])
+    _log_if_positive(axes, [rates for run, _ in runs for rates in run.learning_rates.values()])
+
+
+def _metric(runs: Coloured, metric: str, axes: Axes) -> None:
+    for run, colour in runs:
+        if metric in run.metrics:
+            axes.plot(*run.metrics[metric], color=colour, marker=".")
+
+
+def _slots(run: Run, colour: str, axes: Axes) -> None:
+    # A step without a slot's time spends none in it; a stretch without any time is left out.
+    means = np.stack([1e3 * stretches(column, _STRETCHES) for column in run.slots.values()])
+    known = np.isfinite(means).any(axis=0)
+    means = np.nan_to_num(means[:, known])
+    _legend(axes, axes.stackplot(stretches(run.columns["step"], _STRETCHES)[known], means), list(run.slots), "best")
+    # The first steps compile and would flatten the rest.
+    axes.set_ylim(0, 1.5 * float(np.percentile(means.sum(axis=0), 95)) or None)
+    axes.spines["left"].set(color=colour, linewidth=3)

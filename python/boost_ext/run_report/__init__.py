@@ -1,9 +1,0 @@
-"""A report on training runs: run logs in, one self-contained HTML page out. ``boost-ext report`` is its command.
-
-The plots need matplotlib (``pip install 'boost_ext[report]'``); MindSpore is not needed.
-"""
-
-from boost_ext.run_report.page import html, write
-from boost_ext.run_report.run import Overflows, Run, read
-
-__all__ = ["Overflows", "Run", "html", "read", "write"]
