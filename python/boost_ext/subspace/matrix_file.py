@@ -4,7 +4,8 @@
     header_digest, 16 bytes: BLAKE2b of all bytes before it
     float32 scale (k, blocks) and int8 codes (k, n); or matrix (k, n), after the average (1, n) if it is a span
 
-The record holds shape, dtype, the parameters, a X
+The record holds version, shape, dtype and the BLAKE2b digest of each row, and of a built matrix the parameters and a
+fingerprint of the checkpoints.
 """
 
 from __future__ import annotations
