@@ -45,7 +45,8 @@ def run() -> Callable[..., Result]:
 
 
 def test_importing_the_command_imports_no_framework() -> None:
-    code = "import boost_ext.cli.commands, sys; print([m for m in ('mindspore', 'sklearn', 'matplotlib') if m in sys.modules])"
+    code = "import boost_ext.cli.commands, sys; "
+    code += "print([m for m in ('mindspore', 'sklearn', 'matplotlib') if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout.strip() == "[]"
 
