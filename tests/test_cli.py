@@ -51,6 +51,12 @@ def test_importing_the_command_imports_no_framework() -> None:
     assert done.stdout.strip() == "[]"
 
 
+def test_version_and_help(run: Callable[..., Result]) -> None:
+    assert run("--version").output == f"boost-ext {boost_ext.__version__}\n"
+    assert run("-h").output == run("--help").output
+    assert "Usage: " in run("info", "-h").output
+
+
 def test_info_works_without_the_extras() -> None:
     done = _without_extras("info")
     assert done.returncode == 0, done.stderr

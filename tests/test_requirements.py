@@ -60,3 +60,27 @@ for name in {IMPORTS}:
     for line in lines:
         assert "this needs mindspore, which could not be imported" in line
         assert line.endswith(advice)
+
+
+def test_public_modules_load_at_first_use() -> None:
+    code = """
+import sys
+import boost_ext
+assert {"Model", "amp", "boost", "optim", "pca", "plan", "ops", "num_threads"} <= set(dir(boost_ext))
+assert not {"boost_ext.pca", "boost_ext.plan", "pydantic", "mindspore"} & set(sys.modules)
+sys.modules["mindspore"] = None
+print(boost_ext.pca.load_matrix.__name__, boost_ext.plan.Plan.__name__)
+try:
+    boost_ext.optim
+except ImportError as error:
+    print(error)
+try:
+    boost_ext.optimizers
+except AttributeError as error:
+    print(error)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    loaded, missing, unknown = done.stdout.splitlines()
+    assert loaded == "load_matrix Plan"
+    assert missing.startswith("this needs mindspore, which could not be imported")
+    assert unknown == "module 'boost_ext' has no attribute 'optimizers'"

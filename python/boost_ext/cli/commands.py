@@ -41,9 +41,24 @@ __all__ = ["app", "main"]
 app = typer.Typer(
     help="boost_ext: native kernels and training cells that make MindSpore training faster.",
     no_args_is_help=True,
-    add_completion=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
     pretty_exceptions_enable=False,
 )
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        Console().print(f"boost-ext {boost_ext.__version__}", highlight=False)
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    """What stands before the command."""
 
 
 class Mode(str, Enum):
