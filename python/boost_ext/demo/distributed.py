@@ -107,6 +107,7 @@ def _main(folder: Path) -> None:
     import numpy as np
     from mindspore import Tensor, nn
 
+    from boost_ext import optim
     from boost_ext.boost import BoostTrainOneStepCell
     from boost_ext.demo import digits
     from boost_ext.demo.network import accuracy, loss_function, new_network
@@ -127,7 +128,8 @@ def _main(folder: Path) -> None:
     def train(name: str, make: Any) -> Result:
         start = perf_counter()
         network = new_network(settings.seed)
-        momentum = nn.Momentum(network.trainable_params(), settings.learning_rate, settings.momentum)
+        cls = getattr(nn, "Momentum", optim.Momentum)  # MindSpore is going to remove its own
+        momentum = cls(network.trainable_params(), settings.learning_rate, settings.momentum)
         cell = make(nn.WithLossCell(network, loss_function()), momentum)
         cell.set_train()
         steps = []

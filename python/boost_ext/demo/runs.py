@@ -30,6 +30,7 @@ from typing import Any
 import mindspore as ms
 from mindspore import Tensor, nn
 
+from boost_ext import optim
 from boost_ext.amp import DynamicLossScaleManager, build_train_network
 from boost_ext.boost import BoostTrainOneStepCell
 from boost_ext.config import DimReduceConfig
@@ -130,7 +131,8 @@ def warm_up(digits: Digits) -> None:
 
 
 def _momentum(network: nn.Cell, settings: Settings) -> nn.Cell:
-    return nn.Momentum(network.trainable_params(), settings.learning_rate, settings.momentum)
+    momentum = getattr(nn, "Momentum", optim.Momentum)  # MindSpore is going to remove its own
+    return momentum(network.trainable_params(), settings.learning_rate, settings.momentum)
 
 
 def _plain(digits: Digits, settings: Settings, folder: Path) -> _Trainer:
