@@ -96,6 +96,9 @@ class FreezeOpt(nn.Cell):
         """For each group the share of the elements that it leaves out."""
         self.reschedule(train_strategy)
 
+    def __repr__(self) -> str:
+        return f"FreezeOpt({self.optimizer!r}, {self.groups_num} groups)"
+
     def reschedule(self, train_strategy: Sequence[int] | Tensor | None) -> None:
         """Another strategy, before the first step: graphs that are compiled keep the one that they have."""
         given = self.train_strategy = _strategy(train_strategy, self.groups_num)

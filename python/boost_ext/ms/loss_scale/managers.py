@@ -91,6 +91,9 @@ class FixedLossScaleManager(LossScaleManager):
         """The cell that holds the scale; None without ``drop_overflow_update``."""
         return self._cell
 
+    def __repr__(self) -> str:
+        return f"FixedLossScaleManager({self.get_loss_scale():g}, drop_overflow_update={self._cell is not None})"
+
     def state_dict(self) -> dict[str, Any]:
         """``{"loss_scale": float}``."""
         return {"loss_scale": self.get_loss_scale()}
@@ -146,6 +149,10 @@ class DynamicLossScaleManager(LossScaleManager):
         rule = Rule.checked(owner, scale_factor, scale_window, max_loss_scale)
         scale = check_scale(owner, "init_loss_scale", init_loss_scale, rule.maximum)
         self._cell = DynamicLossScaleUpdateCell(scale, rule.factor, rule.window, max_loss_scale=rule.maximum)
+
+    def __repr__(self) -> str:
+        rule = self._cell.rule
+        return f"DynamicLossScaleManager({self.get_loss_scale():g}, factor={rule.factor:g}, window={rule.window})"
 
     def get_loss_scale(self) -> float:
         """The loss scale of the next step."""

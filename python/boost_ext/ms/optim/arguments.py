@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
 from mindspore import Tensor, nn
 
-__all__ = ["non_negative", "open_unit", "positive", "recorded", "require_bool", "require_float"]
+from boost_ext.config import nearest
+
+__all__ = ["non_negative", "one_line", "open_unit", "positive", "recorded", "require_bool", "require_float"]
 
 Init = TypeVar("Init", bound=Callable[..., None])
 
@@ -21,6 +23,9 @@ def recorded(init: Init) -> Init:
 
     @functools.wraps(init)
     def wrapper(self: nn.Optimizer, *args: Any, **kwargs: Any) -> None:
+        for key in kwargs:
+            if key not in signature.parameters:
+                raise _unknown(type(self).__name__, key, [name for name in signature.parameters if name != "self"])
         bound = signature.bind(self, *args, **kwargs)
         bound.apply_defaults()
         arguments = dict(bound.arguments)
@@ -34,6 +39,35 @@ def recorded(init: Init) -> Init:
         self.init_args = arguments
 
     return wrapper  # type: ignore[return-value]
+
+
+_ELSEWHERE = {"lr": "learning_rate", "nesterov": "use_nesterov", "amsgrad": "use_amsgrad", "parameters": "params"}
+"""What arguments are called in other libraries."""
+
+
+def _unknown(owner: str, key: str, known: list[str]) -> TypeError:
+    near = _ELSEWHERE.get(key)
+    if near not in known:
+        near = nearest(key, tuple(known))
+    return TypeError(f"{owner}: unknown argument {key!r}, did you mean {near!r}? Known: {known}")
+
+
+def one_line(optimizer: nn.Optimizer) -> str:
+    """``Momentum(12 parameters, learning_rate=0.1, momentum=0.9)``: the arguments that are not the defaults."""
+    rate = getattr(optimizer, "init_learning_rate", None)
+    if isinstance(rate, (list, tuple)):
+        rate = f"{len(rate)} values"
+    shown = {"learning_rate": optimizer.learning_rate if rate is None else rate, **getattr(optimizer, "init_args", {})}
+    parts = [f"{len(optimizer.parameters)} parameters", *_differing(type(optimizer), shown)]
+    return f"{type(optimizer).__name__}({', '.join(parts)})"
+
+
+def _differing(cls: type, shown: dict[str, Any]) -> Iterator[str]:
+    defaults = inspect.signature(cls.__init__).parameters  # type: ignore[misc]
+    for name, value in shown.items():
+        plain = isinstance(value, (bool, int, float, str, tuple))
+        if value is not None and not (plain and name in defaults and value == defaults[name].default):
+            yield f"{name}={value if plain else type(value).__name__}"
 
 
 def require_float(owner: str, name: str, value: Any) -> float:

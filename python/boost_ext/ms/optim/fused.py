@@ -17,6 +17,7 @@ from mindspore import Parameter, ParameterTuple, Tensor, nn, ops
 from boost_ext.ms import native
 from boost_ext.ms.core.optimizer_copy import forget, twin
 from boost_ext.ms.core.sparse_gradients import Indices, SomeSparse, Values
+from boost_ext.ms.optim.arguments import one_line
 from boost_ext.ms.optim.grad_centralization import CentralizingOptimizer
 from boost_ext.ms.optim.storage import StateStorage, state_like
 
@@ -63,6 +64,9 @@ class FusedOptimizer(CentralizingOptimizer):
     rule: str
     takes_rows = False  # whether a gradient may be a RowTensor
     lars_refusal: ClassVar[str] = ""  # why LARS cannot go around it
+
+    def __repr__(self) -> str:
+        return one_line(self)
 
     def _preprocess_single_lr(self, learning_rate: Any) -> Any:
         """A learning rate of a group or of all, as the base class takes it, which looks at single numbers only."""

@@ -153,6 +153,9 @@ class LARS(nn.Optimizer):
         """The weight decay of the optimizer inside, times its loss scale."""
         return self.opt.get_weight_decay()
 
+    def __repr__(self) -> str:
+        return f"LARS({self.opt!r})"
+
     def __call__(self, gradients: Any) -> Any:
         try:
             self.opt.require_same()

@@ -78,6 +78,9 @@ class ExponentialMovingAverage(nn.Cell):
         self.averages: Any = ()
         self.update = native.EmaUpdate()
 
+    def __repr__(self) -> str:
+        return f"{_NAME}(decay={float(self.decay.asnumpy()[0])}, {len(self.weights)} weights)"
+
     def attach(self, network: nn.Cell) -> None:
         """Average the weights of this network. A training cell does it with what it trains.
 
