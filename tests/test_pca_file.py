@@ -201,8 +201,9 @@ def test_the_package_safetensors_reads_the_file(out, matrix, kind):
     assert read.pop("header_digest").shape == (16,)
     assert set(read) == set(expected)
     for name, values in expected.items():
-        assert read[name].dtype == values.dtype
-        np.testing.assert_array_equal(read[name], values)
+        # By name: MindSpore, where a test before this one has imported it, brings a bfloat16 of its own.
+        assert read[name].dtype.name == values.dtype.name
+        np.testing.assert_array_equal(read[name].astype(np.float32), np.asarray(values, np.float32))
         assert begin(out, name) % 4 == 0
 
 
