@@ -120,20 +120,10 @@ def test_freezing_averages_what_stays_too():
         definition.follow()
 
 
-@pytest.mark.parametrize("kind", ["thor", "dim_reduce"])
-def test_beside_algorithms_that_move_the_weights_their_own_way(kind, tmp_path):
+def test_beside_thor():
     net = nn.SequentialCell(nn.Dense(FEATURES, HIDDEN), nn.ReLU(), nn.Dense(HIDDEN, OUTPUTS))
-    with_loss = nn.WithLossCell(net, nn.MSELoss())
-    if kind == "thor":
-        opt = optim.thor(net, Tensor(0.05), Tensor(0.1), 0.9, batch_size=BATCH, frequency=2)
-        cell, definition = made(with_loss, optimizer=opt)
-    else:
-        n = sum(p.size for p in net.trainable_params())
-        matrix = np.linalg.qr(np.random.default_rng(0).standard_normal((n, 4)))[0].T.astype(np.float32)
-        np.save(tmp_path / "pca.npy", np.ascontiguousarray(matrix))
-        config = DimReduceConfig(pca_mat_path=str(tmp_path / "pca.npy"), n_components=4)
-        opt = nn.SGD(net.trainable_params(), 0.1)
-        cell, definition = made(with_loss, optimizer=opt, dim_reduce=config)
+    opt = optim.thor(net, Tensor(0.05), Tensor(0.1), 0.9, batch_size=BATCH, frequency=2)
+    cell, definition = made(nn.WithLossCell(net, nn.MSELoss()), optimizer=opt)
     for step in range(4):
         cell(*batch(step))
         definition.follow()
@@ -237,6 +227,10 @@ def test_what_it_refuses():
         boost.BoostTrainOneStepCell(net, optimizer, weight_average=average)
     with pytest.raises(TypeError, match=r"^BoostTrainOneStepCell: weight_average must be an Exponential.*, got float$"):
         boost.BoostTrainOneStepCell(net, optimizer, weight_average=0.9)
+
+    config = DimReduceConfig(n_components=2)
+    with pytest.raises(ValueError, match=r"^BoostTrainOneStepCell: weight_average must be None with dim_reduce"):
+        boost.BoostTrainOneStepCell(net, optimizer, dim_reduce=config, weight_average=boost.ExponentialMovingAverage())
 
     class Own(boost.BoostTrainOneStepCell):
         def construct(self, *inputs: Tensor) -> Any:

@@ -172,6 +172,11 @@ class BoostTrainOneStepCell(AlgorithmMethods, nn.TrainOneStepCell):
         self.weight_average = weight_average
         self.average: AverageAfterStep | None = None
         if weight_average is not None:
+            if options.dim_reduce is not None:
+                raise ValueError(
+                    f"{type(self).__name__}: weight_average must be None with dim_reduce, which moves the weights in a "
+                    "subspace, got one"
+                )
             if self._has_own_construct():
                 raise ValueError(
                     f"{type(self).__name__}: weight_average must be None with a construct of its own, which can call "
