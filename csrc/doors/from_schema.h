@@ -86,8 +86,7 @@ void describe(const Schema& schema);  // from now on one of _core.schemas()
 
 template <class... Args> void define(pybind11::module_& m, const Schema& schema, void (*op)(const Context&, Args...)) {
   describe(schema);
-  if (schema.count != sizeof...(Args))
-    throw std::logic_error(text(schema.op, ": a schema of another number of arguments"));
+  schema.require_count(sizeof...(Args));
   define(m, schema, op, std::index_sequence_for<Args...>{});
 }
 

@@ -16,7 +16,7 @@ std::map<std::string, const GraphOp*>& known() {
 }
 
 void set_dtype(View& v, const char* dtype) {
-  for (DType t : {DType::f32, DType::f16, DType::bf16, DType::f64, DType::i32, DType::b8, DType::u8, DType::i8}) {
+  for (DType t : kNamedDTypes) {
     v.dtype = t;
     if (std::strcmp(dtype, name(t)) == 0) return;
   }

@@ -64,8 +64,7 @@ void read_and_call(Reader& in, const Schema& schema, void (*op)(const Context&, 
 }
 
 template <class... Args> void read_and_call(Reader& in, const Schema& schema, void (*op)(const Context&, Args...)) {
-  if (schema.count != sizeof...(Args))
-    throw std::logic_error(text(schema.op, ": a schema of another number of arguments"));
+  schema.require_count(sizeof...(Args));
   read_and_call(in, schema, op, std::index_sequence_for<Args...>{});
 }
 

@@ -42,7 +42,7 @@ const char* name_of(Kind kind) {
 
 py::dict schema_of(const Arg& arg) {
   py::list dtypes;
-  for (DType t : {DType::f32, DType::f16, DType::bf16, DType::f64, DType::i32, DType::b8, DType::u8, DType::i8}) {
+  for (DType t : kNamedDTypes) {
     if ((arg.dtypes & only(t)) != 0) dtypes.append(name(t));
   }
   const auto text_or_none = [](const char* text) { return text != nullptr ? py::object(py::str(text)) : py::none(); };

@@ -14,15 +14,10 @@ void clip_by_global_norm(const Context& context, const Views& grads, double clip
   const Device device = check(kClipByGlobalNorm, grads, clip_norm, scale, out);
   auto* norm = static_cast<double*>(out.data);
   if (device == Device::cuda) {
-    const std::vector<std::size_t> first = first_occurrence(grads);
-    Views distinct;
-    for (std::size_t i = 0; i < grads.size(); ++i) {
-      if (first[i] == i) distinct.push_back(grads[i]);
-    }
+    const Views distinct = without_repeats(grads, first_occurrence(grads));
     return BOOST_EXT_CUDA(clip_by_global_norm)(context, grads, distinct, clip_norm, scale, norm);
   }
-  global_norm(context, grads, out);
-  *norm /= scale.value;
+  *norm = norm_of(context, grads) / scale.value;
   if (std::isfinite(*norm) && *norm > clip_norm) {
     unscale_and_find(context, grads, std::max(clip_norm / *norm, kLeastSubnormal));
   }

@@ -16,6 +16,8 @@ inline constexpr Arg kGlobalNormArgs[] = {arrays("tensors", kFloats).any_order()
 inline constexpr Schema kGlobalNorm{"global_norm", kGlobalNormArgs};
 
 void global_norm(const Context& context, const Views& tensors, const View& out);  // out: one float64
+// For ops that have checked their arguments: on the CPU.
+double norm_of(const Context& context, const Views& tensors);
 
 // squares[i] = the sum of the squares of tensor i, in float64.
 BOOST_EXT_CPU_KERNEL(void, sums_of_squares, const Context&, Tensors tensors, double* squares)

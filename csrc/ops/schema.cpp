@@ -6,16 +6,13 @@
 namespace boost_ext {
 namespace {
 
-constexpr DType kInOrder[] = {DType::f32, DType::f16, DType::bf16, DType::f64,
-                              DType::i32, DType::b8,  DType::u8,   DType::i8};  // in which messages name them
-
 struct AnyOf {
   DTypes dtypes;
 };
 
 std::ostream& operator<<(std::ostream& s, const AnyOf& any) {
   DTypes left = any.dtypes;
-  for (DType t : kInOrder) {
+  for (DType t : kNamedDTypes) {
     if ((left & only(t)) == 0) continue;
     if (left != any.dtypes) s << ((left & (left - 1)) == 0 ? " or " : ", ");
     s << name(t);
@@ -165,8 +162,12 @@ class Checker {
   std::vector<std::string> labels_;  // of lists in a list, for as long as names of them are used
 };
 
+void Schema::require_count(std::size_t n) const {
+  if (n != count) throw std::logic_error(text(op, ": a schema of another number of arguments"));
+}
+
 Device check(const Schema& schema, const Value* values, std::size_t count) {
-  if (count != schema.count) throw std::logic_error(text(schema.op, ": as many values as arguments"));
+  schema.require_count(count);
   return Checker(schema, values).run();
 }
 

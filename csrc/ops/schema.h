@@ -83,6 +83,8 @@ struct Schema {
   template <std::size_t N>
   constexpr Schema(const char* op, const Arg (&args)[N], Devices devices = Devices::cpu_and_cuda)
       : op(op), args(args), count(N), devices(devices) {}
+
+  void require_count(std::size_t n) const;  // std::logic_error: a function of another number of arguments
 };
 
 // One argument of a call, in the order of the schema.

@@ -160,6 +160,14 @@ std::vector<std::size_t> first_occurrence(const Views& views) {
   return first;
 }
 
+Views without_repeats(const Views& views, const std::vector<std::size_t>& first) {
+  Views distinct;
+  for (std::size_t i = 0; i < views.size(); ++i) {
+    if (first[i] == i) distinct.push_back(views[i]);
+  }
+  return distinct;
+}
+
 namespace {
 const char* name(Device d) { return d == Device::cpu ? "CPU" : d == Device::cuda ? "CUDA" : "Ascend"; }
 

@@ -13,6 +13,9 @@
 namespace boost_ext {
 
 enum class DType : std::uint8_t { f32, f16, bf16, f64, i32, b8, u8, i8, other };
+// Those with a name, in the order in which messages name them.
+constexpr DType kNamedDTypes[] = {DType::f32, DType::f16, DType::bf16, DType::f64,
+                                  DType::i32, DType::b8,  DType::u8,   DType::i8};
 enum class Device : std::uint8_t { cpu, cuda, ascend };
 
 constexpr std::int64_t item_size(DType t) {
@@ -186,6 +189,7 @@ class Overlap {
 // For every tensor the index of the first one with the same memory: a tensor that is listed twice (tied weights) is
 // one tensor. Partial overlaps are for Overlap to refuse.
 std::vector<std::size_t> first_occurrence(const Views& views);
+Views without_repeats(const Views& views, const std::vector<std::size_t>& first);
 
 // All arguments live on one device, and this build has a backend for it: which one. Arrays without elements live
 // anywhere.

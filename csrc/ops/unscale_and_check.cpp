@@ -13,14 +13,6 @@ std::vector<float> factors(double inv_scale) {
   return {static_cast<float>(1 / kTwo64), static_cast<float>(inv_scale * kTwo64)};
 }
 
-Views without_repeats(const Views& grads, const std::vector<std::size_t>& first) {
-  Views distinct;
-  for (std::size_t i = 0; i < grads.size(); ++i) {
-    if (first[i] == i) distinct.push_back(grads[i]);
-  }
-  return distinct;
-}
-
 void answer(const std::vector<Finiteness>& rows, const View& report, const View& found) {
   const bool any = std::any_of(rows.begin(), rows.end(), [](const Finiteness& f) { return f.found(); });
   *static_cast<float*>(found.data) = any ? 1.0F : 0.0F;
@@ -80,8 +72,8 @@ void write_row(double* row, const Finiteness& f) {
 
 void check_gradients(const Context& context, const Views& grads, double inv_scale, const View& report,
                      const View& found, std::vector<double>* squares) {
-  require_cpu(kOp, {&grads}, {report, found});
-  check(kUnscaleAndCheck, Value(grads).read(), Number{inv_scale, {}}, report, found);
+  constexpr Schema kOnCpu{kUnscaleAndCheck.op, kUnscaleAndCheckArgs, Devices::cpu};
+  check(kOnCpu, Value(grads).read(), Number{inv_scale, {}}, report, found);
   require_report(kOp, report, grads.size());
   std::vector<Finiteness> rows(grads.size());
   if (squares != nullptr) {

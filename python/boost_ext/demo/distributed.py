@@ -107,10 +107,9 @@ def _main(folder: Path) -> None:
     import numpy as np
     from mindspore import Tensor, nn
 
-    from boost_ext import optim
     from boost_ext.boost import BoostTrainOneStepCell
     from boost_ext.demo import digits
-    from boost_ext.demo.network import accuracy, loss_function, new_network
+    from boost_ext.demo.network import accuracy, loss_function, momentum, new_network
     from boost_ext.distributed import init_ranks
 
     settings = Settings(**json.loads((folder / _SETTINGS).read_text()))
@@ -128,9 +127,7 @@ def _main(folder: Path) -> None:
     def train(name: str, make: Any) -> Result:
         start = perf_counter()
         network = new_network(settings.seed)
-        cls = getattr(nn, "Momentum", optim.Momentum)  # MindSpore is going to remove its own
-        momentum = cls(network.trainable_params(), settings.learning_rate, settings.momentum)
-        cell = make(nn.WithLossCell(network, loss_function()), momentum)
+        cell = make(nn.WithLossCell(network, loss_function()), momentum(network, settings))
         cell.set_train()
         steps = []
         for epoch in range(settings.epochs):

@@ -5,9 +5,11 @@ from __future__ import annotations
 import mindspore as ms
 from mindspore import Tensor, nn
 
+from boost_ext import optim
 from boost_ext.demo.digits import Digits
+from boost_ext.demo.settings import Settings
 
-__all__ = ["DigitsNet", "accuracy", "loss_function", "new_network"]
+__all__ = ["DigitsNet", "accuracy", "loss_function", "momentum", "new_network"]
 
 CLASSES = 10
 
@@ -44,6 +46,12 @@ def new_network(seed: int) -> DigitsNet:
 
 def loss_function() -> nn.Cell:
     return nn.SoftmaxCrossEntropyWithLogits(sparse=True, reduction="mean")
+
+
+def momentum(network: nn.Cell, settings: Settings) -> nn.Cell:
+    """MindSpore's, for as long as it has one: it is going to remove it."""
+    cls = getattr(nn, "Momentum", optim.Momentum)
+    return cls(network.trainable_params(), settings.learning_rate, settings.momentum)
 
 
 def accuracy(network: nn.Cell, digits: Digits) -> float:

@@ -30,12 +30,11 @@ from typing import Any
 import mindspore as ms
 from mindspore import Tensor, nn
 
-from boost_ext import optim
 from boost_ext.amp import DynamicLossScaleManager, build_train_network
 from boost_ext.boost import BoostTrainOneStepCell
 from boost_ext.config import DimReduceConfig
 from boost_ext.demo.digits import Digits, batches, steps_per_epoch
-from boost_ext.demo.network import accuracy, loss_function, new_network
+from boost_ext.demo.network import accuracy, loss_function, momentum, new_network
 from boost_ext.demo.results import Evaluation, Run
 from boost_ext.demo.settings import Settings
 
@@ -124,20 +123,15 @@ def warm_up(digits: Digits) -> None:
     ms.set_context(mode=ms.PYNATIVE_MODE)
     settings = Settings()
     network = new_network(settings.seed)
-    cell = nn.TrainOneStepCell(nn.WithLossCell(network, loss_function()), _momentum(network, settings))
+    cell = nn.TrainOneStepCell(nn.WithLossCell(network, loss_function()), momentum(network, settings))
     for images, labels in list(batches(digits, settings.batch_size, 0, settings.seed))[:3]:
         cell(Tensor(images), Tensor(labels)).asnumpy()
     accuracy(network, digits)
 
 
-def _momentum(network: nn.Cell, settings: Settings) -> nn.Cell:
-    momentum = getattr(nn, "Momentum", optim.Momentum)  # MindSpore is going to remove its own
-    return momentum(network.trainable_params(), settings.learning_rate, settings.momentum)
-
-
 def _plain(digits: Digits, settings: Settings, folder: Path) -> _Trainer:
     network = new_network(settings.seed)
-    cell = nn.TrainOneStepCell(nn.WithLossCell(network, loss_function()), _momentum(network, settings))
+    cell = nn.TrainOneStepCell(nn.WithLossCell(network, loss_function()), momentum(network, settings))
     cell.set_train()
 
     def step(images: Tensor, labels: Tensor, log: _Log) -> None:
@@ -148,7 +142,7 @@ def _plain(digits: Digits, settings: Settings, folder: Path) -> _Trainer:
 
 def _boost(digits: Digits, settings: Settings, folder: Path) -> _Trainer:
     network = new_network(settings.seed)
-    cell = BoostTrainOneStepCell(nn.WithLossCell(network, loss_function()), _momentum(network, settings))
+    cell = BoostTrainOneStepCell(nn.WithLossCell(network, loss_function()), momentum(network, settings))
     cell.set_train()
 
     def step(images: Tensor, labels: Tensor, log: _Log) -> None:
@@ -163,7 +157,7 @@ def _amp(digits: Digits, settings: Settings, folder: Path) -> _Trainer:
     manager = DynamicLossScaleManager(settings.init_loss_scale, settings.scale_factor, settings.scale_window)
     cell = build_train_network(
         network,
-        _momentum(network, settings),
+        momentum(network, settings),
         loss_function(),
         level="O2",
         loss_scale_manager=manager,

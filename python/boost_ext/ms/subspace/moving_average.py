@@ -17,6 +17,7 @@ from mindspore.nn.layer.normalization import _BatchNorm
 from boost_ext.ms import native
 from boost_ext.ms.core.resume import write
 from boost_ext.ms.core.state import state
+from boost_ext.ms.surgery.batch_norm_statistics import statistics_of
 from boost_ext.ops.arguments import number
 
 __all__ = ["AverageAfterStep", "ExponentialMovingAverage"]
@@ -93,17 +94,14 @@ class ExponentialMovingAverage(nn.Cell):
         if self.weights:
             raise ValueError(f"{_NAME}: network must be attached once, each training has an average of its own")
         norms = [cell for _, cell in network.cells_and_names() if isinstance(cell, _BatchNorm)]
-        statistics = {id(p) for cell in norms for p in (cell.moving_mean, cell.moving_variance)}
+        statistics = {id(p) for p in statistics_of(norms)}
         weights = [
             p for p in network.get_parameters() if p.dtype in _FLOATS and (p.requires_grad or id(p) in statistics)
         ]
         if not any(p.requires_grad for p in weights):
             raise ValueError(f"{_NAME}: network must have floating point Parameters that are trained, got none")
         self.weights = ParameterTuple(weights)
-        self.averages = ParameterTuple(
-            Parameter(Tensor(p.astype(ms.float32).asnumpy().copy()), name=f"ema.{p.name}", requires_grad=False)
-            for p in weights
-        )
+        self.averages = ParameterTuple(state(f"ema.{p.name}", p.astype(ms.float32).asnumpy()) for p in weights)
 
     def construct(self, skip: Tensor | None = None) -> Tensor:
         decay = self.decay
@@ -127,11 +125,10 @@ class ExponentialMovingAverage(nn.Cell):
         if self.swapped or not self.weights:
             what = "swap_out() comes first" if self.swapped else "no network is attached"
             raise RuntimeError(f"{_NAME}: the averages cannot be swapped in: {what}")
-        # Tensors of the own dtypes: bfloat16 has no NumPy array.
-        self.__dict__["_kept"] = [Tensor(p.value(), p.dtype).copy() for p in self.weights]
+        self.__dict__["_kept"] = [p.value().copy() for p in self.weights]
         self.swapped = True
         for weight, average in zip(self.weights, self.averages, strict=True):
-            write(weight, average.value().astype(weight.dtype).copy())
+            write(weight, average.value().astype(weight.dtype))
 
     def swap_out(self) -> None:
         """Give the network its own weights back, bit for bit; nothing if it has them."""

@@ -6,12 +6,12 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
-from mindspore import Tensor, nn
+from mindspore import Parameter, Tensor, nn
 from mindspore.nn.layer.normalization import _BatchNorm
 
 from boost_ext.ms.core.resume import write
 
-__all__ = ["update_batch_norm"]
+__all__ = ["statistics_of", "update_batch_norm"]
 
 _OWNER = "update_batch_norm"
 
@@ -49,7 +49,7 @@ def update_batch_norm(network: nn.Cell, dataset: Iterable[Any], *, inputs: int =
     norms = [cell for _, cell in network.cells_and_names() if _gathers(cell)]
     if not norms:
         return 0
-    statistics = [p for cell in norms for p in (cell.moving_mean, cell.moving_variance)]
+    statistics = statistics_of(norms)
     before = [p.asnumpy().copy() for p in statistics]
     flags = [(cell, cell.training) for _, cell in network.cells_and_names()]
     after = before
@@ -63,6 +63,11 @@ def update_batch_norm(network: nn.Cell, dataset: Iterable[Any], *, inputs: int =
             if cell is network or cell.training != training:
                 cell.set_train(training)
     return sum(new is not old for new, old in zip(after, before, strict=True)) // 2
+
+
+def statistics_of(norms: Iterable[Any]) -> list[Parameter]:
+    """Mean and variance of each of the batch norms, in their order."""
+    return [p for cell in norms for p in (cell.moving_mean, cell.moving_variance)]
 
 
 def _gathers(cell: nn.Cell) -> bool:
@@ -94,7 +99,7 @@ def _means(
     network: nn.Cell, batches: Iterable[Any], inputs: int, norms: Sequence[Any], before: Sequence[Any]
 ) -> list[Any]:
     """Mean and variance of each of the norms over the batches; those of `before` where it did not run."""
-    statistics = [p for cell in norms for p in (cell.moving_mean, cell.moving_variance)]
+    statistics = statistics_of(norms)
     # A pass adds that share of a batch's statistics to what stands there, which is 0.
     shares = [float(np.float32(cell.momentum)) for cell in norms for _ in range(2)]
     zeros = [np.zeros_like(old) for old in before]
