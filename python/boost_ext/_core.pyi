@@ -18,6 +18,8 @@ class _BuildInfo(TypedDict):
     threads: int
 
 class DeviceArray:
+    """A number or an array that stays on a device. ``bool``, ``float``, ``item()`` and ``numpy()`` wait for it."""
+
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
     @property
     def shape(self) -> tuple[int, ...]: ...

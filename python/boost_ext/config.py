@@ -40,6 +40,7 @@ __all__ = [
 
 Mode = Literal["auto", "manual", "enable_all", "disable_all"]
 MODES: tuple[str, ...] = get_args(Mode)
+"""The values of ``boost.mode``."""
 MatrixDtype = Literal["float32", "float16", "bfloat16", "int8"]
 
 FEATURES = ("less_bn", "grad_freeze", "adasum", "grad_accumulation", "dim_reduce", "loss_scale_group")

@@ -17,6 +17,7 @@ from boost_ext._core import build_info
 __all__ = ["FAST", "VARIABLE", "advice", "are_slow", "limit", "make_fast", "needs_limit", "notice", "state"]
 
 VARIABLE = "ONEDNN_MAX_CPU_ISA"
+"""The environment variable by which oneDNN takes a limit."""
 FAST = "AVX2"
 """The widest instruction set that every CPU with AVX-512 has and that brings no reference kernel."""
 

@@ -16,11 +16,14 @@ from boost_ext.config import EXCLUDES, LEVELS, BoostConfig, nearest
 __all__ = ["CHECKED", "LESS_BN_PARTS", "UNCHECKED", "Decision", "Plan", "Status", "adasum_obstacle", "plan"]
 
 Status = Literal["applied", "skipped", "refused"]
+"""What a decision can be."""
 _STYLES = {"applied": "green", "skipped": "dim", "refused": "red"}
 LESS_BN_PARTS = {"less_bn": "bn_flag", "fn_head": "fn_flag", "grad_centralization": "gc_flag"}
 """The rows of the plan that section ``less_bn`` switches, and by which key."""
 CHECKED = "a step with inf or nan in its gradients changes nothing"
+"""The reason of ``check_overflow`` where it is applied."""
 UNCHECKED = "check_overflow is False: inf and nan reach the weights"
+"""The reason of ``check_overflow`` where it is skipped."""
 _SECTIONS = ("less_bn", "grad_freeze", "grad_accumulation", "dim_reduce")
 
 

@@ -233,6 +233,7 @@ class End(_Record):
 
 
 Record = Header | Step | Evaluation | End
+"""A line of a run log."""
 _RECORD: TypeAdapter[Record] = TypeAdapter(Annotated[Record, Field(discriminator="kind")])
 
 
