@@ -1,0 +1,122 @@
+"""Draws docs/overview.svg, the picture of the documentation's first page, from the tables of docs/benchmarks.md.
+
+``python -m benchmarks.overview`` writes it again. The colours are readable on a light and on a dark page.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+__all__ = ["PICTURE", "drawn"]
+
+DOCS = Path(__file__).resolve().parents[1] / "docs"
+PICTURE = DOCS / "overview.svg"
+NETWORKS = {
+    "bert": "BERT, 29 million parameters",
+    "gpt": "GPT, 29 million parameters",
+    "lenet5": "LeNet5",
+    "resnet18-112": "ResNet-18, 112 pixels",
+    "resnet18-32": "ResNet-18, 32 pixels",
+    "resnet50-64": "ResNet-50, 64 pixels",
+}
+STEPS, TRAININGS = 0, 1
+"""The two tables of the section on networks."""
+
+WIDTH, ROW, TITLE, BAR = 400, 40, 44, 9
+LONGEST = 1.15
+"""Times MindSpore's time that the width stands for."""
+TEXT, TRACK, OURS = "#7d8590", "#7d859055", "#0d9488"
+
+
+class Group(NamedTuple):
+    """Some bars under one title."""
+
+    title: str
+    table: int
+    mode: str
+    bars: tuple[tuple[str, str], ...]
+    """Networks and levels."""
+
+
+GROUPS = (
+    Group(
+        "PYNATIVE_MODE, a step at level O0",
+        STEPS,
+        "PYNATIVE_MODE",
+        (("lenet5", "O0"), ("gpt", "O0"), ("bert", "O0"), ("resnet18-112", "O0")),
+    ),
+    Group(
+        "GRAPH_MODE, a whole training at O1 and O2",
+        TRAININGS,
+        "GRAPH_MODE",
+        (("resnet50-64", "O2"), ("resnet50-64", "O1"), ("resnet18-32", "O2"), ("resnet18-32", "O1")),
+    ),
+    Group(
+        "GRAPH_MODE, a step at level O0: no gain",
+        STEPS,
+        "GRAPH_MODE",
+        (("bert", "O0"), ("resnet50-64", "O0"), ("lenet5", "O0")),
+    ),
+)
+
+
+def ratios(page: str) -> tuple[dict[tuple[str, str], float], ...]:
+    """For each table of the section on networks: by network and mode, and variant, MindSpore's wall time over ours."""
+    section = page.partition("<!-- benchmark: networks -->\n")[2].partition("<!-- end -->")[0]
+    tables = [block.splitlines() for block in section.split("\n\n") if block.startswith("| network, mode |")]
+    return tuple(_ratios([[cell.strip() for cell in line.strip("|").split("|")] for line in table]) for table in tables)
+
+
+def _ratios(rows: list[list[str]]) -> dict[tuple[str, str], float]:
+    column, found, network = rows[0].index("ratio"), {}, ""  # the first of this name, that of the wall time
+    for row in rows[2:]:
+        network = row[0] or network
+        found[network, row[1]] = float(row[column])
+    return found
+
+
+def drawn(page: str) -> str:
+    """The picture of the page's tables, an SVG document."""
+    tables = ratios(page)
+    body, y = [], 22
+    body.append(_text(0, y, "Time, beside mindspore.Model (grey)", size=15, weight="bold"))
+    for group in GROUPS:
+        y += TITLE
+        body.append(_text(0, y, group.title, weight="bold"))
+        for network, level in group.bars:
+            y += ROW
+            ratio = tables[group.table][f"{network}, {group.mode}", f"{level}, nn"]
+            label = NETWORKS[network] + (f", {level}" if level != "O0" else "")
+            body += _bar(y, label, ratio)
+    height = y + 24
+    return "\n".join(
+        [
+            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" width="{WIDTH}" height="{height}" '
+            'role="img" font-family="system-ui, sans-serif">',
+            *body,
+            "</svg>\n",
+        ]
+    )
+
+
+def _bar(y: int, label: str, ratio: float) -> Iterator[str]:
+    yield _text(0, y, label)
+    yield _text(WIDTH, y, f"{ratio:.2f} times as fast", anchor="end")
+    for length, colour in ((1.0, TRACK), (1 / ratio, OURS)):
+        width = WIDTH * length / LONGEST
+        yield f'<rect x="0" y="{y + 7}" width="{width:.1f}" height="{BAR}" rx="2" fill="{colour}"/>'
+
+
+def _text(x: int, y: int, text: str, *, size: int = 14, weight: str = "normal", anchor: str = "start") -> str:
+    return (
+        f'<text x="{x}" y="{y}" font-size="{size}" font-weight="{weight}" text-anchor="{anchor}" fill="{TEXT}">'
+        f"{text}</text>"
+    )
+
+
+if __name__ == "__main__":
+    from boost_ext.files import write_text
+
+    write_text(PICTURE, drawn((DOCS / "benchmarks.md").read_text(encoding="utf-8")))
