@@ -7,7 +7,7 @@ NATIVE := CMakeLists.txt pyproject.toml $(shell find csrc kernels -type f)
 SOURCES := $(NATIVE) $(shell find python -type f -not -name '*.so' -not -path '*/__pycache__/*')
 EMULATORS := $(shell find tests/emulators -type f)
 
-.PHONY: dev dev-mindspore train train-distributed test test-quick test-all test-python test-core test-native test-nvcc bench bench-levels bench-networks lint format clean
+.PHONY: dev dev-mindspore train train-distributed test test-quick test-all test-python test-core test-native test-nvcc bench bench-levels bench-networks lint format docs clean
 
 # An editable build to work with: the core on the baseline instruction set, and what its tests need. Python files are used
 # where they are; after a change of C++ call it again.
@@ -93,6 +93,11 @@ format: $(VENVS)/lint/installed
 	$(VENVS)/lint/bin/ruff format .
 	$(VENVS)/lint/bin/clang-format -i $$(git ls-files '*.h' '*.cpp' '*.cu' '*.cuh')
 
+# The documentation site, in build/site. Neither the package nor MindSpore is needed: the docstrings are read from the
+# sources.
+docs: $(VENVS)/docs/installed
+	NO_MKDOCS_2_WARNING=1 $(VENVS)/docs/bin/mkdocs build --strict
+
 clean:
 	rm -rf build dist $(VENVS)
 
@@ -136,4 +141,8 @@ $(VENVS)/core/installed: $(SOURCES) $(EMULATORS) | $(VENVS)/core/bin/python
 
 $(VENVS)/lint/installed: pyproject.toml | $(VENVS)/lint/bin/python
 	$(VENVS)/lint/bin/python -m pip install -q 'ruff>=0.6' 'clang-format>=18' 'cmake>=3.21' ninja
+	touch $@
+
+$(VENVS)/docs/installed: pyproject.toml | $(VENVS)/docs/bin/python
+	$(VENVS)/docs/bin/python -m pip install -q --group docs
 	touch $@
