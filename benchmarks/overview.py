@@ -27,7 +27,7 @@ STEPS, TRAININGS = 0, 1
 WIDTH, ROW, TITLE, BAR = 400, 40, 44, 9
 LONGEST = 1.15
 """Times MindSpore's time that the width stands for."""
-TEXT, TRACK, OURS = "#7d8590", "#7d859055", "#0d9488"
+TEXT, TRACK, OURS = "#767f8a", "#767f8a55", "#0d9488"
 
 
 class Group(NamedTuple):
