@@ -88,7 +88,7 @@ def needs_mindspore(code: str) -> bool:
     return False
 
 
-def run_here(folder: str, log: str) -> None:
+def run_here(log: str, folder: str) -> None:
     """In a process of its own: what ``python page.py`` does in `folder`, with all output in `log`."""
     output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.dup2(output, 1)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import re
 import shlex
@@ -13,8 +12,7 @@ from pathlib import Path
 import pytest
 from tests.distributed.launch import launch
 from tests.docs import pages
-
-TIMEOUT = 120
+from tests.docs.conftest import TIMEOUT
 
 NOT_RUN = {
     "make": "what CI itself calls",
@@ -52,17 +50,8 @@ def commands_to_run(page: Path) -> list[tuple[int, str]]:
     return [(line, command) for line, command in pages.commands(page) if reason(command) is None]
 
 
-@pytest.fixture(scope="module")
-def forkserver() -> multiprocessing.context.ForkServerContext:
-    """Its children are forked from a process that has imported MindSpore, and run nothing of it."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["mindspore", "mindspore.dataset", "boost_ext.boost", "boost_ext.amp"])
-    return context
-
-
-def fail(page: Path, log: Path, what: str = "") -> None:
+def fail(page: Path, text: str, what: str = "") -> None:
     """With the page's line: the last one of the script in a traceback."""
-    text = log.read_text(errors="replace")
     lines = re.findall(rf'File "[^"]*{pages.SCRIPT}", line (\d+)', text)
     last = text.strip().splitlines()[-1:] or ["no output"]
     pytest.fail(f"{pages.name(page)}:{lines[-1] if lines else '?'}: {what or last[0]}\n\n{text[-8000:]}", pytrace=False)
@@ -70,30 +59,22 @@ def fail(page: Path, log: Path, what: str = "") -> None:
 
 @pytest.mark.parametrize("page", WITH_CODE, ids=pages.name)
 def test_a_page(page: Path, tmp_path: Path, request: pytest.FixtureRequest) -> None:
-    folder, log = tmp_path / "folder", tmp_path / "log"
+    folder = tmp_path / "folder"
     folder.mkdir()
-    log.touch()
     for title, code in pages.titled(page).items():
         (folder / title).write_text(code)
     code = pages.script(page)
     (folder / pages.SCRIPT).write_text(code)
     if pages.needs_mindspore(code):
-        run = request.getfixturevalue("forkserver").Process(target=pages.run_here, args=(str(folder), str(log)))
-        run.start()
-        run.join(TIMEOUT)
-        if run.exitcode is None:
-            run.kill()
-            run.join()
-            fail(page, log, f"not done after {TIMEOUT} s")
-        if run.exitcode:
-            fail(page, log)
+        status, output = request.getfixturevalue("in_a_fork")(pages.run_here, str(folder))
+        if status != 0:
+            fail(page, output, "" if status else f"not done after {TIMEOUT} s")
     elif code:
         blocked = "import sys, runpy; sys.modules['mindspore'] = None; runpy.run_path('page.py', run_name='__main__')"
-        with log.open("wb") as output:
-            command = [sys.executable, "-c", blocked]
-            done = subprocess.run(command, cwd=folder, stdout=output, stderr=output, timeout=TIMEOUT, check=False)
+        command = [sys.executable, "-c", blocked]
+        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=TIMEOUT, check=False)
         if done.returncode:
-            fail(page, log)
+            fail(page, done.stdout + done.stderr)
     for line, command in commands_to_run(page):
         done = subprocess.run(
             ["bash", "-c", command],
