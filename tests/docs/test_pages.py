@@ -14,6 +14,8 @@ from tests.distributed.launch import launch
 from tests.docs import pages
 from tests.docs.conftest import TIMEOUT
 
+RANKS_BY = "msrun --worker_num 2 --local_worker_num 2 --join True"
+
 NOT_RUN = {
     "make": "what CI itself calls",
     "pip install": "what make calls, for each environment of CI",
@@ -23,7 +25,7 @@ NOT_RUN = {
     "boost-ext run -m": "tests/ms/test_run_script.py",
     "boost-ext run --compare": "as the first command, three times",
     "boost-ext run --level": "as the first command, which is at O0",
-    "msrun --worker_num 2 --local_worker_num 2 --join True": "test_ranks starts the script by msrun",
+    RANKS_BY: "test_ranks starts the script so",
     "msrun --worker_num 2 --local_worker_num 2 python -m boost_ext run": "the first command, on two ranks",
     "python tests/mutants.py": "half an hour of tests",
     "python -m benchmarks.cuda": "it reads what the visit left",
@@ -34,11 +36,7 @@ NOT_RUN = {
 
 WITH_CODE = [page for page in pages.PAGES if pages.blocks(page)]
 SCRIPTS = [page for page in WITH_CODE if pages.script(page)]
-RANKS = [
-    page
-    for page in WITH_CODE
-    if any(c.startswith("msrun ") and c.split()[-1] in pages.titled(page) for _, c in pages.commands(page))
-]
+RANKS = [page for page in WITH_CODE if any(c.startswith(RANKS_BY) for _, c in pages.commands(page))]
 
 
 def reason(command: str) -> str | None:
