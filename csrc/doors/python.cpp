@@ -194,8 +194,28 @@ PYBIND11_MODULE(_core, m) {
   for (const Schema* schema : {&kPcaProject, &kPcaBackProject, &kAdasumDots, &kAdasumCombine, &kAdasumPair,
                                &kCentralize, &kUnscaleAndCheck, &kDimReduceTrial, &kDimReduceApplyToWeights})
     describe(*schema);
-  m.def("build_info", &build_info);
-  m.def("num_threads", &num_threads);
-  m.def("set_num_threads", &set_num_threads, py::arg("threads"));
+  m.def("build_info", &build_info, R"(What this build has, and what the CPU can use of it: a dict.
+
+Examples:
+    >>> import boost_ext
+    >>> sorted(boost_ext.build_info())
+    ['ascend', 'backends', 'built_isas', 'compiler', 'cpu_isas', 'cuda', 'isa', 'threads', 'version'])");
+  m.def("num_threads", &num_threads, R"(Threads that the ops use on a CPU, the calling one included.
+
+Examples:
+    >>> import boost_ext
+    >>> boost_ext.num_threads() >= 1
+    True)");
+  m.def("set_num_threads", &set_num_threads, py::arg("threads"),
+        R"(Let the ops use so many threads. Results have the same bits.
+
+Args:
+    threads (int): from 1 to 1024, the calling one included.
+
+Examples:
+    >>> import boost_ext
+    >>> before = boost_ext.num_threads()
+    >>> boost_ext.set_num_threads(1)
+    >>> boost_ext.set_num_threads(before))");
   m.def("set_isa", &set_isa, py::arg("name"));
 }

@@ -142,6 +142,13 @@ def adasum_simulate(deltas: Sequence[Any], device_number: int = 1) -> list[Any]:
 
     A run over ranks gives these bits but for two things that MindSpore's arithmetic does: it may give 0 where this
     gives -0, and numbers below the smallest normal float32 become 0 there.
+
+    Examples:
+        >>> import numpy as np
+        >>> from boost_ext import adasum_simulate
+        >>> nodes = [[np.float32([1, 0])], [np.float32([0, 1])], [np.float32([0, 1])]]  # a tensor of each node
+        >>> print(adasum_simulate(nodes)[0])
+        [0.75 1.25]
     """
     owner = "adasum_simulate"
     _checked(owner, device_number=device_number)

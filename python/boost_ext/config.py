@@ -90,7 +90,13 @@ class _Section(BaseModel):
 
 
 class Switches(_Section):
-    """Section ``boost``: which algorithms to use. Only ``mode="manual"`` reads the booleans."""
+    """Section ``boost``: which algorithms to use. Only ``mode="manual"`` reads the booleans.
+
+    Examples:
+        >>> from boost_ext.config import Switches
+        >>> Switches(mode="manual", grad_freeze=True).grad_freeze
+        True
+    """
 
     mode: Mode = "auto"
     """The level decides; the given booleans override the level; everything on; everything off."""
@@ -109,7 +115,13 @@ class Switches(_Section):
 
 
 class CommonConfig(_Section):
-    """Section ``common``."""
+    """Section ``common``.
+
+    Examples:
+        >>> from boost_ext.config import CommonConfig
+        >>> CommonConfig(device_number=4)
+        CommonConfig(gradient_split_groups=(50, 100), device_number=4, fused_optimizer=True, check_overflow=True)
+    """
 
     gradient_split_groups: int | tuple[int, ...] = (50, 100)
     """Split points of the parameters: one index, or a rising list of them, each >= 1."""
@@ -132,7 +144,13 @@ class CommonConfig(_Section):
 
 
 class LessBNConfig(_Section):
-    """Section ``less_bn``: the parts of less_bn."""
+    """Section ``less_bn``: the parts of less_bn.
+
+    Examples:
+        >>> from boost_ext.config import LessBNConfig
+        >>> LessBNConfig(fn_flag=False)
+        LessBNConfig(bn_flag=True, fn_flag=False, gc_flag=True)
+    """
 
     bn_flag: bool = True
     """Remove the inner batch norms of residual branches."""
@@ -147,7 +165,13 @@ MAX_STEPS = 10_000_000
 
 
 class GradFreezeConfig(_Section):
-    """Section ``grad_freeze``."""
+    """Section ``grad_freeze``.
+
+    Examples:
+        >>> from boost_ext.config import GradFreezeConfig
+        >>> GradFreezeConfig(param_groups=2, freeze_type=2, total_steps=5000)
+        GradFreezeConfig(param_groups=2, freeze_type=2, freeze_p=0.7, total_steps=5000)
+    """
 
     param_groups: int = Field(default=10, ge=1)
     """Groups of layers; a step trains one of them and all after it."""
@@ -161,7 +185,13 @@ class GradFreezeConfig(_Section):
 
 
 class GradAccumulationConfig(_Section):
-    """Section ``grad_accumulation``."""
+    """Section ``grad_accumulation``.
+
+    Examples:
+        >>> from boost_ext.config import GradAccumulationConfig
+        >>> GradAccumulationConfig(grad_accumulation_step=4)
+        GradAccumulationConfig(grad_accumulation_step=4)
+    """
 
     grad_accumulation_step: int = Field(default=1, ge=1)
     """Steps whose mean gradient makes one update; 1 accumulates nothing."""
@@ -172,6 +202,12 @@ class DimReduceConfig(_Section):
 
     An unknown key, a wrong type or a value out of range raises ``pydantic.ValidationError`` (a ``ValueError``) that
     names the key.
+
+    Examples:
+        >>> from boost_ext.config import DimReduceConfig
+        >>> config = DimReduceConfig(n_components=8, weight_load_dir="checkpoints")
+        >>> config.rho, config.max_search
+        (0.55, 8)
     """
 
     rho: float = Field(default=0.55, gt=0, lt=1)
@@ -204,7 +240,18 @@ class DimReduceConfig(_Section):
 
 
 class BoostConfig(_Section):
-    """All sections of ``boost_config_dict``. ``model_fields_set`` of a section says which keys were given."""
+    """All sections of ``boost_config_dict``. ``model_fields_set`` of a section says which keys were given.
+
+    Examples:
+        >>> from boost_ext.config import BoostConfig
+        >>> config = BoostConfig.load({"boost": {"mode": "manual", "grad_freeze": True}})
+        >>> config.boost.grad_freeze, config.grad_freeze.param_groups
+        (True, 10)
+        >>> BoostConfig.load({"grad_freeze": {"freeze_q": 1}})
+        Traceback (most recent call last):
+            ...
+        ValueError: boost_config_dict: grad_freeze: unknown key 'freeze_q', did you mean 'freeze_p'? ...
+    """
 
     boost: Switches = Switches()
     common: CommonConfig = CommonConfig()
@@ -282,12 +329,24 @@ def _rename_tutorial_keys(owner: str, sections: dict[Any, Any]) -> None:
 
 
 def nearest(name: object, known: Mapping[str, Any] | tuple[str, ...]) -> str:
-    """The known name that a wrong one was probably meant to be."""
+    """The known name that a wrong one was probably meant to be.
+
+    Examples:
+        >>> from boost_ext.config import FEATURES, nearest
+        >>> nearest("grad_freze", FEATURES)
+        'grad_freeze'
+    """
     return difflib.get_close_matches(str(name), list(known), n=1, cutoff=0.0)[0]
 
 
 def allowed(field: FieldInfo) -> str:
-    """The values that a key may take, in words: ``from 0 to 1``, ``>= 1``, ``a bool``."""
+    """The values that a key may take, in words: ``from 0 to 1``, ``>= 1``, ``a bool``.
+
+    Examples:
+        >>> from boost_ext.config import GradFreezeConfig, allowed
+        >>> allowed(GradFreezeConfig.model_fields["freeze_p"])
+        'from 0 to 1'
+    """
     if get_args(field.annotation) == MODES:
         return f"one of {list(MODES)}"
     bounds = {name: getattr(m, name) for m in field.metadata for name in ("gt", "ge", "lt", "le") if hasattr(m, name)}

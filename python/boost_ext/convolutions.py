@@ -32,6 +32,13 @@ def limit() -> str | None:
 
     Returns:
         str, as it was written, known to oneDNN or not; None if nothing is set. An empty variable is not set.
+
+    Examples:
+        >>> import os
+        >>> from boost_ext import convolutions
+        >>> os.environ["ONEDNN_MAX_CPU_ISA"] = "AVX2"
+        >>> convolutions.limit()
+        'AVX2'
     """
     return next((value for name in _VARIABLES if (value := os.environ.get(name))), None)
 
@@ -45,6 +52,13 @@ def are_slow() -> bool:
 
     Returns:
         bool. It looks at the current environment, not at the value that oneDNN has read already.
+
+    Examples:
+        >>> import os
+        >>> from boost_ext import convolutions
+        >>> os.environ["ONEDNN_MAX_CPU_ISA"] = "AVX2"
+        >>> convolutions.are_slow()
+        False
     """
     return _has_avx512() and (limit() or "").lower() not in _WITHOUT_AVX512
 
@@ -54,6 +68,11 @@ def state() -> str:
 
     Returns:
         str.
+
+    Examples:
+        >>> from boost_ext import convolutions
+        >>> convolutions.state().split(":")[0] in ("fast", "slow")
+        True
     """
     if are_slow():
         return f"slow: set {VARIABLE}={FAST}"
@@ -65,6 +84,11 @@ def advice() -> str | None:
 
     Returns:
         str, a sentence; None if they are fast.
+
+    Examples:
+        >>> from boost_ext import convolutions
+        >>> (convolutions.advice() is None) is not convolutions.are_slow()
+        True
     """
     if not are_slow():
         return None
@@ -75,7 +99,15 @@ def advice() -> str | None:
 
 
 def needs_limit() -> bool:
-    """Whether the variable is missing: this CPU needs a limit, and none is set."""
+    """Whether the variable is missing: this CPU needs a limit, and none is set.
+
+    Examples:
+        >>> import os
+        >>> from boost_ext import convolutions
+        >>> os.environ["ONEDNN_MAX_CPU_ISA"] = "AVX2"
+        >>> convolutions.needs_limit()
+        False
+    """
     return limit() is None and _has_avx512()
 
 
@@ -86,6 +118,10 @@ def make_fast() -> bool:
 
     Returns:
         bool, whether it was set.
+
+    Examples:
+        >>> from boost_ext import convolutions
+        >>> changed = convolutions.make_fast()  # before MindSpore is imported
     """
     if not needs_limit():
         return False
@@ -98,6 +134,12 @@ def notice() -> None:
 
     Nothing if MindSpore is not installed, if any limit is set, and in the command ``boost-ext``, which sets the
     variable or shows the advice itself.
+
+    Examples:
+        >>> import os
+        >>> from boost_ext import convolutions
+        >>> os.environ["ONEDNN_MAX_CPU_ISA"] = "AVX2"
+        >>> convolutions.notice()  # nothing to say: a limit is set
     """
     command = os.path.basename(getattr(sys, "argv", [""])[0]) in ("boost-ext", "-m")
     if needs_limit() and not command and importlib.util.find_spec("mindspore") is not None:

@@ -23,6 +23,11 @@ def stream(pointer: int) -> Iterator[None]:
 
     Args:
         pointer: a ``cudaStream_t`` as an integer; 1 is the legacy default stream, 2 that of the thread.
+
+    Examples:
+        >>> from boost_ext import cuda
+        >>> with cuda.stream(2):  # the default stream of this thread
+        ...     pass  # ops on CUDA arrays
     """
     before = _core.set_stream(pointer)
     try:

@@ -57,6 +57,16 @@ def pca_matrix(
             dtype, a weight that is not finite, or a rank below k-1; the message names it.
         FileExistsError: `path` holds a file that this module did not write.
         OSError: the disk, if full for one. No temporary file is left.
+
+    Examples:
+        >>> import numpy as np
+        >>> from boost_ext import pca
+        >>> rng = np.random.default_rng(0)
+        >>> checkpoints = [{"weight": rng.random((2, 3), np.float32)} for _ in range(4)]  # or files
+        >>> P = pca.pca_matrix(checkpoints, {"weight": (2, 3)}, n_components=2)
+        >>> print(abs(P @ P.T).round(3))
+        [[1. 0.]
+         [0. 1.]]
     """
     k = operator.index(n_components)
     if k < 1:

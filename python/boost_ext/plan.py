@@ -41,6 +41,12 @@ class Decision:
         reason (str): why, a sentence.
         details (dict): JSON-able data: settings, and, once a network was rewritten, the changes to it.
         ignored (tuple[str]): settings of this feature in the configuration that have no effect.
+
+    Examples:
+        >>> from boost_ext.config import BoostConfig
+        >>> from boost_ext.plan import plan
+        >>> plan("O0", BoostConfig())["adasum"]
+        Decision(status='skipped', reason='level O0 does not have it', details=mappingproxy({}), ignored=())
     """
 
     status: Status
@@ -57,6 +63,13 @@ class Plan:
         level (str): "O0", "O1" or "O2".
         mode (str): "auto", "manual", "enable_all" or "disable_all".
         features (dict): name to :class:`Decision`; ``plan["less_bn"]`` is short for ``plan.features["less_bn"]``.
+
+    Examples:
+        >>> from boost_ext.config import BoostConfig
+        >>> from boost_ext.plan import plan
+        >>> decided = plan("O1", BoostConfig())
+        >>> decided.applies("grad_freeze"), decided["dim_reduce"].reason
+        (True, 'level O1 does not have it')
     """
 
     level: str
@@ -138,6 +151,13 @@ def plan(level: str, config: BoostConfig, *, rank_size: int = 1) -> Plan:
         TypeError: if `level` is no str.
         ValueError: for an unknown level; and if dim_reduce is on and neither ``dim_reduce.pca_mat_path`` nor
             ``dim_reduce.weight_load_dir`` says where its subspace comes from.
+
+    Examples:
+        >>> from boost_ext.config import BoostConfig
+        >>> from boost_ext.plan import plan
+        >>> decided = plan("O2", BoostConfig.load({"grad_freeze": {"total_steps": 5000}}))
+        >>> [name for name, decision in decided.features.items() if decision.status == "applied"]
+        ['less_bn', 'grad_centralization', 'grad_freeze', 'fused_optimizer', 'check_overflow']
     """
     if not isinstance(level, str):
         raise TypeError(f"AutoBoost: level must be a str, got {type(level).__name__}")
@@ -177,7 +197,13 @@ def _fused_optimizer(config: BoostConfig, dim_reduce: bool) -> Decision:
 
 
 def adasum_obstacle(rank_size: int, device_number: int) -> tuple[Status, str] | None:
-    """Why AdaSum cannot add up over the nodes of this run; None if it can."""
+    """Why AdaSum cannot add up over the nodes of this run; None if it can.
+
+    Examples:
+        >>> from boost_ext.plan import adasum_obstacle
+        >>> adasum_obstacle(rank_size=6, device_number=4)
+        ('refused', 'common.device_number must divide the number of ranks, 6, got 4')
+    """
     if rank_size == 1:
         return "skipped", "it needs more than one rank"
     if rank_size <= device_number:

@@ -1,7 +1,5 @@
 """LessBN rewrites the network itself, in both modes."""
 
-import doctest
-
 import mindspore as ms
 import numpy as np
 import pytest
@@ -216,11 +214,6 @@ def test_mindspore_boost_computes_the_same_without_projections() -> None:
         losses.append([float(step(*batch()).asnumpy()) for _ in range(3)])
     ms.set_context(mode=ms.PYNATIVE_MODE)
     np.testing.assert_allclose(losses[0], losses[1], rtol=1e-5)
-
-
-def test_the_example_of_the_docstring() -> None:
-    test = doctest.DocTestFinder().find(LessBN, "LessBN", globs={})[0]
-    assert doctest.DocTestRunner().run(test) == doctest.TestResults(failed=0, attempted=len(test.examples))
 
 
 @pytest.mark.parametrize("function", [LessBN, remove_batch_norms, less_bn.replace_head])

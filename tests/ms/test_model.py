@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import re
 import subprocess
 import sys
-from pathlib import Path
 from typing import Any
 
 import mindspore as ms
 import numpy as np
 import pytest
 from mindspore import Tensor, nn
-from mindspore.train import callback as callbacks
 from tests.ms.model_training import (
     ACCUMULATE,
     FREEZE,
@@ -263,15 +260,3 @@ def test_without_mindspore_the_error_names_the_extra() -> None:
 def test_other_attributes_of_the_package() -> None:
     with pytest.raises(AttributeError, match="module 'boost_ext' has no attribute 'model_'"):
         _ = boost_ext.model_
-
-
-@in_graph_mode
-def test_the_page(mode: int, capsys: pytest.CaptureFixture[str]) -> None:
-    page = (Path(__file__).parents[2] / "docs" / "model.md").read_text()
-    (code,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
-    net = resnet()
-    names = {"net": net, "loss_fn": loss_fn(), "optimizer": momentum(net), "dataset": images()}
-    exec(code, names | {"LossMonitor": callbacks.LossMonitor})
-    printed = capsys.readouterr().out
-    assert "param_groups 2, freeze_type 2 are the defaults of level O1" in printed
-    assert "{'accuracy':" in printed

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import doctest
 import io
 import math
 import re
@@ -16,7 +15,7 @@ from mindspore import Tensor, nn
 from mindspore.train import summary_pb2
 from rich.console import Console
 from tests.html_page import Page
-from tests.ms.monitored import LOG, Fake, batches, cell_of, model_of, quiet, records, steps
+from tests.ms.monitored import LOG, Fake, cell_of, quiet, records
 from tests.ms.tiers import in_graph_mode
 
 from boost_ext import report as run_report
@@ -126,14 +125,6 @@ def test_a_callback_of_another_rank_records_nothing(monkeypatch: pytest.MonkeyPa
     header = records(Path("run-1.jsonl"))[0]
     assert isinstance(header, Header)
     assert (header.rank, header.ranks) == (1, 4)
-
-
-def test_the_example_runs() -> None:
-    (example,) = doctest.DocTestFinder(recurse=False).find(
-        BoostMonitor, "BoostMonitor", globs={"model": model_of(), "dataset": batches(2)}
-    )
-    assert doctest.DocTestRunner().run(example) == doctest.TestResults(failed=0, attempted=3)
-    assert len(steps(Path("runs/first.jsonl"))) == 20
 
 
 @in_graph_mode

@@ -83,6 +83,12 @@ def adasum_dots(a: Arrays, b: Arrays, out: Array | None = None) -> Array:
             a device's.
 
     On another order of elements than C order, sums run along the memory: their last bits may differ.
+
+    Examples:
+        >>> import numpy as np
+        >>> from boost_ext import ops
+        >>> print(ops.adasum_dots([np.float32([2, 0])], [np.float32([2, 2])]))
+        [[4. 4. 8.]]
     """
     result = _core.adasum_dots(a, b, out)
     return result if out is not None else like_theirs(result, a)
@@ -92,6 +98,14 @@ def adasum_combine(a: Arrays, b: Arrays, dots: Array, out: Arrays | None = None)
     """Combine ``a`` and ``b`` with the coefficients that ``dots`` (from :func:`adasum_dots`) give.
 
     ``out = (1 - <a,b> / (2 |a|^2)) a + (1 - <a,b> / (2 |b|^2)) b``; see :func:`adasum_pair`.
+
+    Examples:
+        >>> import numpy as np
+        >>> from boost_ext import ops
+        >>> a, b = [np.float32([2, 0])], [np.float32([2, 2])]
+        >>> dots = ops.adasum_dots(a, b)  # over ranks: the sum of the parts' rows
+        >>> print(ops.adasum_combine(a, b, dots)[0])
+        [2.5 1.5]
     """
     if out is None:
         out = empty_like("adasum_combine", a)
@@ -112,6 +126,14 @@ def adasum_pair(a: Arrays, b: Arrays, out: Arrays | None = None) -> Arrays:
 
     Returns:
         ``out``.
+
+    Examples:
+        >>> import numpy as np
+        >>> from boost_ext import ops
+        >>> orthogonal = ops.adasum_pair([np.float32([2, 0])], [np.float32([0, 2])])
+        >>> parallel = ops.adasum_pair([np.float32([2, 0])], [np.float32([4, 0])])
+        >>> print(orthogonal[0], parallel[0])
+        [2. 2.] [3. 0.]
     """
     if out is None:
         out = empty_like("adasum_pair", a)
@@ -123,6 +145,12 @@ def global_norm(tensors: Arrays, *, out: Array | None = None) -> float | Array:
 
     It is inf or nan exactly when some element is. With `out`, one float64, it is written there and `out` is returned;
     of tensors on a device it is a new array like that without.
+
+    Examples:
+        >>> import numpy as np
+        >>> from boost_ext import ops
+        >>> ops.global_norm([np.float32([3, 0]), np.float32([4])])
+        5.0
     """
     return _core.global_norm(tensors, out)
 
@@ -135,6 +163,13 @@ def centralize(grads: Arrays, out: Arrays | None = None) -> Arrays:
 
     Returns:
         ``out``; without it ``grads``, which are written in place.
+
+    Examples:
+        >>> import numpy as np
+        >>> from boost_ext import ops
+        >>> print(ops.centralize([np.float32([[1, 2, 3], [4, 4, 7]])])[0])
+        [[-1.  0.  1.]
+         [-1. -1.  2.]]
     """
     _core.centralize(grads, out)
     return grads if out is None else out
@@ -155,6 +190,15 @@ def accumulate(accumulators: Arrays, grads: Arrays, factor: float, first: bool =
 
     Returns:
         ``accumulators``.
+
+    Examples:
+        >>> import numpy as np
+        >>> from boost_ext import ops
+        >>> sums = [np.empty(2, np.float32)]
+        >>> for i, grad in enumerate([np.float32([1, 2]), np.float32([3, 6])]):
+        ...     _ = ops.accumulate(sums, [grad], 1 / 2, first=i == 0)
+        >>> print(sums[0])
+        [2. 4.]
     """
     _core.accumulate(accumulators, grads, number("accumulate", "factor", factor), bool(first))
     return accumulators
@@ -173,6 +217,12 @@ def ema_update(averages: Arrays, weights: Arrays, decay: float) -> Arrays:
 
     Returns:
         ``averages``.
+
+    Examples:
+        >>> import numpy as np
+        >>> from boost_ext import ops
+        >>> print(ops.ema_update([np.float32([0, 0])], [np.float32([1, 2])], 0.75)[0])
+        [0.25 0.5 ]
     """
     _core.ema_update(averages, weights, number("ema_update", "decay", decay))
     return averages
@@ -204,6 +254,14 @@ def loss_scale_update(
     Raises:
         RuntimeError: at the 1001st overflow in a row; not on a device, where nobody waits to be told: ``counters[2]``
             is how many there were. Nor is the scale checked there.
+
+    Examples:
+        >>> import numpy as np
+        >>> from boost_ext import ops
+        >>> scale, counters = np.float32([1024]), np.zeros(3, np.int32)
+        >>> ops.loss_scale_update(scale, counters, overflow=True)
+        >>> print(scale)
+        [512.]
     """
     op = "loss_scale_update"
     growth, bound = number(op, "factor", factor), number(op, "max_scale", max_scale)

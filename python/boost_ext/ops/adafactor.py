@@ -89,6 +89,15 @@ def adafactor_step(
         centralize: gradient centralization; tensors of one axis have none.
         masters: as for the other steps, see :class:`StepOptions`.
         skip: one float32, where the tensors are: nothing is written if it is not 0. Default: none.
+
+    Examples:
+        >>> import numpy as np
+        >>> from boost_ext import ops
+        >>> w, grad = np.ones((4, 6), np.float32), np.full((4, 6), 0.5, np.float32)
+        >>> rows, columns = np.zeros(4, np.float32), np.zeros(6, np.float32)  # the state of 24 weights
+        >>> ops.adafactor_step([w], [grad], [rows], [columns], [None], step=1)
+        >>> print(w[0, 0].round(4))
+        0.99
     """
     if len(eps) != 2:
         raise ValueError(f"{_OP}: eps must hold two numbers, got {len(eps)}")

@@ -29,6 +29,13 @@ def clip_by_global_norm(
         nobody waits for: `out`, or a new array like it.
 
     An optimizer of :mod:`boost_ext.ops` spares the writing pass: give it the factor, as its ``inv_scale``.
+
+    Examples:
+        >>> import numpy as np
+        >>> from boost_ext import ops
+        >>> grads = [np.float32([3, 0]), np.float32([4])]
+        >>> print(ops.clip_by_global_norm(grads, 1.0), *grads)
+        5.0 [0.6 0. ] [0.8]
     """
     op = "clip_by_global_norm"
     return _core.clip_by_global_norm(grads, number(op, "clip_norm", clip_norm), scalar(op, "scale", scale), out)

@@ -48,6 +48,14 @@ def covariance(
 
     Returns:
         ``out``.
+
+    Examples:
+        >>> import numpy as np
+        >>> from boost_ext import ops
+        >>> rows = np.float32([[1, 2], [3, 4]])
+        >>> print(ops.covariance(rows, np.empty((1, 2, 2)), factor=1 / 2))
+        [[[ 5.  7.]
+          [ 7. 10.]]]
     """
     op = "covariance"
     share = number(op, "factor", factor)
@@ -90,6 +98,16 @@ def damped_inverse(
         Whether all were inverted; with `inverted`, and of arrays on a device, which nobody waits for: `inverted`, or a
         new array like it. A matrix that is not positive definite even so, or holds inf or nan, leaves its place in
         `out` as it is.
+
+    Examples:
+        >>> import numpy as np
+        >>> from boost_ext import ops
+        >>> inverse = np.empty((1, 2, 2), np.float32)
+        >>> print(ops.damped_inverse([np.diag([1.0, 3.0])[None]], [inverse], damping=1.0))
+        True
+        >>> print(inverse)
+        [[[0.5  0.  ]
+          [0.   0.25]]]
     """
     op = "damped_inverse"
     count = len(matrices) if isinstance(matrices, (list, tuple)) else 1
@@ -115,6 +133,14 @@ def precondition(grads: Arrays, left: Arrays, right: Arrays, out: Arrays, *, inv
 
     Returns:
         ``out``.
+
+    Examples:
+        >>> import numpy as np
+        >>> from boost_ext import ops
+        >>> grad, left, right = np.ones((2, 3), np.float32), np.float32([1, 2]), np.float32([1, 10, 100])  # diagonals
+        >>> print(ops.precondition([grad], [left], [right], [np.empty_like(grad)])[0])
+        [[  1.  10. 100.]
+         [  2.  20. 200.]]
     """
     _core.precondition(grads, left, right, number("precondition", "inv_scale", inv_scale), out)
     return out

@@ -38,6 +38,13 @@ def pca_project(P: Array, grads: Arrays, out: Array | None = None, *, scale: Arr
 
     Raises:
         RuntimeError: also for an int8 ``P`` on Ascend.
+
+    Examples:
+        >>> import numpy as np
+        >>> from boost_ext import ops
+        >>> P = np.eye(2, 5, dtype=np.float32)
+        >>> print(ops.pca_project(P, [np.float32([[1, 2], [3, 4]]), np.float32([5])]))
+        [1. 2.]
     """
     result = _core.pca_project(P, grads, out, scale)
     return result if out is not None else like_theirs(result, grads)
@@ -61,6 +68,15 @@ def pca_back_project(
 
     Raises:
         RuntimeError: also for an int8 ``P`` on Ascend.
+
+    Examples:
+        >>> import numpy as np
+        >>> from boost_ext import ops
+        >>> P = np.eye(2, 5, dtype=np.float32)
+        >>> out = [[np.empty((2, 2), np.float32), np.empty(1, np.float32)]]  # the shapes of two parameters
+        >>> print(*ops.pca_back_project(P, [np.float32([3, 4])], out)[0])
+        [[3. 4.]
+         [0. 0.]] [0.]
     """
     _core.pca_back_project(P, vectors, out, scale)
     return out
@@ -81,6 +97,16 @@ def bfgs_update(B: Array, s: Array, y: Array, eps: float = 1e-20, *, out: Array 
     Returns:
         Whether B was updated: not without curvature, nor where ``s``, ``y`` or ``B @ y`` hold inf or nan. With `out`,
         and for arrays on a device (without a wait): `out`, or a new array like it.
+
+    Examples:
+        >>> import numpy as np
+        >>> from boost_ext import ops
+        >>> B, s, y = np.eye(2), np.array([1.0, 0.0]), np.array([4.0, 0.0])  # curvature 4 along the step
+        >>> print(ops.bfgs_update(B, s, y))
+        True
+        >>> print(B)
+        [[0.25 0.  ]
+         [0.   1.  ]]
     """
     result: bool | Array = _core.bfgs_update(B, s, y, number("bfgs_update", "eps", eps), out)
     return result
@@ -120,6 +146,15 @@ def dim_reduce_direction(
     Returns:
         The slope ``gk @ dk``, negative for a direction of descent. With `out`, and for arrays on a device (without a
         wait): `out`, or a new array like it.
+
+    Examples:
+        >>> import numpy as np
+        >>> from boost_ext import ops
+        >>> B, B_next = np.eye(2, dtype=np.float32), np.empty((2, 2), np.float32)
+        >>> s, gk_last, gk, dk = np.float32([[0, 0], [0, 0], [3, 4], [0, 0]])
+        >>> slope = ops.dim_reduce_direction(B, s, gk_last, False, gk, B_next, dk)
+        >>> print(slope, dk)
+        -25.0 [-3. -4.]
     """
     op = "dim_reduce_direction"
     scale, curvature = scalar(op, "inv_scale", inv_scale), number(op, "eps", eps)
@@ -142,6 +177,15 @@ def dim_reduce_trial(weights: Arrays, saved: Arrays, dn: Arrays, step: float | A
 
     Returns:
         ``weights``.
+
+    Examples:
+        >>> import numpy as np
+        >>> from boost_ext import ops
+        >>> weights, saved, dn = [np.float32([1, 2])], [np.empty(2, np.float32)], [np.float32([1, -1])]
+        >>> print(ops.dim_reduce_trial(weights, saved, dn, 0.5, save=True)[0])
+        [1.5 1.5]
+        >>> print(ops.dim_reduce_trial(weights, saved, dn, 0)[0])
+        [1. 2.]
     """
     _core.dim_reduce_trial(weights, saved, dn, factors("dim_reduce_trial", "step", step), bool(save))
     return weights
@@ -184,6 +228,14 @@ def dim_reduce_apply(
 
     Returns:
         ``out``.
+
+    Examples:
+        >>> import numpy as np
+        >>> from boost_ext import ops
+        >>> momentum, grads, dn = [np.zeros(2, np.float32)], [np.float32([1, 1])], [np.float32([-1, 0])]
+        >>> projected = [np.float32([1, 0])]  # the part of the gradient in the subspace
+        >>> print(ops.dim_reduce_apply(momentum, grads, projected, dn, projected, gamma=0.9, alpha=0.5, rho=1.0)[0])
+        [1.  0.5]
     """
     op = "dim_reduce_apply"
     if saved is None and lr is not None:

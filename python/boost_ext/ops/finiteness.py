@@ -15,7 +15,15 @@ __all__ = ["DeviceReport", "FiniteReport", "TensorReport", "unscale_and_check"]
 
 @dataclass(frozen=True)
 class TensorReport:
-    """The report of :func:`boost_ext.ops.unscale_and_check` on one tensor, after the multiplication."""
+    """The report of :func:`boost_ext.ops.unscale_and_check` on one tensor, after the multiplication.
+
+    Examples:
+        >>> import numpy as np
+        >>> from boost_ext import ops
+        >>> report = ops.unscale_and_check([np.float32([1, -2, np.nan])], 1.0, report=True)
+        >>> report.tensors[0]
+        TensorReport(inf=0, nan=1, first=2, max_abs=2.0)
+    """
 
     inf: int
     """Number of infinite elements."""
@@ -33,7 +41,15 @@ class TensorReport:
 
 @dataclass(frozen=True)
 class FiniteReport:
-    """The report of :func:`boost_ext.ops.unscale_and_check` on all tensors. True if some element was inf or nan."""
+    """The report of :func:`boost_ext.ops.unscale_and_check` on all tensors. True if some element was inf or nan.
+
+    Examples:
+        >>> import numpy as np
+        >>> from boost_ext import ops
+        >>> report = ops.unscale_and_check([np.float32([1, np.inf]), np.ones(3, np.float32)], 1.0, report=True)
+        >>> print(bool(report), report)
+        True tensor 0: 1 inf, 0 nan, first at 1
+    """
 
     tensors: tuple[TensorReport, ...]
 
@@ -94,6 +110,13 @@ def unscale_and_check(
         Whether something was found, or a :class:`FiniteReport` that is true when something was found. With `out`, and
         for arrays on a device (without a wait): `out`, or a new array like it, or with `report` a
         :class:`DeviceReport`.
+
+    Examples:
+        >>> import numpy as np
+        >>> from boost_ext import ops
+        >>> grads = [np.float32([1024, 2048]), np.float32([512])]
+        >>> print(ops.unscale_and_check(grads, 1 / 1024), *grads)
+        False [1. 2.] [0.5]
     """
     found = _core.unscale_and_check(grads, scalar("unscale_and_check", "inv_scale", inv_scale), bool(report), out)
     if not report:

@@ -39,6 +39,15 @@ def lars_ratios(
     Returns:
         ratio and decay_ratio, float32 (tensors,) each, where the tensors are: PyTorch tensors if `params` are, NumPy
         arrays, or arrays of a device, which nobody waits for. The steps take them as they are.
+
+    Examples:
+        >>> import numpy as np
+        >>> from boost_ext import ops
+        >>> w, grad, moment = np.float32([3, 4]), np.float32([0, 1]), np.zeros(2, np.float32)
+        >>> ratio, decay_ratio = ops.lars_ratios([w], [grad], weight_decay=0.1)
+        >>> print(ratio.round(5))
+        [0.00333]
+        >>> ops.momentum_step([w], [grad], [moment], lr=1.0, ratio=ratio, weight_decay=decay_ratio * np.float32(0.1))
     """
     op = "lars"
     count = len(params) if isinstance(params, (list, tuple)) else 1

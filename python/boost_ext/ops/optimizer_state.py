@@ -39,6 +39,13 @@ def quantize_state(values: Any, *, non_negative: bool = False) -> tuple[npt.NDAr
 
     Raises:
         ValueError: if a value is not finite, too large, or negative with `non_negative`.
+
+    Examples:
+        >>> import numpy as np
+        >>> from boost_ext import ops
+        >>> codes, scales = ops.quantize_state(np.float32([1, 0.01, 0]), non_negative=True)
+        >>> print(codes, scales)
+        [224  68   0] [2.]
     """
     array = np.ascontiguousarray(values, np.float32)
     flat = array.reshape(-1)
@@ -73,6 +80,13 @@ def dequantize_state(codes: Any, scales: Any, *, non_negative: bool = False) -> 
     Raises:
         TypeError: if `codes` are not uint8.
         ValueError: if there is not one scale for each block.
+
+    Examples:
+        >>> import numpy as np
+        >>> from boost_ext import ops
+        >>> codes, scales = ops.quantize_state(np.float32([1, -0.5, 0]))
+        >>> print(ops.dequantize_state(codes, scales))
+        [ 1.  -0.5  0. ]
     """
     codes, scales = np.asarray(codes), np.asarray(scales, np.float32).reshape(-1)
     if codes.dtype != np.uint8:

@@ -66,6 +66,16 @@ class StepOptions(TypedDict, total=False):
     """What every step takes beside its own arguments. The gradient that a rule sees is
 
     ``u = inv_scale * ratio * grad + weight_decay * param``, minus its mean over all axes but the first if centralized.
+
+    Examples:
+        >>> import numpy as np
+        >>> from boost_ext import ops
+        >>> w, grad = np.ones(2, np.float32), np.float32([1024, 0])
+        >>> ops.sgd_step([w], [grad], lr=0.5, inv_scale=1 / 1024, weight_decay=0.1)
+        >>> print(w)
+        [0.45 0.95]
+        >>> found = ops.unscale_and_check([np.float32([np.inf])], 1.0, out=np.empty(1, np.float32))
+        >>> ops.sgd_step([w], [grad], lr=0.5, skip=found)  # writes nothing
     """
 
     weight_decay: Numbers | Array
@@ -162,6 +172,14 @@ def sgd_step(
     In the first step of a tensor (`first`) ``a = u``. Without `accum`, which takes a `momentum` of 0: ``w -= lr * u``.
 
     Source: Sutskever et al. 2013, *On the importance of initialization and momentum in deep learning*.
+
+    Examples:
+        >>> import numpy as np
+        >>> from boost_ext import ops
+        >>> w = np.ones(2, np.float32)
+        >>> ops.sgd_step([w], [np.float32([1, -1])], lr=0.5)
+        >>> print(w)
+        [0.5 1.5]
     """
     state = [] if accum is None else [accum]
     hyper = {"momentum": momentum, "dampening": dampening, "nesterov": nesterov}
@@ -182,6 +200,15 @@ def momentum_step(
     """``a = momentum * a + u``; ``w -= lr * a``, or with `use_nesterov` ``w -= lr * (u + momentum * a)``.
 
     Source: Sutskever et al. 2013; ``mindspore.nn.Momentum``.
+
+    Examples:
+        >>> import numpy as np
+        >>> from boost_ext import ops
+        >>> w, moment = np.ones(2, np.float32), np.zeros(2, np.float32)
+        >>> for _ in range(2):
+        ...     ops.momentum_step([w], [np.float32([1, -1])], [moment], lr=0.25, momentum=0.5)
+        >>> print(w, moment)
+        [0.375 1.625] [ 1.5 -1.5]
     """
     hyper = {"momentum": momentum, "use_nesterov": use_nesterov}
     _step("momentum", params, grads, [moments], hyper, lr, options, step=step)
@@ -209,6 +236,14 @@ def adam_step(
 
     Source: Kingma and Ba 2015, *Adam: a method for stochastic optimization*, the form at the end of section 2; Reddi
     et al. 2018 (AMSGrad).
+
+    Examples:
+        >>> import numpy as np
+        >>> from boost_ext import ops
+        >>> w, m, v = np.ones(2, np.float32), np.zeros(2, np.float32), np.zeros(2, np.float32)
+        >>> ops.adam_step([w], [np.float32([3, -0.1])], [m], [v], lr=0.25, step=1)
+        >>> print(w.round(3))
+        [0.75 1.25]
     """
     state = [moments1, moments2] + ([] if max_moments2 is None else [max_moments2])
     hyper = {"beta1": beta1, "beta2": beta2, "eps": eps, "use_nesterov": use_nesterov}
@@ -231,6 +266,14 @@ def adam_weight_decay_step(
     """m and v as :func:`adam_step`; ``w -= lr * (m / (√v + eps) + weight_decay * w)``. No bias correction.
 
     Source: ``mindspore.nn.AdamWeightDecay``; decoupled decay: Loshchilov and Hutter 2019.
+
+    Examples:
+        >>> import numpy as np
+        >>> from boost_ext import ops
+        >>> w, m, v = np.ones(2, np.float32), np.zeros(2, np.float32), np.zeros(2, np.float32)
+        >>> ops.adam_weight_decay_step([w], [np.float32([3, -0.1])], [m], [v], lr=0.01, weight_decay=0.5)
+        >>> print(w.round(3))
+        [0.963 1.027]
     """
     hyper = {"beta1": beta1, "beta2": beta2, "eps": eps}
     _step("adam_weight_decay", params, grads, [moments1, moments2], hyper, lr, options, step=step)
@@ -255,6 +298,14 @@ def lamb_step(
     tensors. `indices` is refused.
 
     Source: You et al. 2020, *Large batch optimization for deep learning: training BERT in 76 minutes*, algorithm 2.
+
+    Examples:
+        >>> import numpy as np
+        >>> from boost_ext import ops
+        >>> w, m, v = np.float32([3, 4]), np.zeros(2, np.float32), np.zeros(2, np.float32)
+        >>> ops.lamb_step([w], [np.float32([1, 1])], [m], [v], lr=0.01, step=1)  # by 1 % of the norm of w
+        >>> print(w.round(3))
+        [2.965 3.965]
     """
     hyper = {"beta1": beta1, "beta2": beta2, "eps": eps}
     _step("lamb", params, grads, [moments1, moments2], hyper, lr, options, step=step)
@@ -272,6 +323,14 @@ def adagrad_step(
     """``h += u²`` (unless `update_slots` is False); ``w -= lr * u / √h``, and no step where h is 0.
 
     Source: Duchi et al. 2011, *Adaptive subgradient methods*; ``mindspore.nn.Adagrad``.
+
+    Examples:
+        >>> import numpy as np
+        >>> from boost_ext import ops
+        >>> w, squares = np.ones(2, np.float32), np.full(2, 3, np.float32)
+        >>> ops.adagrad_step([w], [np.float32([1, -1])], [squares], lr=0.5)
+        >>> print(w, squares)
+        [0.75 1.25] [4. 4.]
     """
     _step("adagrad", params, grads, [accum], {"update_slots": update_slots}, lr, options)
 
@@ -289,6 +348,14 @@ def proximal_adagrad_step(
     """``h += u²``; ``p = w - lr * u / √h``; ``w = sign(p) * max(|p| - lr * l1, 0) / (1 + lr * l2)``.
 
     Source: Duchi and Singer 2009, *Efficient learning using forward-backward splitting*.
+
+    Examples:
+        >>> import numpy as np
+        >>> from boost_ext import ops
+        >>> w, squares = np.float32([1, 0.25]), np.full(2, 3, np.float32)
+        >>> ops.proximal_adagrad_step([w], [np.float32([1, 1])], [squares], lr=0.5, l1=0.25)
+        >>> print(w)
+        [0.625 0.   ]
     """
     _step("proximal_adagrad", params, grads, [accum], {"l1": l1, "l2": l2}, lr, options)
 
@@ -308,6 +375,14 @@ def rmsprop_step(
     """``s = decay * s + (1 - decay) * u²``; ``a = momentum * a + lr * u / √(s + epsilon)``; ``w -= a``.
 
     Source: Tieleman and Hinton 2012, lecture 6.5; ``mindspore.nn.RMSProp``.
+
+    Examples:
+        >>> import numpy as np
+        >>> from boost_ext import ops
+        >>> w, squares, moment = np.ones(2, np.float32), np.ones(2, np.float32), np.zeros(2, np.float32)
+        >>> ops.rmsprop_step([w], [np.float32([1, -1])], [squares], [moment], lr=0.25)
+        >>> print(w.round(3))
+        [0.75 1.25]
     """
     hyper = {"decay": decay, "momentum": momentum, "epsilon": epsilon}
     _step("rmsprop", params, grads, [mean_squares, moments], hyper, lr, options)
@@ -329,6 +404,14 @@ def centered_rmsprop_step(
     """:func:`rmsprop_step` with the variance: ``g = decay * g + (1 - decay) * u`` and ``√(max(s - g², 0) + epsilon)``.
 
     Source: Graves 2013, *Generating sequences with recurrent neural networks*, equations 38-45.
+
+    Examples:
+        >>> import numpy as np
+        >>> from boost_ext import ops
+        >>> w, mean, squares, moment = np.float32([[1, 1], [0, 0], [1, 1], [0, 0]])
+        >>> ops.centered_rmsprop_step([w], [np.float32([1, -1])], [mean], [squares], [moment], lr=0.25, decay=0.5)
+        >>> print(w.round(3))
+        [0.711 1.289]
     """
     hyper = {"decay": decay, "momentum": momentum, "epsilon": epsilon}
     _step("centered_rmsprop", params, grads, [mean_grads, mean_squares, moments], hyper, lr, options)
@@ -352,6 +435,14 @@ def ftrl_step(
     With `lr` 0 the weights stay, and ``z += u``.
 
     Source: McMahan et al. 2013, *Ad click prediction: a view from the trenches*, algorithm 1.
+
+    Examples:
+        >>> import numpy as np
+        >>> from boost_ext import ops
+        >>> w, accum, linear = np.zeros(2, np.float32), np.full(2, 0.1, np.float32), np.zeros(2, np.float32)
+        >>> ops.ftrl_step([w], [np.float32([3, 0.5])], [accum], [linear], lr=0.5, l1=1.0)
+        >>> print(w.round(3))  # where the sum of gradients is below l1, the weight is 0
+        [-0.331  0.   ]
     """
     hyper = {"l1": l1, "l2": l2, "lr_power": lr_power}
     _step("ftrl", params, grads, [accum, linear], hyper, lr, options)

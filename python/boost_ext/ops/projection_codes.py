@@ -47,6 +47,14 @@ class QuantizedMatrix:
 
     Raises:
         TypeError, ValueError: for other dtypes or shapes.
+
+    Examples:
+        >>> import numpy as np
+        >>> from boost_ext import ops
+        >>> from boost_ext.pca import QuantizedMatrix
+        >>> matrix = QuantizedMatrix(*ops.quantize_projection(np.eye(4, 1000)))
+        >>> matrix.shape, matrix[:2].shape
+        ((4, 1000), (2, 1000))
     """
 
     codes: Array
@@ -90,6 +98,15 @@ def quantize_projection(P: Any) -> tuple[Array, Array]:
 
     Raises:
         ValueError: if `P` has not two axes, or holds inf or nan.
+
+    Examples:
+        >>> import numpy as np
+        >>> from boost_ext import ops
+        >>> P = np.linalg.qr(np.random.randn(1000, 4))[0].T
+        >>> codes, scale = ops.quantize_projection(P)
+        >>> print(codes.dtype, codes.shape, scale.shape)
+        int8 (4, 1000) (4, 4)
+        >>> coordinates = ops.pca_project(codes, [np.ones(1000, np.float32)], scale=scale)
     """
     P = np.asarray(P)
     if P.ndim != 2:
@@ -137,6 +154,13 @@ def dequantize_projection(codes: Any, scale: Any) -> Array:
 
     Raises:
         TypeError, ValueError: if they are not int8 (k, n) and float32 (k, ceil(n / 256)).
+
+    Examples:
+        >>> import numpy as np
+        >>> from boost_ext import ops
+        >>> codes, scale = ops.quantize_projection(np.float32([[127, -64, 0]]))
+        >>> print(ops.dequantize_projection(codes, scale))
+        [[127. -64.   0.]]
     """
     codes, scale = np.asarray(codes), np.asarray(scale)
     _require_codes("dequantize_projection", codes, scale)

@@ -41,6 +41,16 @@ def dropout(
 
     Returns:
         ``out``.
+
+    Examples:
+        >>> import numpy as np
+        >>> from boost_ext import ops
+        >>> y = ops.dropout(np.ones(1000, np.float32), 0.25, seed=7)
+        >>> print(np.unique(y).round(3), (y == 0).mean().round(1))
+        [0.    1.333] 0.2
+        >>> dx = ops.dropout(np.ones(1000, np.float32), 0.25, seed=7)  # the backward pass: the same mask
+        >>> print(np.array_equal(y == 0, dx == 0))
+        True
     """
     op = "dropout"
     key = {"seed": integer(op, "seed", seed), "stream": integer(op, "stream", stream)}

@@ -49,6 +49,14 @@ def find_checkpoints(directory: str | os.PathLike[str], suffixes: Sequence[str] 
 
     Raises:
         ValueError: `directory` is no directory, or holds no such file.
+
+    Examples:
+        >>> import numpy as np
+        >>> from boost_ext import pca
+        >>> for step in (5, 10):
+        ...     np.savez(f"net-{step}.npz", weight=np.ones((2, 3), np.float32))
+        >>> [path.name for path in pca.find_checkpoints(".")]
+        ['net-5.npz', 'net-10.npz']
     """
     folder = Path(directory)
     if not folder.is_dir():

@@ -254,6 +254,11 @@ def save_matrix(
     Raises:
         ValueError: wrong rank or dtype, values not finite, or `parameters` that do not add up to n.
         OSError: the disk; what was at `path` before is still there then.
+
+    Examples:
+        >>> import numpy as np
+        >>> from boost_ext import pca
+        >>> pca.save_matrix("P.safetensors", np.eye(2, 6, dtype=np.float32), parameters={"weight": (2, 3)})
     """
     if len(matrix.shape) != 2 or 0 in matrix.shape:
         raise ValueError(f"save_matrix: matrix must be 2-D and not empty, got {matrix.shape}")
@@ -385,6 +390,13 @@ def load_matrix(
     Raises:
         FileNotFoundError: no such file, and `timeout` is 0. TimeoutError: none in time.
         ValueError: the file is damaged, truncated, of another shape, dtype, byte order or origin.
+
+    Examples:
+        >>> import numpy as np
+        >>> from boost_ext import pca
+        >>> pca.save_matrix("P.safetensors", np.eye(2, 6, dtype=np.float32))
+        >>> pca.load_matrix("P.safetensors", n_components=2, n_elements=6).shape
+        (2, 6)
     """
     if n_components < 1:
         raise ValueError(f"load_matrix: n_components must be at least 1, got {n_components}")

@@ -41,6 +41,13 @@ class CommonHeadLastFN(nn.Cell):
 
     Raises:
         ValueError: if `in_channels` or `out_channels` is not a positive int.
+
+    Examples:
+        >>> import mindspore as ms
+        >>> from boost_ext.boost.less_batch_normalization import CommonHeadLastFN
+        >>> head = CommonHeadLastFN(8, 3)
+        >>> head(ms.ops.ones((2, 8))).shape
+        (2, 3)
     """
 
     def __init__(

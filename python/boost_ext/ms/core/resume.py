@@ -161,6 +161,16 @@ def save_training_state(cell: Any, path: str | os.PathLike[str]) -> None:
     Raises:
         ValueError: if `path` does not end in ``.ckpt``.
         OSError: the disk. The old file is still there then.
+
+    Examples:
+        >>> import mindspore as ms
+        >>> from mindspore import nn
+        >>> from boost_ext.boost import BoostTrainOneStepCell
+        >>> from boost_ext.checkpoint import save_training_state
+        >>> net = nn.Dense(4, 1)
+        >>> step = BoostTrainOneStepCell(nn.WithLossCell(net, nn.MSELoss()), nn.SGD(net.trainable_params(), 0.1))
+        >>> loss, overflow, loss_scale = step(ms.ops.ones((2, 4)), ms.ops.ones((2, 1)))
+        >>> save_training_state(step, "state.ckpt")
     """
     target = Path(path)
     if target.suffix != ".ckpt":
@@ -182,6 +192,17 @@ def load_training_state(cell: Any, path: str | os.PathLike[str]) -> None:
     Raises:
         ValueError: if the file is of another training, or damaged: its checksum is verified before anything else.
             Nothing has changed then.
+
+    Examples:
+        >>> from mindspore import nn
+        >>> from boost_ext.boost import BoostTrainOneStepCell
+        >>> from boost_ext.checkpoint import load_training_state, save_training_state
+        >>> net = nn.Dense(4, 1)
+        >>> step = BoostTrainOneStepCell(nn.WithLossCell(net, nn.MSELoss()), nn.SGD(net.trainable_params(), 0.1))
+        >>> save_training_state(step, "state.ckpt")
+        >>> load_training_state(step, "state.ckpt")  # in another process, too
+        >>> step.steps_made
+        0
     """
     if not Path(path).is_file():
         raise ValueError(f"load_training_state: path must be a file, got {str(path)!r}")

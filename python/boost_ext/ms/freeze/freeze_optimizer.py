@@ -67,6 +67,16 @@ class FreezeOpt(nn.Cell):
         parameters (ParameterTuple): those of `opt`.
         train_strategy (Union[Tensor, None]): int32.
         position (Parameter): int32 (1,), ``freeze.position``: updates made so far.
+
+    Examples:
+        >>> import mindspore as ms
+        >>> from mindspore import nn
+        >>> from boost_ext import boost
+        >>> net = nn.SequentialCell(nn.Dense(4, 3), nn.Dense(3, 1))
+        >>> groups = [net.trainable_params(), net[1].trainable_params()]  # all; the head
+        >>> optimizer = boost.FreezeOpt(nn.SGD(net.trainable_params(), 0.1), groups, train_strategy=[0, 1])
+        >>> step = boost.BoostTrainOneStepCell(nn.WithLossCell(net, nn.MSELoss()), optimizer)
+        >>> loss, overflow, loss_scale = step(ms.ops.ones((2, 4)), ms.ops.ones((2, 1)))
     """
 
     def __init__(

@@ -81,6 +81,15 @@ class GradientFreeze:
 
     Raises:
         TypeError, ValueError: for arguments of another type or out of range.
+
+    Examples:
+        >>> from mindspore import nn
+        >>> from boost_ext.boost import GradientFreeze
+        >>> net = nn.SequentialCell(nn.Dense(4, 3), nn.ReLU(), nn.Dense(3, 3), nn.ReLU(), nn.Dense(3, 1))
+        >>> freeze = GradientFreeze(param_groups=2, freeze_type=2, freeze_p=0.7, total_steps=10)
+        >>> network, optimizer = freeze.freeze_generate(net, nn.Momentum(net.trainable_params(), 0.1, 0.9))
+        >>> print(optimizer.train_strategy)
+        [0 0 0 0 0 0 0 1 1 1]
     """
 
     def __init__(
@@ -266,6 +275,17 @@ def freeze_cell(
         tuple[Cell], cell i trains group i: ``loss = cells[i](*inputs)``. All share the optimizer's state and the
         accumulators. The caller takes them in the order it likes; the groups must not change within a window of
         accumulation.
+
+    Examples:
+        >>> import mindspore as ms
+        >>> from mindspore import nn
+        >>> from boost_ext import boost
+        >>> net = nn.WithLossCell(nn.SequentialCell(nn.Dense(4, 3), nn.Dense(3, 1)), nn.MSELoss())
+        >>> optimizer = nn.SGD(net.trainable_params(), 0.1)
+        >>> optimizer = boost.FreezeOpt(optimizer, [net.trainable_params(), net.trainable_params()[2:]])
+        >>> grad = ms.ops.GradOperation(get_by_list=True, sens_param=True)
+        >>> steps = boost.freeze_cell(False, net, optimizer, 1.0, grad, False)
+        >>> loss = steps[1](ms.ops.ones((2, 4)), ms.ops.ones((2, 1)))  # trains the head
     """
     owner = "freeze_cell"
     if not isinstance(grad, ops.GradOperation):

@@ -81,6 +81,8 @@ class GroupLossScaleManager(AnyPrecision):
         RuntimeError: if other groups are assigned when a training cell works with these.
 
     Examples:
+        >>> from mindspore import nn, ops
+        >>> from boost_ext import boost
         >>> class Net(nn.Cell):
         ...     def __init__(self, enhanced_amp):
         ...         super().__init__()

@@ -29,6 +29,12 @@ def all_finite(inputs: Tensor | Sequence[Tensor]) -> Tensor:
 
     Raises:
         RuntimeError: on another device than the CPU.
+
+    Examples:
+        >>> from mindspore import Tensor
+        >>> from boost_ext import amp
+        >>> print(amp.all_finite((Tensor([1.0, 2.0]), Tensor([float("inf")]))))
+        False
     """
     return _all_finite((inputs,) if isinstance(inputs, Tensor) else inputs)
 
@@ -89,15 +95,21 @@ class DynamicLossScaler(amp.DynamicLossScaler):  # type: ignore[misc]
         counter (Parameter): int32 scalar, finite steps since the last change.
 
     Examples:
+        >>> import mindspore as ms
+        >>> from mindspore import nn
         >>> from boost_ext import amp
-        >>> scaler = amp.DynamicLossScaler(2**16, 2, 1000)
-        >>> forward = lambda x, y: scaler.scale(loss_fn(net(x), y))
-        >>> loss, grads = ms.value_and_grad(forward, None, optimizer.parameters)(x, y)
+        >>> net, loss_fn = nn.Dense(4, 1), nn.MSELoss()
+        >>> optimizer, scaler = nn.SGD(net.trainable_params(), 0.1), amp.DynamicLossScaler(2**16, 2, 1000)
+        >>> def forward(x, y):
+        ...     return scaler.scale(loss_fn(net(x), y))
+        >>> gradients = ms.value_and_grad(forward, None, optimizer.parameters)
+        >>> loss, grads = gradients(ms.ops.ones((2, 4)), ms.ops.ones((2, 1)))
         >>> loss, grads = scaler.unscale(loss), scaler.unscale(grads)
         >>> finite = amp.all_finite(grads)
         >>> if finite:
-        ...     optimizer(grads)
-        >>> scaler.adjust(finite)
+        ...     _ = optimizer(grads)
+        >>> print(finite, scaler.adjust(finite))
+        True True
     """
 
     def __init__(self, scale_value: float, scale_factor: int, scale_window: int) -> None:

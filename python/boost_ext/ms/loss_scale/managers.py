@@ -33,6 +33,23 @@ class LossScaleManager(amp.LossScaleManager, ABC):  # type: ignore[misc]
     ``mindspore.amp`` and ``mindspore.Model`` accept it, since it is a
     ``mindspore.amp.LossScaleManager``. A subclass implements the three methods; without one of
     them it cannot be instantiated (TypeError).
+
+    Examples:
+        >>> from boost_ext import amp
+        >>> class Halved(amp.LossScaleManager):
+        ...     def __init__(self):
+        ...         self.scale = 1024.0
+        ...
+        ...     def get_loss_scale(self):
+        ...         return self.scale
+        ...
+        ...     def update_loss_scale(self, overflow):
+        ...         self.scale /= 2 if overflow else 1
+        ...
+        ...     def get_update_cell(self):
+        ...         return None  # the optimizer unscales
+        >>> Halved().get_loss_scale()
+        1024.0
     """
 
     @abstractmethod
@@ -65,6 +82,11 @@ class FixedLossScaleManager(LossScaleManager):
     Raises:
         TypeError: for an argument of another type; a bool is no number.
         ValueError: for a scale that is nan, inf, below 1 or beyond float32.
+
+    Examples:
+        >>> from boost_ext import amp
+        >>> amp.FixedLossScaleManager(1024.0).get_loss_scale()
+        1024.0
     """
 
     def __init__(self, loss_scale: float = 128.0, drop_overflow_update: bool = True) -> None:
@@ -135,6 +157,13 @@ class DynamicLossScaleManager(LossScaleManager):
     Raises:
         TypeError: for an argument of another type; a bool is no number.
         ValueError: for nan, inf and values out of these ranges.
+
+    Examples:
+        >>> from boost_ext import amp
+        >>> manager = amp.DynamicLossScaleManager(init_loss_scale=1024, scale_factor=2, scale_window=2000)
+        >>> manager.update_loss_scale(overflow=True)
+        >>> manager.get_loss_scale()
+        512.0
     """
 
     def __init__(

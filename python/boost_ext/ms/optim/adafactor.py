@@ -51,6 +51,15 @@ class AdaFactor(FusedOptimizer):
 
     Raises:
         ValueError: also for a learning rate with `relative_step`, none without, and `warmup_init` without it.
+
+    Examples:
+        >>> from mindspore import Parameter, ops
+        >>> from boost_ext import optim
+        >>> w = Parameter(ops.ones((64, 32)), name="w")
+        >>> optimizer = optim.AdaFactor([w], relative_step=True)
+        >>> _ = optimizer((ops.ones((64, 32)),))
+        >>> sum(state.size for state in (*optimizer.exp_avg_sq_row, *optimizer.exp_avg_sq_col))  # for 2048 weights
+        96
     """
 
     rule = "adafactor"

@@ -23,6 +23,15 @@ class Adagrad(FusedOptimizer):
         params, learning_rate, weight_decay, loss_scale: see :class:`FusedOptimizer`.
         accum (float): what h starts with, >= 0. Default: 0.1.
         update_slots (bool): whether h moves. Default: True.
+
+    Examples:
+        >>> from mindspore import Parameter, Tensor
+        >>> from boost_ext import optim
+        >>> w = Parameter(Tensor([1.0, 1.0]), name="w")
+        >>> optimizer = optim.Adagrad([w], accum=3.0, learning_rate=0.5)
+        >>> _ = optimizer((Tensor([1.0, -1.0]),))
+        >>> print(w.asnumpy())
+        [0.75 1.25]
     """
 
     rule = "adagrad"
@@ -59,6 +68,15 @@ class ProximalAdagrad(FusedOptimizer):
         accum (float): what h starts with, >= 0. Default: 0.1.
         l1, l2 (float): >= 0. Default: 0.0.
         use_locking (bool): nothing to lock here, an update is one call. Default: False.
+
+    Examples:
+        >>> from mindspore import Parameter, Tensor
+        >>> from boost_ext import optim
+        >>> w = Parameter(Tensor([1.0, 0.25]), name="w")
+        >>> optimizer = optim.ProximalAdagrad([w], accum=3.0, learning_rate=0.5, l1=0.25)
+        >>> _ = optimizer((Tensor([1.0, 1.0]),))  # weights near 0 become 0
+        >>> print(w.asnumpy())
+        [0.625 0.   ]
     """
 
     rule = "proximal_adagrad"

@@ -80,6 +80,15 @@ class Adam(_Adam):
         use_nesterov (bool): Default: False.
         use_amsgrad (bool): Default: False. Only with float32 state.
         state_dtype (str), state_seed (int): see :class:`~boost_ext.ms.optim.storage.StateStorage`.
+
+    Examples:
+        >>> from mindspore import Parameter, Tensor, ops
+        >>> from boost_ext import optim
+        >>> w = Parameter(ops.ones((64, 64)), name="w")
+        >>> optimizer = optim.Adam([w], 0.25, state_dtype="bfloat16")
+        >>> _ = optimizer((ops.ones((64, 64)),))
+        >>> print(optimizer.moment1[0].dtype, w.asnumpy()[0, 0].round(2))
+        BFloat16 0.75
     """
 
     power_shape = ()
@@ -136,6 +145,16 @@ class LazyAdam(_AdamWithoutAmsGrad):
     with Nesterov momentum as there. t counts the steps of the optimizer, not those of a row.
 
     Source: ``mindspore.nn.LazyAdam``. Arguments as :class:`Adam`, without AMSGrad.
+
+    Examples:
+        >>> from mindspore import Parameter, Tensor
+        >>> from mindspore.common.sparse_tensor import RowTensorInner
+        >>> from boost_ext import optim
+        >>> table = Parameter(Tensor([[1.0], [1.0], [1.0]]), name="table")
+        >>> optimizer = optim.LazyAdam([table], 0.25)
+        >>> _ = optimizer((RowTensorInner(Tensor([2]), Tensor([[5.0]]), (3, 1)),))  # of an embedding
+        >>> print(table.asnumpy().round(2).ravel())
+        [1.   1.   0.75]
     """
 
 
@@ -152,6 +171,13 @@ class AdamOffload(_AdamWithoutAmsGrad):
 
     Attributes:
         host_bytes (int): memory that the state takes on the host.
+
+    Examples:
+        >>> from mindspore import Parameter, Tensor
+        >>> from boost_ext import optim
+        >>> optimizer = optim.AdamOffload([Parameter(Tensor([1.0, 1.0]), name="w")], 0.25)
+        >>> optimizer.host_bytes
+        16
     """
 
     @property
@@ -178,6 +204,15 @@ class AdamWeightDecay(FusedOptimizer):
         eps (float): > 0. Default: 1e-6.
         weight_decay (Union[float, int, Cell]): lambda. Default: 0.0.
         state_dtype (str), state_seed (int): see :class:`~boost_ext.ms.optim.storage.StateStorage`.
+
+    Examples:
+        >>> from mindspore import Parameter, Tensor
+        >>> from boost_ext import optim
+        >>> w = Parameter(Tensor([1.0, 1.0]), name="w")
+        >>> optimizer = optim.AdamWeightDecay([w], 0.01, weight_decay=0.5)
+        >>> _ = optimizer((Tensor([0.0, 0.0]),))
+        >>> print(w.asnumpy().round(4))
+        [0.995 0.995]
     """
 
     rule = "adam_weight_decay"

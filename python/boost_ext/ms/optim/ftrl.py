@@ -30,6 +30,15 @@ class FTRL(FusedOptimizer):
         lr_power (float): p, <= 0. Default: -0.5.
         l1, l2 (float): >= 0. Default: 0.0.
         use_locking (bool): nothing to lock here, an update is one call. Default: False.
+
+    Examples:
+        >>> from mindspore import Parameter, Tensor
+        >>> from boost_ext import optim
+        >>> w = Parameter(Tensor([0.0, 0.0]), name="w")
+        >>> optimizer = optim.FTRL([w], learning_rate=0.5, l1=1.0)
+        >>> _ = optimizer((Tensor([3.0, 0.5]),))  # where the sum of gradients is below l1, the weight is 0
+        >>> print(w.asnumpy().round(3))
+        [-0.331  0.   ]
     """
 
     rule = "ftrl"

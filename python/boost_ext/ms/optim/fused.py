@@ -59,6 +59,15 @@ class FusedOptimizer(CentralizingOptimizer):
     float16 and bfloat16 parameters have a float32 master copy in ``masters``, which the arithmetic happens on; a
     parameter that is set from outside (a checkpoint) takes its master along at the next step. State is float32, but
     for what `state_dtype` says, where a class has it.
+
+    Examples:
+        >>> from mindspore import nn
+        >>> from boost_ext import optim
+        >>> net = nn.SequentialCell(nn.Dense(4, 3), nn.Dense(3, 2))
+        >>> first, second = net[0].trainable_params(), net[1].trainable_params()
+        >>> optimizer = optim.SGD([{"params": first, "lr": 0.01}, {"params": second, "weight_decay": 0.1}], 0.1)
+        >>> isinstance(optimizer, optim.FusedOptimizer), optimizer
+        (True, SGD(4 parameters))
     """
 
     rule: str

@@ -29,6 +29,15 @@ class Lamb(FusedOptimizer):
         eps (float): > 0. Default: 1e-6.
         weight_decay (Union[float, int, Cell]): lambda. Default: 0.0.
         state_dtype (str), state_seed (int): see :class:`~boost_ext.ms.optim.storage.StateStorage`.
+
+    Examples:
+        >>> from mindspore import Parameter, Tensor
+        >>> from boost_ext import optim
+        >>> w = Parameter(Tensor([3.0, 4.0]), name="w")
+        >>> optimizer = optim.Lamb([w], learning_rate=0.01)
+        >>> _ = optimizer((Tensor([1.0, 1.0]),))  # a step of 1 % of the norm of w
+        >>> print(w.asnumpy().round(3))
+        [2.965 3.965]
     """
 
     rule = "lamb"

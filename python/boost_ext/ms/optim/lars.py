@@ -81,6 +81,15 @@ class LARS(nn.Optimizer):
     Raises:
         TypeError: if an argument has a type other than the ones given.
         ValueError: if `epsilon` or `coefficient` is negative.
+
+    Examples:
+        >>> from mindspore import Parameter, Tensor
+        >>> from boost_ext import optim
+        >>> w = Parameter(Tensor([3.0, 4.0]), name="w")
+        >>> optimizer = optim.LARS(optim.Momentum([w], 1.0, 0.9), coefficient=0.01)
+        >>> _ = optimizer((Tensor([0.0, 100.0]),))  # the size of the gradient does not matter
+        >>> print(w.asnumpy().round(3))
+        [3.   3.95]
     """
 
     def __init__(

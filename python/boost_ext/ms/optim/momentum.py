@@ -29,6 +29,15 @@ class Momentum(FusedOptimizer):
         momentum (float): u, >= 0.
         use_nesterov (bool): Default: False.
         state_dtype (str), state_seed (int): see :class:`~boost_ext.ms.optim.storage.StateStorage`.
+
+    Examples:
+        >>> from mindspore import Parameter, Tensor
+        >>> from boost_ext import optim
+        >>> w = Parameter(Tensor([1.0, 1.0]), name="w")
+        >>> optimizer = optim.Momentum([w], 0.25, 0.5, use_nesterov=True)
+        >>> _ = optimizer((Tensor([1.0, -1.0]),))
+        >>> print(w.asnumpy())
+        [0.625 1.375]
     """
 
     rule = "momentum"

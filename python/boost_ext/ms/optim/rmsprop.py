@@ -32,6 +32,15 @@ class RMSProp(FusedOptimizer):
         epsilon (float): > 0. Default: 1e-10.
         use_locking (bool): nothing to lock here, an update is one call. Default: False.
         centered (bool): Default: False.
+
+    Examples:
+        >>> from mindspore import Parameter, Tensor
+        >>> from boost_ext import optim
+        >>> w = Parameter(Tensor([1.0, 1.0]), name="w")
+        >>> optimizer = optim.RMSProp([w], 0.25, decay=0.5, centered=True)
+        >>> _ = optimizer((Tensor([1.0, -1.0]),))
+        >>> print(w.asnumpy().round(3))
+        [0.711 1.289]
     """
 
     rule = "rmsprop"

@@ -30,6 +30,15 @@ class SGD(FusedOptimizer):
         momentum (float): u, >= 0. Default: 0.0.
         dampening (float): d, >= 0. Default: 0.0.
         nesterov (bool): asks for a momentum > 0 and no dampening. Default: False.
+
+    Examples:
+        >>> from mindspore import Parameter, Tensor
+        >>> from boost_ext import optim
+        >>> w = Parameter(Tensor([1.0, 1.0]), name="w")
+        >>> optimizer = optim.SGD([w], 0.5, momentum=0.5, nesterov=True)
+        >>> _ = optimizer((Tensor([1.0, -1.0]),))
+        >>> print(w.asnumpy())
+        [0.25 1.75]
     """
 
     rule = "sgd"

@@ -94,6 +94,19 @@ def convert_state(checkpoint: Mapping[str, Any], optimizer: nn.Optimizer) -> dic
 
     Raises:
         ValueError: if codes come without their scales.
+
+    Examples:
+        >>> import mindspore as ms
+        >>> from mindspore import nn
+        >>> from boost_ext import optim
+        >>> net = nn.Dense(64, 64)
+        >>> ms.save_checkpoint(nn.Adam(net.trainable_params()), "adam.ckpt")
+        >>> optimizer = optim.Adam(net.trainable_params(), state_dtype="float8")
+        >>> state = optim.convert_state(ms.load_checkpoint("adam.ckpt"), optimizer)
+        >>> state["moment1.weight"].dtype
+        mindspore.uint8
+        >>> ms.load_param_into_net(optimizer, state)
+        ([], [])
     """
     entries = dict(checkpoint)
     for k in range(optimizer.number_of_states):

@@ -91,10 +91,14 @@ def thor(
         ValueError: if a value is out of range, or `net` has no layer to convert.
 
     Examples:
+        >>> import mindspore as ms
+        >>> from mindspore import Tensor, nn
         >>> from boost_ext.boost import BoostTrainOneStepCell
         >>> from boost_ext.optim import thor
+        >>> net = nn.SequentialCell(nn.Dense(8, 4), nn.ReLU(), nn.Dense(4, 3))
         >>> optimizer = thor(net, Tensor(0.05), damping=0.03, momentum=0.9, batch_size=32, frequency=20)
         >>> step = BoostTrainOneStepCell(nn.WithLossCell(net, nn.CrossEntropyLoss()), optimizer)
+        >>> loss, overflow, loss_scale = step(ms.ops.ones((32, 8)), ms.ops.zeros((32,), ms.int32))
     """
     convert_to_thor_net(net)
     return Thor(
@@ -111,6 +115,13 @@ class Thor(FusedOptimizer):
         layers (tuple[str]): names of the weights that it treats; the other parameters take steps of Momentum.
         matrix_a_inv, matrix_g_inv (ParameterTuple): float32, for each of them the blocks of its inverses,
             ``matrix_a_inv.<name>``; of an embedding A's diagonal.
+
+    Examples:
+        >>> from mindspore import Tensor, nn
+        >>> from boost_ext.optim import thor
+        >>> net = nn.SequentialCell(nn.Dense(8, 4), nn.LayerNorm((4,)))
+        >>> thor(net, Tensor(0.05), damping=0.03, momentum=0.9).layers
+        ('0.weight',)
     """
 
     rule = "momentum"
@@ -308,7 +319,13 @@ def _checked_split(value: Any, layers: int) -> tuple[int, ...]:
 
 
 class ConvertNetUtils:
-    """Stands where the class of ``mindspore.train.train_thor`` stands."""
+    """Stands where the class of ``mindspore.train.train_thor`` stands.
+
+    Examples:
+        >>> from mindspore import nn
+        >>> from boost_ext.optim import ConvertNetUtils
+        >>> ConvertNetUtils().convert_to_thor_net(nn.SequentialCell(nn.Dense(8, 4)))  # in place
+    """
 
     def convert_to_thor_net(self, net: nn.Cell) -> None:
         """See :func:`convert_to_thor_net`."""
@@ -316,7 +333,18 @@ class ConvertNetUtils:
 
 
 class ConvertModelUtils:
-    """Stands where the class of ``mindspore.train.train_thor`` stands."""
+    """Stands where the class of ``mindspore.train.train_thor`` stands.
+
+    Examples:
+        >>> from mindspore import Tensor, nn
+        >>> from boost_ext import Model
+        >>> from boost_ext.optim import ConvertModelUtils, thor
+        >>> net = nn.SequentialCell(nn.Dense(8, 4))
+        >>> optimizer = thor(net, Tensor(0.05), damping=0.03, momentum=0.9)
+        >>> model = Model(net, nn.CrossEntropyLoss(), optimizer)
+        >>> ConvertModelUtils.convert_to_thor_model(model, net) is model
+        True
+    """
 
     @staticmethod
     def convert_to_thor_model(model: Any, network: nn.Cell, **arguments: Any) -> Any:

@@ -214,6 +214,13 @@ def convert_to_thor_net(net: nn.Cell) -> nn.Cell:
     Raises:
         TypeError: if `net` is no Cell.
         ValueError: if no layer can be converted.
+
+    Examples:
+        >>> from mindspore import nn
+        >>> from boost_ext.optim import convert_to_thor_net
+        >>> net = nn.SequentialCell(nn.Dense(8, 4))
+        >>> convert_to_thor_net(net) is net
+        True
     """
     if not isinstance(net, nn.Cell):
         raise TypeError(f"convert_to_thor_net: net must be a Cell, got {type(net).__name__}")

@@ -44,6 +44,17 @@ def save_rank_state(cell: Any, folder: str | os.PathLike[str], *, keep: int = 2)
     Raises:
         ValueError: for `keep` < 2.
         OSError: if the file cannot be written. The ones before are still there.
+
+    Examples:
+        >>> import os
+        >>> from mindspore import nn
+        >>> from boost_ext.boost import BoostTrainOneStepCell
+        >>> from boost_ext.distributed import save_rank_state
+        >>> net = nn.Dense(4, 1)
+        >>> step = BoostTrainOneStepCell(nn.WithLossCell(net, nn.MSELoss()), nn.SGD(net.trainable_params(), 0.1))
+        >>> save_rank_state(step, "states")
+        >>> os.listdir("states")
+        ['rank0-0.ckpt']
     """
     if keep < 2:  # no rank is more than one save ahead of another: the next step needs all of them
         raise ValueError(f"save_rank_state: keep must be >= 2, got {keep}")
@@ -69,6 +80,15 @@ def load_rank_state(cell: Any, folder: str | os.PathLike[str]) -> int:
     Raises:
         ValueError: on every rank, if there are files but no step of which all ranks have one that fits the cell and is
             whole. Ranks may have loaded different steps then.
+
+    Examples:
+        >>> from mindspore import nn
+        >>> from boost_ext.boost import BoostTrainOneStepCell
+        >>> from boost_ext.distributed import load_rank_state
+        >>> net = nn.Dense(4, 1)
+        >>> step = BoostTrainOneStepCell(nn.WithLossCell(net, nn.MSELoss()), nn.SGD(net.trainable_params(), 0.1))
+        >>> load_rank_state(step, "rank_states")  # nothing there: steps made before
+        0
     """
     folder, ranks = Path(folder), _world()
     files = _files(folder, ranks.rank)

@@ -196,6 +196,15 @@ class AdaSum(nn.Cell):
         ValueError: if a number is out of range, `parameter_tuple` is empty, or the number of ranks is another one.
 
     Source: Maleki et al., "Scaling distributed training with adaptive summation", MLSys 2021, eq. 3 and section 4.
+
+    Examples:
+        >>> from mindspore import Parameter, Tensor, nn
+        >>> from boost_ext.boost import AdaSum
+        >>> weights = (Parameter(Tensor([1.0, 1.0]), name="w"),)
+        >>> adasum = AdaSum(0, 1, 1, weights)  # of one rank: the delta itself
+        >>> _ = adasum((Tensor([0.5, 0.0]),), weights, (Tensor([1.0, 1.0]),))
+        >>> print(weights[0].asnumpy())
+        [0.5 1. ]
     """
 
     def __init__(

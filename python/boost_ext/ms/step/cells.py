@@ -102,6 +102,16 @@ class BoostTrainOneStepCell(AlgorithmMethods, nn.TrainOneStepCell):
         ValueError: if `sens` or `clip_norm` is not finite and positive, `compile` is none of the three,
             `accumulation_steps` is less than 1, or dimension reduction is asked for together with freezing,
             accumulation or clipping.
+
+    Examples:
+        >>> from mindspore import Tensor, nn
+        >>> from boost_ext.boost import BoostTrainOneStepCell
+        >>> net = nn.Dense(4, 1, weight_init="ones", has_bias=False)
+        >>> optimizer = nn.SGD(net.trainable_params(), 0.1)
+        >>> step = BoostTrainOneStepCell(nn.WithLossCell(net, nn.MSELoss()), optimizer, clip_norm=1.0)
+        >>> loss, overflow, loss_scale = step(Tensor([[1.0, 1.0, 1.0, 1.0]]), Tensor([[3.0]]))
+        >>> print(loss, overflow, loss_scale)
+        1.0 False 1.0
     """
 
     def __init__(
@@ -359,6 +369,17 @@ class BoostTrainOneStepWithLossScaleCell(BoostTrainOneStepCell):
     Raises:
         TypeError: if `scale_sense` is neither Cell nor Tensor.
         ValueError: if a Tensor `scale_sense` has another shape, or the optimizer has a loss scale of its own.
+
+    Examples:
+        >>> from mindspore import Tensor, nn
+        >>> from boost_ext import amp, boost
+        >>> net = nn.Dense(4, 1, weight_init="ones", has_bias=False)
+        >>> optimizer, manager = nn.SGD(net.trainable_params(), 0.1), amp.DynamicLossScaleManager(2**16)
+        >>> scale = manager.get_update_cell()
+        >>> step = boost.BoostTrainOneStepWithLossScaleCell(nn.WithLossCell(net, nn.MSELoss()), optimizer, scale)
+        >>> loss, overflow, loss_scale = step(Tensor([[1.0, 1.0, 1.0, 1.0]]), Tensor([[float("inf")]]))
+        >>> print(overflow, loss_scale, manager.get_loss_scale())
+        True 65536.0 32768.0
     """
 
     def __init__(

@@ -81,6 +81,16 @@ class GradientAccumulation(nn.Cell):
         hyper_map, weights, _max_accumulation_step, _grad_accumulation, _accumulation_step: the last three are N,
             `accumulators` and `count`; for subclasses written for ``mindspore.boost``, with a ``construct`` that uses
             them.
+
+    Examples:
+        >>> from mindspore import Parameter, Tensor, nn
+        >>> from boost_ext.boost import GradientAccumulation
+        >>> w = Parameter(Tensor([1.0, 1.0]), name="w")
+        >>> hold = GradientAccumulation(2, nn.SGD([w], 0.5))
+        >>> for grad in ([1.0, 0.0], [3.0, 2.0]):
+        ...     _ = hold(Tensor(0.0), (Tensor(grad),))
+        >>> print(w.asnumpy())
+        [0.  0.5]
     """
 
     def __init__(

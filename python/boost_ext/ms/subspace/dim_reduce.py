@@ -108,6 +108,20 @@ class DimReduce(nn.Cell):
 
     Raises:
         ValueError: if the matrix does not fit, or there is no such rank.
+
+    Examples:
+        >>> import mindspore as ms
+        >>> import numpy as np
+        >>> from mindspore import nn
+        >>> from boost_ext.boost import DimReduce
+        >>> net = nn.WithLossCell(nn.Dense(4, 1), nn.MSELoss())
+        >>> optimizer = nn.SGD(net.trainable_params(), 1.0)
+        >>> weights, copies = optimizer.parameters, optimizer.parameters.clone("copy")
+        >>> inputs = ms.ops.ones((2, 4)), ms.ops.ones((2, 1))
+        >>> P = np.eye(2, 5, dtype=np.float32)  # two directions of five weights
+        >>> step = DimReduce(net, optimizer, weights, P, 2, 0.55, 0.9, 0.001, 0.4, 0, 1)
+        >>> loss, grads = ms.value_and_grad(net, None, weights)(*inputs)
+        >>> _ = step(loss, grads, ms.Tensor([1.0]), weights, copies, *inputs)
     """
 
     def __init__(

@@ -57,12 +57,16 @@ class ExponentialMovingAverage(nn.Cell):
         swapped (bool): whether the network holds the averages now.
 
     Examples:
-        >>> average = boost.ExponentialMovingAverage(0.999)
-        >>> model = Model(net, loss, optimizer, metrics={"accuracy"}, weight_average=average)
-        >>> model.train(10, dataset)
+        >>> from mindspore import Tensor, nn
+        >>> from boost_ext import boost
+        >>> net = nn.Dense(1, 1, weight_init="ones", has_bias=False)
+        >>> average = boost.ExponentialMovingAverage(0.5, warm_up=False)
+        >>> average.attach(net)
+        >>> _ = net.weight.set_data(Tensor([[3.0]]))
+        >>> _ = average()  # a training cell with weight_average=average does this after each step
         >>> with average.swapped_in():
-        ...     model.eval(test_dataset)
-        ...     ms.save_checkpoint(net, "averaged.ckpt")
+        ...     print(net.weight.asnumpy())
+        [[2.]]
     """
 
     def __init__(self, decay: float = 0.999, *, warm_up: bool = True) -> None:

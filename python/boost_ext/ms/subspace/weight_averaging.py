@@ -92,9 +92,17 @@ class TrainableWeightAveraging(nn.Optimizer):
         opt (Optimizer): steps them.
 
     Examples:
+        >>> import mindspore as ms
+        >>> import numpy as np
+        >>> from mindspore import nn
         >>> from boost_ext import boost
-        >>> twa = boost.TrainableWeightAveraging(net.trainable_params(), 0.1, weight_load_dir="checkpoints")
-        >>> step = boost.BoostTrainOneStepCell(loss_net, twa)
+        >>> net = nn.Dense(2, 1, weight_init="ones", has_bias=False)
+        >>> for i in (1, 3):
+        ...     np.savez(f"net-{i}.npz", weight=np.float32([[i, 1]]))
+        >>> twa = boost.TrainableWeightAveraging(net.trainable_params(), 0.1, weight_load_dir=".")
+        >>> print(net.weight.asnumpy(), twa.n_components)  # the average; the checkpoints span two directions
+        [[2. 1.]] 2
+        >>> step = boost.BoostTrainOneStepCell(nn.WithLossCell(net, nn.MSELoss()), twa)
     """
 
     never_restricted = "TrainableWeightAveraging, whose coordinates are those of all parameters"

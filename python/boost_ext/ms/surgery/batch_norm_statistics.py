@@ -39,6 +39,16 @@ def update_batch_norm(network: nn.Cell, dataset: Iterable[Any], *, inputs: int =
         TypeError: if an argument has another type.
         ValueError: if `inputs` is less than 1 or more than a batch has, the dataset is empty, statistics are not
             finite, or a batch norm has momentum 1: it lets nothing in.
+
+    Examples:
+        >>> import mindspore as ms
+        >>> from mindspore import nn
+        >>> from boost_ext import boost
+        >>> net = nn.SequentialCell(nn.BatchNorm1d(2), nn.Dense(2, 1))
+        >>> boost.update_batch_norm(net, [ms.Tensor([[0.0, 1.0], [2.0, 5.0]]), ms.Tensor([[2.0, 1.0], [4.0, 5.0]])])
+        1
+        >>> print(net[0].moving_mean.asnumpy())
+        [2. 3.]
     """
     if not isinstance(network, nn.Cell):
         raise TypeError(f"{_OWNER}: network must be a Cell, got {type(network).__name__}")

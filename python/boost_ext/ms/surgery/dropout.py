@@ -77,6 +77,15 @@ class Dropout(AnyPrecision):
 
     Make it after the ranks have met, or all draw the masks of rank 0. In a cell that is recomputed
     (``Cell.recompute``) the second forward pass would draw another mask: leave it out of such cells.
+
+    Examples:
+        >>> import mindspore as ms
+        >>> import numpy as np
+        >>> from boost_ext.boost import Dropout
+        >>> layer = Dropout(p=0.5, seed=1).set_train()
+        >>> y = layer(ms.ops.ones((1000,)))
+        >>> print(np.unique(y.asnumpy()), layer.dropout_state.asnumpy())
+        [0. 2.] [1 0 1 0]
     """
 
     def __init__(self, p: float = 0.5, *, shared_axes: int = 0, seed: int | None = None) -> None:
@@ -126,6 +135,13 @@ def replace_dropout(network: nn.Cell) -> tuple[str, ...]:
     Raises:
         TypeError: if `network` is no Cell.
         ValueError: if `network` is itself a dropout layer.
+
+    Examples:
+        >>> from mindspore import nn
+        >>> from boost_ext import boost
+        >>> net = nn.SequentialCell(nn.Dense(8, 4), nn.ReLU(), nn.Dropout(p=0.2), nn.Dense(4, 3))
+        >>> boost.replace_dropout(net)
+        ('2',)
     """
     if not isinstance(network, nn.Cell):
         raise TypeError(f"replace_dropout: network must be a Cell, got {type(network).__name__}")

@@ -92,6 +92,17 @@ def build_train_network(
             is not possible here; for a network that is converted already (use level "O0"); and if the
             optimizer's ``loss_scale`` differs from the factor on its gradients: the manager's
             scale if it is a FixedLossScaleManager without `drop_overflow_update`, else 1.
+
+    Examples:
+        >>> import mindspore as ms
+        >>> from mindspore import nn
+        >>> from boost_ext import amp
+        >>> net, loss_fn = nn.Dense(4, 3), nn.SoftmaxCrossEntropyWithLogits(sparse=True, reduction="mean")
+        >>> optimizer = nn.Momentum(net.trainable_params(), 0.1, 0.9)
+        >>> step = amp.build_train_network(net, optimizer, loss_fn, level="O2", clip_norm=1.0)
+        >>> loss, overflow, loss_scale = step(ms.ops.ones((8, 4)), ms.ops.zeros((8,), ms.int32))
+        >>> print(loss_scale)
+        16777216.0
     """
     boost = AutoBoost(boost_level, kwargs.get("boost_config_dict", ""))
     return assemble(network, optimizer, loss_fn, level, boost, kwargs).cell

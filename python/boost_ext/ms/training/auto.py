@@ -49,10 +49,13 @@ class AutoBoost:
         plan (Plan): the status and reason of each algorithm; has more details after a network was rewritten.
 
     Examples:
+        >>> from mindspore import nn
         >>> from boost_ext.boost import AutoBoost
+        >>> net = nn.SequentialCell(nn.Dense(8, 4), nn.ReLU(), nn.Dense(4, 3))
         >>> boost = AutoBoost("O1", {"boost": {"mode": "manual", "grad_freeze": False}})
-        >>> print(boost.plan)
-        >>> network, optimizer = boost.network_auto_process_train(network, optimizer)
+        >>> network, optimizer = boost.network_auto_process_train(net, nn.Momentum(net.trainable_params(), 0.1, 0.9))
+        >>> boost.plan["grad_centralization"].status, boost.plan["grad_freeze"].reason
+        ('applied', 'boost.grad_freeze is False')
     """
 
     def __init__(

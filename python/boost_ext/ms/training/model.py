@@ -54,11 +54,20 @@ class Model(ms.Model):
         plan (Plan): the status and reason of each algorithm.
 
     Examples:
+        >>> import mindspore as ms
+        >>> import numpy as np
+        >>> from mindspore import nn
         >>> from boost_ext import Model
-        >>> model = Model(net, loss_fn, optimizer, metrics={"accuracy"}, boost_level="O1", amp_level="O2")
-        >>> print(model.plan)
+        >>> data = {"x": np.ones((8, 4), np.float32), "y": np.zeros(8, np.int32)}
+        >>> dataset = ms.dataset.NumpySlicesDataset(data).batch(4)
+        >>> net, loss_fn = nn.Dense(4, 3), nn.SoftmaxCrossEntropyWithLogits(sparse=True, reduction="mean")
+        >>> optimizer = nn.Momentum(net.trainable_params(), 0.1, 0.9)
+        >>> model = Model(net, loss_fn, optimizer, metrics={"accuracy"}, boost_level="O1")
+        >>> model.plan["grad_centralization"].status
+        'applied'
         >>> model.train(10, dataset)
-        >>> model.eval(test_dataset)
+        >>> model.eval(dataset)
+        {'accuracy': 1.0}
     """
 
     _cells: Cells = (BoostTrainOneStepCell, BoostTrainOneStepWithLossScaleCell)

@@ -65,9 +65,15 @@ class BoostMonitor(ms.Callback):
         FileExistsError: at the first step, if `path` is a file that is no run log, and `resume` is None.
 
     Examples:
+        >>> import mindspore as ms
+        >>> from mindspore import nn
+        >>> from boost_ext.boost import BoostTrainOneStepCell
         >>> from boost_ext.callbacks import BoostMonitor
-        >>> monitor = BoostMonitor("runs/first.jsonl", per_print_steps=50)
-        >>> model.train(10, dataset, callbacks=[monitor])
+        >>> net = nn.Dense(4, 1)
+        >>> step = BoostTrainOneStepCell(nn.WithLossCell(net, nn.MSELoss()), nn.SGD(net.trainable_params(), 0.1))
+        >>> with BoostMonitor("runs/first.jsonl", per_print_steps=0) as monitor:  # a callback of Model, too
+        ...     for _ in range(3):
+        ...         monitor.record(step, step(ms.ops.ones((2, 4)), ms.ops.ones((2, 1))))
     """
 
     def __init__(

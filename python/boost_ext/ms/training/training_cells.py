@@ -32,6 +32,14 @@ class TrainOneStepCell(BoostTrainOneStepCell):
     Raises:
         TypeError: for an argument of another type.
         ValueError: if `return_grad` is True, and what :class:`BoostTrainOneStepCell` and :class:`AutoBoost` raise.
+
+    Examples:
+        >>> from mindspore import Tensor, nn
+        >>> from boost_ext.nn import TrainOneStepCell
+        >>> net = nn.Dense(4, 1, weight_init="ones", has_bias=False)
+        >>> step = TrainOneStepCell(nn.WithLossCell(net, nn.MSELoss()), nn.SGD(net.trainable_params(), 0.1))
+        >>> print(step(Tensor([[1.0, 1.0, 1.0, 1.0]]), Tensor([[3.0]])))
+        1.0
     """
 
     def __init__(
@@ -70,6 +78,16 @@ class TrainOneStepWithLossScaleCell(BoostTrainOneStepWithLossScaleCell, nn.Train
 
     Raises:
         TypeError, ValueError: what :class:`BoostTrainOneStepWithLossScaleCell` and :class:`AutoBoost` raise.
+
+    Examples:
+        >>> from mindspore import Tensor, nn
+        >>> from boost_ext.nn import TrainOneStepWithLossScaleCell
+        >>> net = nn.Dense(4, 1, weight_init="ones", has_bias=False)
+        >>> optimizer, scale = nn.SGD(net.trainable_params(), 0.1), nn.DynamicLossScaleUpdateCell(1024, 2, 1000)
+        >>> step = TrainOneStepWithLossScaleCell(nn.WithLossCell(net, nn.MSELoss()), optimizer, scale)
+        >>> loss, overflow, loss_scale = step(Tensor([[1.0, 1.0, 1.0, 1.0]]), Tensor([[3.0]]))
+        >>> print(loss, overflow, loss_scale)
+        1.0 False 1024.0
     """
 
     def __init__(

@@ -106,9 +106,16 @@ class TrainingState(ms.Callback):
         OSError: if a file cannot be written. The ones before are still there.
 
     Examples:
+        >>> import mindspore as ms
+        >>> import numpy as np
+        >>> from mindspore import nn
+        >>> from boost_ext import Model
         >>> from boost_ext.callbacks import TrainingState
-        >>> mindspore.set_seed(0)
-        >>> model.train(10, dataset, callbacks=[TrainingState("states", every=500), LossMonitor()])
+        >>> ms.set_seed(0)
+        >>> data = {"x": np.ones((8, 4), np.float32), "y": np.ones((8, 1), np.float32)}
+        >>> dataset, net = ms.dataset.NumpySlicesDataset(data).batch(4), nn.Dense(4, 1)
+        >>> model = Model(net, nn.MSELoss(), nn.SGD(net.trainable_params(), 0.1))
+        >>> model.train(10, dataset, callbacks=[TrainingState("states", every=10)])
     """
 
     def __init__(
