@@ -7,9 +7,13 @@ MindSpore (``pip install boost_ext[mindspore]``). The public modules load at fir
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from boost_ext import convolutions, ops
-from boost_ext._core import build_info, num_threads, set_num_threads
-from boost_ext.adasum import adasum_simulate
+from boost_ext import native_module
+
+native_module.choose()  # before what imports _core
+
+from boost_ext import convolutions, ops  # noqa: E402
+from boost_ext._core import build_info, num_threads, set_num_threads  # noqa: E402
+from boost_ext.adasum import adasum_simulate  # noqa: E402
 
 if TYPE_CHECKING:
     from boost_ext import (  # noqa: F401
