@@ -46,7 +46,7 @@ seconds() { awk -v a="$1" -v b="$EPOCHREALTIME" 'BEGIN { printf "%.1f", b - a }'
 
 # part NAME COMMAND...: its output goes to a log; sets `took`.
 part() {
-  local name=$1 log="$out/logs/${1// /-}.log" begun=$EPOCHREALTIME
+  local name=$1 log="$out/logs/${1//[^[:alnum:]_]/}.log" begun=$EPOCHREALTIME
   shift
   printf '%-34s' "$name"
   if "$@" >"$log" 2>&1; then
@@ -139,7 +139,6 @@ check_all() {
 # distribution NAME TAG SOURCE [OPTION OF try_wheel.py]
 distribution() {
   local name=$1 tag=$2 built='' tried='' installed='' tested='' wheel='' policy='' size='' result=FAILED
-  local begun=$EPOCHREALTIME
   if part "$name $tag: wheel" make_wheel "$tag" "$3"; then
     built=$took
     if part "$name $tag: auditwheel" repair "$work/raw/$name"-*-"$tag"-*.whl; then
@@ -168,12 +167,12 @@ if [ "$cuda" ]; then
 fi
 part checks check_all && cat "$out/logs/checks.log"
 
-line='%-15s %-6s %8s  %-26s %8s %10s %9s %8s  %s\n'
+row() { printf '%-15s %-6s %8s  %-26s %8s %10s %9s %8s  %s\n' "$@"; }
 echo
-printf "$line" wheel python 'build, s' policy 'size, KB' 'install, s' 'README, s' 'tests, s' result
-for row in "${table[@]}"; do
-  IFS='|' read -r -a cell <<<"$row"
-  printf "$line" "${cell[@]}"
+row wheel python 'build, s' policy 'size, KB' 'install, s' 'README, s' 'tests, s' result
+for cells in "${table[@]}"; do
+  IFS='|' read -r -a cell <<<"$cells"
+  row "${cell[@]}"
 done
 printf '%s s in all, %d failed; %s\n' "$(seconds "$begun")" "$failures" "$out"
 [ "$failures" = 0 ]

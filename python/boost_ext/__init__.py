@@ -48,13 +48,7 @@ def __getattr__(name: str) -> Any:
         return importlib.import_module(f"boost_ext.{name}")
     if name != "Model":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    try:
-        return importlib.import_module("boost_ext.model").Model
-    except ImportError as error:
-        raise ImportError(
-            f"boost_ext.Model needs mindspore, which could not be imported ({error}); "
-            "install it with: pip install 'boost_ext[mindspore]'"
-        ) from error
+    return importlib.import_module("boost_ext.model").Model
 
 
 def __dir__() -> list[str]:
