@@ -3,6 +3,8 @@
 PYTHON ?= python3
 VENVS ?= .venvs
 ARGS ?=
+# The MindSpore of tests and benchmarks; CONSTRAINTS= takes the newest.
+CONSTRAINTS ?= -c tests/constraints.txt
 NATIVE := CMakeLists.txt pyproject.toml $(shell find csrc kernels -type f)
 SOURCES := $(NATIVE) $(shell find python -type f -not -name '*.so' -not -path '*/__pycache__/*')
 EMULATORS := $(shell find tests/emulators -type f)
@@ -114,7 +116,7 @@ $(VENVS)/wheel/built: $(SOURCES) | $(VENVS)/wheel/bin/python
 # Of the same version as the last one: pip takes it for installed, unless it is told otherwise.
 $(VENVS)/train/installed $(VENVS)/test/installed $(VENVS)/bench/installed: $(VENVS)/%/installed: $(VENVS)/wheel/built | $(VENVS)/%/bin/python
 	$(VENVS)/$*/bin/python -m pip install -q --no-deps --force-reinstall $(VENVS)/wheel/dist/*.whl
-	$(VENVS)/$*/bin/python -m pip install -q "$$(echo $(VENVS)/wheel/dist/*.whl)[$*]"
+	$(VENVS)/$*/bin/python -m pip install -q $(CONSTRAINTS) "$$(echo $(VENVS)/wheel/dist/*.whl)[$*]"
 	touch $@
 
 # Without build isolation: the tools stay where they are, so that a second build compiles only what has changed.
@@ -129,7 +131,7 @@ $(VENVS)/dev/installed: $(NATIVE) | $(VENVS)/dev/tools
 	touch $@
 
 $(VENVS)/dev/mindspore: pyproject.toml | $(VENVS)/dev/installed
-	$(VENVS)/dev/bin/python -m pip install -q 'boost_ext[test]'
+	$(VENVS)/dev/bin/python -m pip install -q $(CONSTRAINTS) 'boost_ext[test]'
 	touch $@
 
 # In a build folder of its own, since its kernels of devices are made for the emulators.

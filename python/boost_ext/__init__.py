@@ -7,9 +7,13 @@ MindSpore (``pip install boost_ext[mindspore]``). The public modules load at fir
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from boost_ext import convolutions, ops
-from boost_ext._core import build_info, num_threads, set_num_threads
-from boost_ext.adasum import adasum_simulate
+from boost_ext import native_module
+
+native_module.choose()  # before what imports _core
+
+from boost_ext import convolutions, ops  # noqa: E402
+from boost_ext._core import build_info, num_threads, set_num_threads  # noqa: E402
+from boost_ext.adasum import adasum_simulate  # noqa: E402
 
 if TYPE_CHECKING:
     from boost_ext import (  # noqa: F401
@@ -44,13 +48,7 @@ def __getattr__(name: str) -> Any:
         return importlib.import_module(f"boost_ext.{name}")
     if name != "Model":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    try:
-        return importlib.import_module("boost_ext.model").Model
-    except ImportError as error:
-        raise ImportError(
-            f"boost_ext.Model needs mindspore, which could not be imported ({error}); "
-            "install it with: pip install 'boost_ext[mindspore]'"
-        ) from error
+    return importlib.import_module("boost_ext.model").Model
 
 
 def __dir__() -> list[str]:
