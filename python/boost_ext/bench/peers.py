@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from .frameworks import mindspore_or_none, torch_or_none
-from .harness import Peer
+from boost_ext.bench.frameworks import mindspore_or_none, torch_or_none
+from boost_ext.bench.harness import Peer
 
 
 def grad_scaler_step(tensors: list[Any], clip_norm: float, goal: float | None, **adam: Any) -> Peer:
