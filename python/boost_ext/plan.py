@@ -11,7 +11,8 @@ from typing import Any, Literal
 from rich.markup import escape
 from rich.table import Table
 
-from boost_ext.config import EXCLUDES, LEVELS, BoostConfig, nearest
+from boost_ext.arguments import nearest
+from boost_ext.config import EXCLUDES, LEVELS, BoostConfig
 from boost_ext.terminal import Fitting
 
 __all__ = ["CHECKED", "LESS_BN_PARTS", "UNCHECKED", "Decision", "Plan", "Status", "adasum_obstacle", "plan"]
@@ -108,6 +109,9 @@ class Plan:
             style = _STYLES[decision.status]
             table.add_row(name, f"[{style}]{decision.status}[/]", *map(escape, _texts(decision)))
         return Fitting(table)
+
+    def __repr__(self) -> str:
+        return str(self)
 
     def __str__(self) -> str:
         rows = [(name, d.status, " | ".join(filter(None, _texts(d)))) for name, d in self.features.items()]

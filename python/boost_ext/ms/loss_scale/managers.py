@@ -15,6 +15,7 @@ import mindspore as ms
 import numpy as np
 from mindspore import Tensor, amp, nn, ops
 
+from boost_ext.arguments import telling
 from boost_ext.ms import native
 from boost_ext.ms.loss_scale.loss_scale_update import (
     DynamicLossScaleUpdateCell,
@@ -67,6 +68,7 @@ class FixedLossScaleManager(LossScaleManager):
         ValueError: for a scale that is nan, inf, below 1 or beyond float32.
     """
 
+    @telling
     def __init__(self, loss_scale: float = 128.0, drop_overflow_update: bool = True) -> None:
         owner = type(self).__name__
         if not isinstance(drop_overflow_update, bool):
@@ -137,6 +139,7 @@ class DynamicLossScaleManager(LossScaleManager):
         ValueError: for nan, inf and values out of these ranges.
     """
 
+    @telling
     def __init__(
         self,
         init_loss_scale: float = 2**24,

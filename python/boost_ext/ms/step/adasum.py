@@ -14,6 +14,7 @@ from mindspore.common.initializer import initializer
 from mindspore.communication import GlobalComm, create_group, get_group_size
 
 from boost_ext.adasum import Exchange, Schedule, padded, schedule
+from boost_ext.arguments import telling
 from boost_ext.ms import native
 from boost_ext.ms.ranks.ranks import rank_count
 
@@ -198,6 +199,7 @@ class AdaSum(nn.Cell):
     Source: Maleki et al., "Scaling distributed training with adaptive summation", MLSys 2021, eq. 3 and section 4.
     """
 
+    @telling
     def __init__(
         self,
         rank: int,

@@ -14,6 +14,7 @@ import mindspore as ms
 import numpy as np
 from mindspore import Parameter, Tensor, nn, ops
 
+from boost_ext.arguments import telling
 from boost_ext.config import DimReduceConfig
 from boost_ext.ms import native
 from boost_ext.ms.core.clipping import Clipping
@@ -104,6 +105,7 @@ class BoostTrainOneStepCell(AlgorithmMethods, nn.TrainOneStepCell):
             accumulation or clipping.
     """
 
+    @telling
     def __init__(
         self,
         network: nn.Cell,
@@ -361,6 +363,7 @@ class BoostTrainOneStepWithLossScaleCell(BoostTrainOneStepCell):
         ValueError: if a Tensor `scale_sense` has another shape, or the optimizer has a loss scale of its own.
     """
 
+    @telling
     def __init__(
         self,
         network: nn.Cell,

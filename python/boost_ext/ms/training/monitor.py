@@ -13,6 +13,8 @@ from mindspore import Tensor, nn
 from mindspore.communication import GlobalComm, get_rank
 from rich.console import Console
 
+from boost_ext.arguments import telling
+from boost_ext.ms.core import typed
 from boost_ext.ms.core.cell_tree import training_cell
 from boost_ext.ms.core.step_outputs import loss_of, number_of, overflow_of, scale_of
 from boost_ext.ms.optim.learning_rates import learning_rates
@@ -26,7 +28,7 @@ __all__ = ["BoostMonitor"]
 _ERROR_CHARS = 500
 
 
-class BoostMonitor(ms.Callback):
+class BoostMonitor(typed.Callback):
     r"""Records training: a line a step into a file, to ``mindspore.SummaryRecord``, and onto the console.
 
     Of the training cells of boost_ext it records loss, learning rates, loss scale, overflow with the names of the
@@ -70,6 +72,7 @@ class BoostMonitor(ms.Callback):
         >>> model.train(10, dataset, callbacks=[monitor])
     """
 
+    @telling
     def __init__(
         self,
         path: str | Path | None = None,
