@@ -41,7 +41,9 @@ def _without_extras(*arguments: str) -> subprocess.CompletedProcess[str]:
 @pytest.fixture
 def run() -> Callable[..., Result]:
     runner = CliRunner()
-    return lambda *arguments: runner.invoke(app, [str(a) for a in arguments], env={"COLUMNS": "200"})
+    return lambda *arguments, columns=200: runner.invoke(
+        app, [str(a) for a in arguments], env={"COLUMNS": str(columns)}
+    )
 
 
 def test_importing_the_command_imports_no_framework() -> None:
@@ -70,6 +72,37 @@ def test_info_as_json_is_the_build_info_and_the_versions() -> None:
     assert content.items() >= {k: v for k, v in boost_ext.build_info().items() if k != "threads"}.items()
     assert content["packages"]["numpy"] == np.__version__
     assert content["convolutions"] == {"limit": convolutions.limit(), "advice": convolutions.advice()}
+    assert {"cpu", "libc", "features", "cores_allowed", "cores_limit", "memory", "load"} <= set(content["machine"])
+    assert "flags" in content
+
+
+def test_nothing_is_cut_off_at_40_columns(run: Callable[..., Result]) -> None:
+    result = run("info", columns=40)
+    assert "…" not in result.output
+    assert all(len(line) <= 40 for line in result.output.splitlines())
+    words = result.output.split()
+    assert all(word in words for word in boost_ext.build_info()["flags"].split())
+
+
+def test_bench() -> None:
+    """Of the host's peers alone; the table, and its numbers as JSON."""
+    small = ("--elements", "4096", "--seconds", "0.01", "--only", "global_norm")
+    done = _without_extras("bench", *small, "--json")
+    assert (done.returncode, done.stderr) == (0, "")
+    content = json.loads(done.stdout)
+    assert [row["peer"] for row in content["rows"]] == ["read bandwidth", "NumPy dot"]
+    assert all(row["ratio"] > 0 and row["error"] is None for row in content["rows"])
+    done = _without_extras("bench", *small)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "NumPy dot" in done.stdout
+    assert "\x1b" not in done.stdout
+    assert "Other processes took" in done.stdout
+
+
+def test_bench_refuses_an_unknown_case(run: Callable[..., Result]) -> None:
+    result = run("bench", "--only", "norm")
+    assert result.exit_code == 1
+    assert "bench: --only must be one of guarded_step, unscale_and_check, global_norm" in result.output
 
 
 @pytest.mark.parametrize(("limit", "row"), [("", "slow: set ONEDNN_MAX_CPU_ISA=AVX2"), ("AVX2", "limited to AVX2")])
@@ -77,7 +110,7 @@ def test_info_tells_how_mindspore_convolves(
     run: Callable[..., Result], pretend: Callable[..., None], limit: str, row: str
 ) -> None:
     pretend(avx512=True, onednn=limit)
-    (line,) = [line for line in run("info").output.splitlines() if "MindSpore's convolutions" in line]
+    (line,) = [line for line in run("info").output.splitlines() if line.startswith("convolutions")]
     assert row in line
 
 
@@ -86,11 +119,12 @@ def test_info_tells_how_mindspore_convolves(
     [
         ([], []),
         (["info"], ["--json"]),
+        (["bench"], ["--only", "--elements", "--seconds", "--json"]),
         (["run"], ["--level", "--eager", "--dry", "--compare"]),
         (["train"], ["--epochs", "--batch-size", "--output", "--mode", "--seed", "--quick", "--runs", "--target"]),
         (["pca"], ["--n-components", "--output", "--dtype", "--reference", "--exclude"]),
     ],
-    ids=["all", "info", "run", "train", "pca"],
+    ids=["all", "info", "bench", "run", "train", "pca"],
 )
 def test_help(run: Callable[..., Result], command: list[str], options: list[str]) -> None:
     result = run(*command, "--help")

@@ -50,7 +50,7 @@ def cases(elements: int) -> Iterator[tuple[str, Callable[[], Case]]]:
     Args:
         elements (int): of the gradients.
     """
-    yield "guarded Adam step", lambda: guarded_step(elements, TENSORS)
+    yield "guarded_step", lambda: guarded_step(elements, TENSORS)
     yield "unscale_and_check", lambda: unscale_and_check(elements)
     yield "global_norm", lambda: global_norm(elements)
     yield "adasum_pair", lambda: adasum_pair(elements)
