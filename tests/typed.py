@@ -30,10 +30,8 @@ def sources() -> Iterator[tuple[str, str]]:
 def mindspore_modules(texts: list[str]) -> set[str]:
     """All that is imported of it, there and in the package."""
     texts = [*texts, *(path.read_text(encoding="utf-8") for path in (ROOT / "python").rglob("*.py"))]
-    found = {
-        name for text in texts for name in re.findall(r"^\s*(?:from|import) (mindspore[\w.]*)", text, re.MULTILINE)
-    }
-    return {"mindspore", *found}
+    pattern = re.compile(r"^\s*(?:from|import) (mindspore[\w.]*)", re.MULTILINE)
+    return {"mindspore", *(name for text in texts for name in pattern.findall(text))}
 
 
 def main() -> int:
