@@ -33,7 +33,7 @@ h1 {{ font-size: 1.5rem; overflow-wrap: anywhere }}
 table {{ border-collapse: collapse; display: block; overflow-x: auto; font-variant-numeric: tabular-nums }}
 th, td {{ text-align: left; vertical-align: top; padding: .25rem .8rem .25rem 0; border-bottom: 1px solid var(--line) }}
 tbody th {{ font-weight: normal; color: var(--quiet) }}
-.panels {{ display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 24rem), 1fr)); gap: 1rem }}
+.panels {{ display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 24rem), 1fr)); gap: 1rem; margin: 1.5rem 0 }}
 .legend span {{ margin-left: .6rem }}
 svg {{ width: 100%; height: auto }}
 </style>
