@@ -1,7 +1,7 @@
 """README's blocks and the examples, checked by pyright in its strict mode: ``python tests/typed.py [--python PYTHON]``.
 
-MindSpore ships no types. Stubs in which all of it is ``Any`` stand in for it, so that what is checked is ours, and the
-same whether MindSpore is installed or not.
+MindSpore ships no types. Stubs in which all of it is ``Any`` stand in for it and for other libraries, so that what is
+checked is ours, and the same whatever is installed.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ def sources() -> Iterator[tuple[str, str]]:
         yield path.stem, path.read_text(encoding="utf-8")
 
 
-def mindspore_modules(texts: list[str]) -> set[str]:
-    """All that is imported of it, there and in the package."""
+def foreign_modules(texts: list[str]) -> set[str]:
+    """All that is imported of other libraries than NumPy, there, and of MindSpore in the package."""
     texts = [*texts, *(path.read_text(encoding="utf-8") for path in (ROOT / "python").rglob("*.py"))]
-    pattern = re.compile(r"^\s*(?:from|import) (mindspore[\w.]*)", re.MULTILINE)
+    pattern = re.compile(r"^\s*(?:from|import) ((?:mindspore|torch|sklearn|matplotlib)\b[\w.]*)", re.MULTILINE)
     return {"mindspore", *(name for text in texts for name in pattern.findall(text))}
 
 
@@ -43,7 +43,7 @@ def main() -> int:
         texts = dict(sources())
         for module, text in texts.items():
             (folder / f"{module}.py").write_text(text, encoding="utf-8")
-        for module in mindspore_modules(list(texts.values())):
+        for module in foreign_modules(list(texts.values())):
             package = folder / "stubs" / Path(*module.split("."))
             for level in (package, *package.parents):
                 if level == folder / "stubs":

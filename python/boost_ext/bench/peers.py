@@ -89,8 +89,7 @@ def optimizer_cell(
 ) -> Any:
     """A Cell that steps an optimizer, which `make` makes of the weights' Parameters, on gradients that went through
     `prepare`. It holds them: as arguments they would cost 15 µs each."""
-    ms = mindspore_or_none()
-    assert ms is not None
+    ms: Any = mindspore_or_none()
 
     def parameters(prefix: str, arrays: Any) -> list[Any]:
         return [ms.Parameter(ms.Tensor(a), name=f"{prefix}{i}") for i, a in enumerate(arrays)]

@@ -26,6 +26,7 @@ _PAGE = """<!DOCTYPE html>
 :root {{ color-scheme: light dark; --paper: #fff; --ink: #1a1a1a; --quiet: #555; --line: #ddd }}
 @media (prefers-color-scheme: dark) {{
   :root {{ --paper: #121212; --ink: #e6e6e6; --quiet: #aaa; --line: #3a3a3a }}
+  .panels, .legend {{ filter: brightness(1.5) }}
 }}
 body {{ font: 15px/1.5 system-ui, sans-serif; max-width: 62rem; margin: 2rem auto; padding: 0 1rem }}
 body {{ background: var(--paper); color: var(--ink) }}
@@ -33,7 +34,8 @@ h1 {{ font-size: 1.5rem; overflow-wrap: anywhere }}
 table {{ border-collapse: collapse; display: block; overflow-x: auto; font-variant-numeric: tabular-nums }}
 th, td {{ text-align: left; vertical-align: top; padding: .25rem .8rem .25rem 0; border-bottom: 1px solid var(--line) }}
 tbody th {{ font-weight: normal; color: var(--quiet) }}
-.panels {{ display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 24rem), 1fr)); gap: 1rem; margin: 1.5rem 0 }}
+.panels {{ display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 24rem), 1fr)) }}
+.panels {{ gap: 1rem; margin: 1.5rem 0 }}
 .legend span {{ margin-left: .6rem }}
 svg {{ width: 100%; height: auto }}
 </style>

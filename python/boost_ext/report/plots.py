@@ -67,10 +67,12 @@ def figures(runs: Sequence[Run], names: Sequence[str]) -> str | None:
     panels = _panels(coloured)
     if not panels:
         return None
-    ink = dict.fromkeys(("text.color", "axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color"), _INK)
+    settings: dict[Any, Any] = dict.fromkeys(
+        ("text.color", "axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color"), _INK
+    )
     # Text as text can be read aloud and searched. Points that a reader could not tell apart are left out.
-    lean = {"svg.fonttype": "none", "path.simplify": True, "path.simplify_threshold": 1.0}
-    with matplotlib.rc_context({**lean, **ink}):
+    settings |= {"svg.fonttype": "none", "path.simplify": True, "path.simplify_threshold": 1.0}
+    with matplotlib.rc_context(settings):
         drawn = [_svg(panel, f"{number}-{panel.name}") for number, panel in enumerate(panels)]
     keys = [
         f'<span style="color: {colour}">&#9632;</span>&nbsp;{escape(name)}'

@@ -98,7 +98,8 @@ class MLflow:
 
     Args:
         experiment (str, optional): its name; it is made if it is missing. Default: "boost_ext".
-        tracking_uri (str, optional): a server or a folder. Default: None, ``MLFLOW_TRACKING_URI`` or MLflow's default.
+        tracking_uri (str, optional): a server or a database. Default: None, that of ``MLFLOW_TRACKING_URI`` or
+            MLflow's own.
         run_name (str, optional): Default: None, the name in the header.
 
     Raises:
