@@ -67,9 +67,9 @@ def table(rows: Sequence[Row]) -> Fitting:
     """A row a peer: its time divided by ours."""
     result = Table(title="Times of calls in turns, medians; ratio: peer's time / ours", title_justify="left")
     result.add_column("case", overflow="fold")
-    result.add_column("ours, ms", justify="right", no_wrap=True)
+    result.add_column("ours ms", justify="right", no_wrap=True)
     result.add_column("peer", overflow="fold")
-    result.add_column("peer's, ms", justify="right", no_wrap=True)
+    result.add_column("peer ms", justify="right", no_wrap=True)
     result.add_column("ratio", justify="right", no_wrap=True)
     last = ""
     for row in rows:

@@ -10,6 +10,7 @@ import contextlib
 import importlib
 import json
 import os
+import shutil
 import time
 from collections.abc import Iterator, Mapping
 from enum import Enum
@@ -41,6 +42,8 @@ app = typer.Typer(
     help="boost_ext: native kernels and training cells that make MindSpore training faster.",
     no_args_is_help=True,
     context_settings={"help_option_names": ["-h", "--help"]},
+    # In boxes the names of options are cut off on a narrow terminal.
+    rich_markup_mode="rich" if shutil.get_terminal_size().columns >= 80 else None,
     pretty_exceptions_enable=False,
 )
 
