@@ -17,6 +17,18 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 ANY = "from typing import Any\n\ndef __getattr__(name: str) -> Any: ...\n"
+OPERATORS = [f"__{r}{name}__" for name in ("add", "sub", "mul", "truediv", "matmul", "pow") for r in ("", "r")]
+OPERATORS += [f"__{name}__" for name in ("lt", "le", "gt", "ge", "getitem")]
+# What annotations name must be classes.
+CLASSES = "\n".join(
+    (
+        ANY,
+        "class Tensor(Any):",
+        "    def __neg__(self) -> Any: ...",
+        *(f"    def {name}(self, other: Any) -> Any: ..." for name in OPERATORS),
+        "class Parameter(Tensor): ...",
+    )
+)
 
 
 def sources() -> Iterator[tuple[str, str]]:
@@ -49,8 +61,9 @@ def main() -> int:
                 if level == folder / "stubs":
                     break
                 level.mkdir(parents=True, exist_ok=True)
-                (level / "__init__.pyi").write_text(ANY)
+                (level / "__init__.pyi").write_text(CLASSES if level.name == "mindspore" else ANY)
         settings = {"include": ["*.py"], "typeCheckingMode": "strict", "stubPath": "stubs"}
+        settings["reportMissingModuleSource"] = "none"
         (folder / "pyrightconfig.json").write_text(json.dumps(settings))
         command = [sys.executable, "-m", "pyright", "-p", name, "--pythonpath", python]
         done = subprocess.run(command, capture_output=True, text=True, check=False)

@@ -93,6 +93,6 @@ def notes(result: dict[str, Any]) -> list[str]:
         f"{about['cpu']}, {build['threads']} threads, {build['isa']}; {installed}.",
         f"Bandwidth of the memory, GB/s: {best}.",
         f"Other processes took {result['others']:.0%} of the cores meanwhile."
-        + (" Measure again on an idle machine." if result["others"] > 0.1 else ""),
+        + (" So these ratios mean little: measure again on an idle machine." if result["others"] > 0.1 else ""),
         *(f"{row.peer}: {row.error}" for row in result["rows"] if row.error is not None),
     ]

@@ -66,6 +66,11 @@ class TensorBoard:
 
     Raises:
         ImportError: if tensorboardX is missing.
+
+    Examples:
+        >>> from boost_ext.callbacks import BoostMonitor
+        >>> from boost_ext.writers import TensorBoard
+        >>> monitor = BoostMonitor(writers=[TensorBoard("runs/tensorboard/first")])
     """
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
@@ -104,6 +109,11 @@ class MLflow:
 
     Raises:
         ImportError: if MLflow is missing.
+
+    Examples:
+        >>> from boost_ext.callbacks import BoostMonitor
+        >>> from boost_ext.writers import MLflow
+        >>> monitor = BoostMonitor(writers=[MLflow("digits", tracking_uri="http://localhost:5000")])
     """
 
     def __init__(
@@ -168,6 +178,14 @@ class WeightsAndBiases:
 
     Raises:
         ImportError: if wandb is missing.
+
+    Examples:
+        >>> from boost_ext import run_log
+        >>> from boost_ext.writers import WeightsAndBiases
+        >>> writer = WeightsAndBiases("digits", mode="offline")
+        >>> for record in run_log.iterate("run.jsonl"):  # of a training that has ended
+        ...     writer.write(record)
+        >>> writer.close()
     """
 
     def __init__(self, project: str = "boost_ext", **options: Any) -> None:
