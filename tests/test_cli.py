@@ -86,7 +86,7 @@ def test_nothing_is_cut_off_at_40_columns(run: Callable[..., Result]) -> None:
 
 def test_bench() -> None:
     """Of the host's peers alone; the table, and its numbers as JSON."""
-    small = ("--elements", "4096", "--seconds", "0.01", "--only", "global_norm")
+    small = ("--elements", "65536", "--seconds", "0.01", "--only", "global_norm")
     done = _without_extras("bench", *small, "--json")
     assert (done.returncode, done.stderr) == (0, "")
     content = json.loads(done.stdout)

@@ -133,7 +133,7 @@ def bench(
     only: Annotated[
         list[str] | None, typer.Option(help="A case, such as global_norm (repeatable). All, if left out.")
     ] = None,
-    elements: Annotated[int, typer.Option(min=1 << 10, help="Of the gradients.")] = 10_000_000,
+    elements: Annotated[int, typer.Option(min=1 << 16, help="Of the gradients.")] = 10_000_000,
     seconds: Annotated[float, typer.Option(min=0.01, help="For each peer of a case.")] = 1.0,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
 ) -> None:
