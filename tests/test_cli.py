@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import re
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from rich.console import Console
 from typer.testing import CliRunner, Result
 
 import boost_ext
 from boost_ext import convolutions
+from boost_ext.bench.harness import Row
+from boost_ext.cli import bench
 from boost_ext.cli import commands as cli
 from boost_ext.cli.commands import app
 from boost_ext.pca import load_matrix
@@ -85,18 +90,23 @@ def test_nothing_is_cut_off_at_40_columns(run: Callable[..., Result]) -> None:
 
 
 def test_bench() -> None:
-    """Of the host's peers alone; the table, and its numbers as JSON."""
-    small = ("--elements", "65536", "--seconds", "0.01", "--only", "global_norm")
-    done = _without_extras("bench", *small, "--json")
+    """Of the host's peers alone."""
+    done = _without_extras("bench", "--elements", "65536", "--seconds", "0.01", "--only", "global_norm", "--json")
     assert (done.returncode, done.stderr) == (0, "")
     content = json.loads(done.stdout)
     assert [row["peer"] for row in content["rows"]] == ["read bandwidth", "NumPy dot"]
     assert all(row["ratio"] > 0 and row["error"] is None for row in content["rows"])
-    done = _without_extras("bench", *small)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert "NumPy dot" in done.stdout
-    assert "\x1b" not in done.stdout
-    assert "Other processes took" in done.stdout
+
+
+@pytest.mark.parametrize("width", [40, 80])
+def test_the_table_of_bench(width: int) -> None:
+    good = Row("a case, 60 tensors", 123.4, 0.1, "a peer", 98765.0, 0.1, 12345.67, None, 5)
+    rows = [replace(good, peer="read bandwidth", bandwidth=True, ratio=0.87), good, replace(good, error="it is off")]
+    screen = io.StringIO()
+    Console(file=screen, width=width).print(bench.table(rows))
+    text = " ".join(screen.getvalue().split())
+    assert all(len(line) <= width for line in screen.getvalue().splitlines())
+    assert all(word in text for word in ("123.4", "98765", "12345.67", "0.87", "no answer"))
 
 
 def test_bench_refuses_an_unknown_case(run: Callable[..., Result]) -> None:
