@@ -88,6 +88,7 @@ lint: $(VENVS)/lint/installed $(VENVS)/test/installed
 	$(VENVS)/lint/bin/ruff format --check .
 	$(VENVS)/lint/bin/clang-format --dry-run --Werror $$(git ls-files '*.h' '*.cpp' '*.cu' '*.cuh')
 	$(VENVS)/test/bin/python -m mypy
+	$(VENVS)/lint/bin/python tests/typed.py --python $(VENVS)/test/bin/python
 	$(VENVS)/test/bin/python -m mypy.stubtest --ignore-missing-stub --allowlist tests/stubtest_allowlist.txt boost_ext._core
 
 format: $(VENVS)/lint/installed
@@ -142,7 +143,7 @@ $(VENVS)/core/installed: $(SOURCES) $(EMULATORS) | $(VENVS)/core/bin/python
 	touch $@
 
 $(VENVS)/lint/installed: pyproject.toml | $(VENVS)/lint/bin/python
-	$(VENVS)/lint/bin/python -m pip install -q 'ruff>=0.6' 'clang-format>=18' 'cmake>=3.21' ninja
+	$(VENVS)/lint/bin/python -m pip install -q 'ruff>=0.6' 'clang-format>=18' 'cmake>=3.21' ninja 'pyright[nodejs]>=1.1.414'
 	touch $@
 
 $(VENVS)/docs/installed: pyproject.toml | $(VENVS)/docs/bin/python

@@ -42,10 +42,12 @@ def main() -> None:
     from dataclasses import replace
 
     import boost_ext
+    from boost_ext.bench import harness
+    from boost_ext.bench.bandwidth import Bandwidth
+    from boost_ext.bench.frameworks import torch_or_none
+    from boost_ext.machine import Watch
 
-    from . import harness, report
-    from .bandwidth import Bandwidth
-    from .frameworks import torch_or_none
+    from . import report
 
     boost_ext.set_num_threads(options.threads)
     if torch := torch_or_none():
@@ -59,7 +61,7 @@ def main() -> None:
     everything: list[harness.Row] = []
     for name in options.only or names:
         rows: list[harness.Row] = []
-        watch = report.Watch()
+        watch = Watch()
         for case in import_module(f"{__package__}.bench_{name}").cases(options.quick):
             if options.quick:
                 case = replace(

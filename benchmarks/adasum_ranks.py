@@ -26,7 +26,7 @@ SMALL = 256  # elements: what such an exchange takes is its latency
 
 
 def deltas(rank: int, n: int) -> list[Any]:
-    from .data import split, uniform
+    from boost_ext.bench.data import split, uniform
 
     return split(uniform(n, 1000 + rank), tensors_of(n))
 
@@ -229,13 +229,15 @@ def main() -> None:
         if ranks < 2 or ranks & (ranks - 1):
             parser.error(f"--ranks must be powers of two from 2 on, got {ranks}")
 
+    from boost_ext.machine import Watch
+
     from . import report
     from .adasum_projection import page, plot, projections
 
     if options.measured is not None:
         document = json.loads(options.measured.read_text())
     else:
-        watch = report.Watch()
+        watch = Watch()
         n, rounds = (600_000, 2) if options.quick else (25_000_000, options.rounds)
         rows = [measure(ranks, n, rounds, options.out / str(ranks)) for ranks in sorted(options.ranks)]
         document = report.machine(1) | {"quick": options.quick, "rounds": rounds, "rows": rows}

@@ -8,11 +8,10 @@ from typing import Any
 import numpy as np
 
 from boost_ext import ops
-
-from .data import split, uniform
-from .frameworks import bfloat16, mindspore_or_none, torch_bfloat16, torch_or_none
-from .harness import Case, Peer
-from .peers import mindspore_peers
+from boost_ext.bench.data import split, uniform
+from boost_ext.bench.frameworks import bfloat16, mindspore_or_none, torch_bfloat16, torch_or_none
+from boost_ext.bench.harness import Case, Peer
+from boost_ext.bench.peers import mindspore_peers
 
 FACTOR = 1 / (1024 * 4)  # 4 micro-batches at a loss scale of 1024
 

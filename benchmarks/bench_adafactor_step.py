@@ -9,11 +9,10 @@ from typing import Any
 import numpy as np
 
 from boost_ext import ops
-
-from .data import uniform
-from .frameworks import mindspore_or_none, torch_or_none
-from .harness import Case, Peer
-from .peers import optimizer_peers, torch_weights
+from boost_ext.bench.data import uniform
+from boost_ext.bench.frameworks import mindspore_or_none, torch_or_none
+from boost_ext.bench.harness import Case, Peer
+from boost_ext.bench.peers import optimizer_peers, torch_weights
 
 LR, BETA1 = 0.1, 0.9
 Shape = tuple[int, ...]

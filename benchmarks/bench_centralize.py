@@ -8,11 +8,10 @@ from typing import Any
 import numpy as np
 
 from boost_ext import ops
-
-from .data import uniform
-from .frameworks import mindspore_or_none, torch_or_none
-from .harness import Case, Peer
-from .peers import mindspore_peers
+from boost_ext.bench.data import uniform
+from boost_ext.bench.frameworks import mindspore_or_none, torch_or_none
+from boost_ext.bench.harness import Case, Peer
+from boost_ext.bench.peers import mindspore_peers
 
 
 def layers(quick: bool) -> list[Any]:

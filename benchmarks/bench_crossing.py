@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from .frameworks import mindspore_or_none
-from .harness import Case, Peer
-from .peers import in_mode
+from boost_ext.bench.frameworks import mindspore_or_none
+from boost_ext.bench.harness import Case, Peer
+from boost_ext.bench.peers import in_mode
 
 
 def cases(quick: bool) -> Iterator[Case]:

@@ -9,10 +9,9 @@ from typing import Any
 import numpy as np
 
 from boost_ext import ops
-
-from .data import uniform
-from .frameworks import torch_or_none
-from .harness import Case, Peer
+from boost_ext.bench.data import uniform
+from boost_ext.bench.frameworks import torch_or_none
+from boost_ext.bench.harness import Case, Peer
 
 DAMPING = 0.1
 

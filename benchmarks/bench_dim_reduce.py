@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 
 from boost_ext import ops
+from boost_ext.bench.data import uniform
+from boost_ext.bench.harness import Case, Peer
 
 from .bench_bfgs_update import cheap_formula, formula
-from .data import uniform
-from .harness import Case, Peer
 
 K = 32
 RHO, GAMMA, ALPHA = 0.55, 0.9, 0.001

@@ -8,10 +8,9 @@ from typing import Any
 import numpy as np
 
 from boost_ext import ops
-
-from .data import split, uniform
-from .frameworks import torch_or_none
-from .harness import Case, Peer
+from boost_ext.bench.data import split, uniform
+from boost_ext.bench.frameworks import torch_or_none
+from boost_ext.bench.harness import Case, Peer
 
 DECAY = 0.999
 

@@ -15,10 +15,9 @@ import numpy as np
 
 import boost_ext
 from boost_ext import ops
-
-from .bandwidth import Access
-from .data import uniform
-from .harness import Case, Peer
+from boost_ext.bench.bandwidth import Access
+from boost_ext.bench.data import uniform
+from boost_ext.bench.harness import Case, Peer
 
 K = 4
 PARTS = 10

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 
 from boost_ext import ops
+from boost_ext.bench.data import split
+from boost_ext.bench.frameworks import bfloat16
+from boost_ext.bench.harness import Case, Peer
 
 from .bench_optimizer_step import LR, RULES, Rule, data
-from .data import split
-from .frameworks import bfloat16
-from .harness import Case, Peer
 
 NAMES = ("momentum", "adam", "adam_weight_decay", "lamb")
 BYTES = {"float32": 4.0, "bfloat16": 2.0, "uint8": 1 + 4 / 256}

@@ -10,11 +10,10 @@ from typing import Any
 import numpy as np
 
 from boost_ext import ops
-
-from .data import split, uniform
-from .frameworks import bfloat16, mindspore_or_none, torch_or_none
-from .harness import Case, Peer
-from .peers import optimizer_peers, torch_weights
+from boost_ext.bench.data import split, uniform
+from boost_ext.bench.frameworks import bfloat16, mindspore_or_none, torch_or_none
+from boost_ext.bench.harness import Case, Peer
+from boost_ext.bench.peers import optimizer_peers, torch_weights
 
 LR = 0.1
 ADAM = {"beta1": 0.9, "beta2": 0.999, "eps": 1e-8}

@@ -11,10 +11,9 @@ from typing import Any
 
 import numpy as np
 
+from boost_ext.bench.data import uniform
+from boost_ext.bench.harness import Case, Peer
 from boost_ext.pca import pca_matrix
-
-from .data import uniform
-from .harness import Case, Peer
 
 CHECKPOINTS, K = 40, 32
 _CHUNK = 1 << 15

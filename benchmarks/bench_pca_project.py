@@ -8,20 +8,19 @@ from typing import Any
 import numpy as np
 
 from boost_ext import ops
+from boost_ext.bench.cases import ROWS, pca_project
+from boost_ext.bench.data import matrix, split, uniform
+from boost_ext.bench.frameworks import bfloat16, torch_bfloat16, torch_or_none
+from boost_ext.bench.harness import Case, Peer
 
-from .data import matrix, split, uniform
-from .frameworks import bfloat16, mindspore_or_none, torch_bfloat16, torch_or_none
-from .harness import Case, Peer
-from .peers import mindspore_peers
-
-K = 32
 GOAL = 0.9  # of the read bandwidth
 
 
 def cases(quick: bool) -> Iterator[Case]:
     n = 100_000 if quick else 10_000_000
-    P, g = matrix(K, n), uniform(n, seed=1)
-    out = np.empty(K, np.float32)
+    yield pca_project(n)
+    P, g = matrix(ROWS, n), uniform(n, seed=1)
+    out = np.empty(ROWS, np.float32)
 
     def product(P: Any) -> Any:
         return np.array([np.dot(row.astype(np.float64), g) for row in P])
@@ -30,28 +29,15 @@ def cases(quick: bool) -> Iterator[Case]:
         name: str, P: Any, *peers: Peer, grads: Any = g, goal: float | None = GOAL, scale: Any = None, wide: Any = None
     ) -> Case:
         return Case(
-            f"pca_project {name}, k={K} n={n:.0e}",
+            f"pca_project {name}, k={ROWS} n={n:.0e}",
             ours=lambda: ops.pca_project(P, grads, out, scale=scale),
             reference=lambda: product(P if wide is None else wide()),
             peers=peers,
             traffic=P.nbytes + g.nbytes + (0 if scale is None else scale.nbytes),
             bandwidth_goal=goal,
             tolerance=1e-4,
-            view=np.ravel,  # MindSpore's is a column
         )
 
-    peers = [Peer("NumPy", lambda: P @ g, goal=1.4)]
-    if torch := torch_or_none():
-        tP, tg = torch.from_numpy(P), torch.from_numpy(g)
-        peers.append(Peer("PyTorch mv", lambda: torch.mv(tP, tg)))
-    if ms := mindspore_or_none():
-        matmul = ms.ops.MatMul()
-
-        def project(P: Any, g: Any) -> Any:  # as mindspore.boost's DimReduce
-            return matmul(P, g)
-
-        peers += mindspore_peers("MatMul", project, P, g.reshape(-1, 1))
-    yield case("fp32", P, *peers)
     yield case("fp32, 60 tensors", P, Peer("NumPy", lambda: P @ g, goal=1.4), grads=split(g, 60))
 
     numpy32 = Peer("NumPy with fp32 P", lambda: P @ g, goal=2.5, tolerance=1e-2)

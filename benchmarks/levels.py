@@ -309,9 +309,11 @@ def main() -> None:
     import mindspore as ms
     from rich.console import Console
 
+    from boost_ext.machine import Watch
+
     from . import report
 
-    watch = report.Watch()
+    watch = Watch()
     result: dict[str, Any] = report.machine(len(os.sched_getaffinity(0)))
     result |= {"quick": options.quick, "rounds": options.rounds, "epochs": options.epochs, "seeds": options.seeds}
     result |= {"first_seed": options.first_seed, "data": options.data}

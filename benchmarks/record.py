@@ -3,117 +3,33 @@
 from __future__ import annotations
 
 import json
-import math
-import os
-import platform
-import time
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict
 from datetime import datetime, timezone
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 import boost_ext
+from boost_ext.bench.bandwidth import Bandwidth
+from boost_ext.bench.harness import Row, milliseconds
 from boost_ext.files import save_figure, write_text
-
-from .bandwidth import Bandwidth
-from .harness import Row
-
-_FEATURES = (
-    "sse4_2",
-    "avx",
-    "avx2",
-    "fma",
-    "f16c",
-    "avx512f",
-    "avx512bw",
-    "avx512_bf16",
-    "avx512_fp16",
-    "amx_bf16",
-)
+from boost_ext.machine import facts, versions
 
 
 def machine(threads: int) -> dict[str, Any]:
     """Where and with what the times were taken."""
-    model, flags = platform.processor(), set[str]()
-    if Path("/proc/cpuinfo").exists():
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            key, _, value = (part.strip() for part in line.partition(":"))
-            if key == "model name":
-                model = value
-            elif key in ("flags", "Features"):
-                flags = set(value.split())
     return {
         "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
-        "system": f"{platform.system()} {platform.machine()}",
-        "cpu": model,
-        "cores": os.cpu_count(),
-        "features": [feature for feature in _FEATURES if feature in flags],
-        "load": round(os.getloadavg()[0], 2),
+        **facts(),
         "threads": threads,
         "boost_ext": boost_ext.build_info(),
-        "versions": {"python": platform.python_version()}
-        | {name: _version(name) for name in ("numpy", "mindspore", "torch")},
+        "versions": versions("numpy", "mindspore", "torch"),
     }
-
-
-class Watch:
-    """The seconds since it was made, and the share of the cores that other processes took meanwhile.
-
-    Beside a busy neighbour no number is worth much, and the threads' least.
-    """
-
-    def __init__(self) -> None:
-        self._start, self._own, self._all = time.perf_counter(), _own_seconds(), _busy_seconds()
-
-    def seconds(self) -> float:
-        return time.perf_counter() - self._start
-
-    def others(self) -> float:
-        """Zero where the system does not tell."""
-        others = _busy_seconds() - self._all - (_own_seconds() - self._own)
-        return max(0.0, others / self.seconds() / (os.cpu_count() or 1))
-
-
-def _own_seconds() -> float:
-    """What this process has worked, and those that it started and that have ended."""
-    spent = os.times()
-    return spent.user + spent.system + spent.children_user + spent.children_system
-
-
-def _busy_seconds() -> float:
-    """What all cores together have worked since the start of the system, stolen time included."""
-    stat = Path("/proc/stat")
-    if not stat.exists():
-        return 0.0
-    user, nice, system, _idle, _wait, *rest = map(int, stat.read_text().splitlines()[0].split()[1:9])
-    return (user + nice + system + sum(rest)) / os.sysconf("SC_CLK_TCK")
-
-
-def _version(package: str) -> str | None:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return None
-
-
-def milliseconds(time: float, spread: float) -> str:
-    if math.isnan(time):
-        return ""
-    digits = 4 if time < 0.1 else 3 if time < 1 else 2 if time < 10 else 1 if time < 1000 else 0
-    return f"{time:.{digits}f}" + (f" ±{100 * spread:.0f}%" if spread >= 0.005 else "")
 
 
 def write_json(path: Path, about: dict[str, Any], bandwidth: Bandwidth, rows: Sequence[Row]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    probes = [{"access": p.access, "by": p.name, "gb_per_second": round(p.gb_per_second, 2)} for p in bandwidth.probes]
-    listed = [
-        {key: None if isinstance(value, float) and math.isnan(value) else value for key, value in asdict(row).items()}
-        | {"missed": row.missed and row.error is None}
-        for row in rows
-    ]
-    document = about | {"bandwidth": probes, "rows": listed}
+    probes = [probe.as_dict() for probe in bandwidth.probes]
+    document = about | {"bandwidth": probes, "rows": [row.as_dict() for row in rows]}
     write_text(path, json.dumps(document, indent=1) + "\n")
 
 

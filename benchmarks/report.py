@@ -8,12 +8,12 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from .bandwidth import Bandwidth
-from .harness import Row
-from .record import Watch, machine, milliseconds, plot, update_page, update_section, write_json
+from boost_ext.bench.bandwidth import Bandwidth
+from boost_ext.bench.harness import Row, milliseconds
+
+from .record import machine, plot, update_page, update_section, write_json
 
 __all__ = [
-    "Watch",
     "console",
     "machine",
     "plot",

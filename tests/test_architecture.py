@@ -222,7 +222,8 @@ def test_the_oracle_imports_numpy_only():
 
 def test_config_imports_nothing_of_ours():
     path = PACKAGE / "config.py"
-    assert not path.exists() or not [m for m in imports(path) if within(m, "boost_ext")]
+    ours = {m for m in imports(path) if within(m, "boost_ext") and m != "boost_ext.arguments.nearest"}
+    assert not ours - {"boost_ext.arguments"}  # which needs nothing either
 
 
 WRITES_ITSELF = {

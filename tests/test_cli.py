@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import re
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from rich.console import Console
 from typer.testing import CliRunner, Result
 
 import boost_ext
 from boost_ext import convolutions
+from boost_ext.bench.harness import Row
+from boost_ext.cli import bench
 from boost_ext.cli import commands as cli
 from boost_ext.cli.commands import app
 from boost_ext.pca import load_matrix
@@ -41,7 +46,9 @@ def _without_extras(*arguments: str) -> subprocess.CompletedProcess[str]:
 @pytest.fixture
 def run() -> Callable[..., Result]:
     runner = CliRunner()
-    return lambda *arguments: runner.invoke(app, [str(a) for a in arguments], env={"COLUMNS": "200"})
+    return lambda *arguments, columns=200: runner.invoke(
+        app, [str(a) for a in arguments], env={"COLUMNS": str(columns)}
+    )
 
 
 def test_importing_the_command_imports_no_framework() -> None:
@@ -70,6 +77,42 @@ def test_info_as_json_is_the_build_info_and_the_versions() -> None:
     assert content.items() >= {k: v for k, v in boost_ext.build_info().items() if k != "threads"}.items()
     assert content["packages"]["numpy"] == np.__version__
     assert content["convolutions"] == {"limit": convolutions.limit(), "advice": convolutions.advice()}
+    assert {"cpu", "libc", "features", "cores_allowed", "cores_limit", "memory", "load"} <= set(content["machine"])
+    assert "flags" in content
+
+
+def test_nothing_is_cut_off_at_40_columns(run: Callable[..., Result]) -> None:
+    result = run("info", columns=40)
+    assert "…" not in result.output
+    assert all(len(line) <= 40 for line in result.output.splitlines())
+    words = result.output.split()
+    assert all(word in words for word in boost_ext.build_info()["flags"].split())
+
+
+def test_bench() -> None:
+    """Of the host's peers alone."""
+    done = _without_extras("bench", "--elements", "65536", "--seconds", "0.01", "--only", "global_norm", "--json")
+    assert (done.returncode, done.stderr) == (0, "")
+    content = json.loads(done.stdout)
+    assert [row["peer"] for row in content["rows"]] == ["read bandwidth", "NumPy dot"]
+    assert all(row["ratio"] > 0 and row["error"] is None for row in content["rows"])
+
+
+@pytest.mark.parametrize("width", [40, 80])
+def test_the_table_of_bench(width: int) -> None:
+    good = Row("a case, 60 tensors", 123.4, 0.1, "a peer", 98765.0, 0.1, 12345.67, None, 5)
+    rows = [replace(good, peer="read bandwidth", bandwidth=True, ratio=0.87), good, replace(good, error="it is off")]
+    screen = io.StringIO()
+    Console(file=screen, width=width).print(bench.table(rows))
+    text = " ".join(screen.getvalue().split())
+    assert all(len(line) <= width for line in screen.getvalue().splitlines())
+    assert all(word in text for word in ("123.4", "98765", "12345.67", "0.87", "no answer"))
+
+
+def test_bench_refuses_an_unknown_case(run: Callable[..., Result]) -> None:
+    result = run("bench", "--only", "norm")
+    assert result.exit_code == 1
+    assert "bench: --only must be one of guarded_step, unscale_and_check, global_norm" in result.output
 
 
 @pytest.mark.parametrize(("limit", "row"), [("", "slow: set ONEDNN_MAX_CPU_ISA=AVX2"), ("AVX2", "limited to AVX2")])
@@ -77,7 +120,7 @@ def test_info_tells_how_mindspore_convolves(
     run: Callable[..., Result], pretend: Callable[..., None], limit: str, row: str
 ) -> None:
     pretend(avx512=True, onednn=limit)
-    (line,) = [line for line in run("info").output.splitlines() if "MindSpore's convolutions" in line]
+    (line,) = [line for line in run("info").output.splitlines() if line.strip().startswith("convolutions")]
     assert row in line
 
 
@@ -86,11 +129,12 @@ def test_info_tells_how_mindspore_convolves(
     [
         ([], []),
         (["info"], ["--json"]),
+        (["bench"], ["--only", "--elements", "--seconds", "--json"]),
         (["run"], ["--level", "--eager", "--dry", "--compare"]),
         (["train"], ["--epochs", "--batch-size", "--output", "--mode", "--seed", "--quick", "--runs", "--target"]),
         (["pca"], ["--n-components", "--output", "--dtype", "--reference", "--exclude"]),
     ],
-    ids=["all", "info", "run", "train", "pca"],
+    ids=["all", "info", "bench", "run", "train", "pca"],
 )
 def test_help(run: Callable[..., Result], command: list[str], options: list[str]) -> None:
     result = run(*command, "--help")

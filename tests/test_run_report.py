@@ -116,7 +116,7 @@ def test_summary_and_header(full: Path) -> None:
         "line search accepted": "75.0%",
         "line searches failed in a row, at most": "3",
         "ms a step (median)": "10",
-        "ms, first step": "2e+03",
+        "ms, first step": "2000",
         "seconds in all": "2",
         "ms in slot source (median)": "6",
     }

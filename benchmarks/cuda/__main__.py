@@ -18,9 +18,10 @@ from pathlib import Path
 from typing import Any
 
 import boost_ext
+from boost_ext.bench.harness import Row, milliseconds, run
+from boost_ext.machine import Watch
 
 from .. import record
-from ..harness import Row, run
 from . import gradients, projections, steps
 from .clock import CopyBandwidth
 from .devices import Card, Device, Emulator
@@ -127,8 +128,8 @@ def print_rows(rows: Sequence[Row]) -> None:
             print(f"  {row.case}: {row.peer}: {row.error}")
             continue
         goal = "" if row.goal is None else f", goal {row.goal:.3g} {'missed' if row.missed else 'met'}"
-        ours = record.milliseconds(row.ours, row.ours_spread)
-        theirs = "" if row.bandwidth else f" {record.milliseconds(row.peer_time, row.peer_spread)} ms,"
+        ours = milliseconds(row.ours, row.ours_spread)
+        theirs = "" if row.bandwidth else f" {milliseconds(row.peer_time, row.peer_spread)} ms,"
         print(f"  {row.case}: {ours} ms; {row.peer}{theirs} {row.ratio:.2f}{goal}", flush=True)
 
 
@@ -163,7 +164,7 @@ def main(given: Sequence[str] | None = None) -> int:
         if time.perf_counter() > end:
             print(f"{name}: not begun, the time is over")
             continue
-        rows, watch = [], record.Watch()
+        rows, watch = [], Watch()
         print(name, flush=True)
         if bandwidth is not None:
             write(options, name, about, watch, bandwidth, rows)
@@ -202,7 +203,7 @@ def watched(cases: Iterator[Any]) -> Iterator[Any]:
 
 
 def write(
-    options: argparse.Namespace, name: str, about: dict[str, Any], watch: record.Watch, bandwidth: Any, rows: list[Row]
+    options: argparse.Namespace, name: str, about: dict[str, Any], watch: Watch, bandwidth: Any, rows: list[Row]
 ) -> None:
     about = about | {"others": round(watch.others(), 3), "seconds": round(watch.seconds(), 1)}
     record.write_json(options.out / f"{name}.json", about, bandwidth, rows)

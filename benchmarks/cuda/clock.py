@@ -12,7 +12,7 @@ from functools import cached_property
 from types import ModuleType
 from typing import Any
 
-from ..bandwidth import Access, Probe
+from boost_ext.bench.bandwidth import Access, Probe
 
 _FLUSH = 1 << 28  # bytes; caches have up to some 100 MB
 _PROBE = 1 << 28  # elements of float32: 1 GiB is read, and 1 GiB written

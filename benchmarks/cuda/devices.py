@@ -10,9 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from ..data import uniform
-from ..frameworks import torch_or_none
-from ..harness import Means
+from boost_ext.bench.data import uniform
+from boost_ext.bench.frameworks import torch_or_none
+from boost_ext.bench.harness import Means
+
 from .clock import Clock
 
 Tensor = Any

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from boost_ext import ops
+from boost_ext.bench.harness import Peer
 
-from ..harness import Peer
 from .devices import Device
 from .layouts import CudaCase, Layout, Layouts
 

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
 
-from ..data import cuts
-from ..harness import Case
+from boost_ext.bench.data import cuts
+from boost_ext.bench.harness import Case
+
 from .devices import Device
 
 ALIGNMENT = 128  # elements: 512 bytes of float32, 256 of halves, as the allocators of frameworks align

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 
 from boost_ext import ops
+from boost_ext.bench.data import uniform
+from boost_ext.bench.harness import Peer
 from boost_ext.ops.projection_codes import PROJECTION_BLOCK
 
-from ..data import uniform
-from ..harness import Peer
 from .devices import Device
 from .gradients import SHORT, SIZE
 from .layouts import CudaCase, Layout, Layouts

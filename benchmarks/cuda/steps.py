@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from boost_ext import ops
+from boost_ext.bench.harness import Peer
+from boost_ext.bench.peers import grad_scaler_step
 
-from ..harness import Peer
-from ..peers import grad_scaler_step
 from .devices import Device
 from .layouts import CudaCase, Layout, Layouts
 

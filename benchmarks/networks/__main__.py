@@ -18,8 +18,9 @@ from pathlib import Path
 from typing import Any
 
 from boost_ext.files import save_figure, write_text
+from boost_ext.machine import Watch
 
-from ..record import Watch, machine, update_section
+from ..record import machine, update_section
 
 MODES = {"graph": "GRAPH_MODE", "pynative": "PYNATIVE_MODE"}
 _LIMIT = 3600.0

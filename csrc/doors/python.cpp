@@ -130,6 +130,7 @@ py::dict build_info() {
   py::dict info;
   info["version"] = BOOST_EXT_VERSION;
   info["compiler"] = compiler();
+  info["flags"] = BOOST_EXT_FLAGS;
   const cuda::Build* gpu = cuda::build();
   const ascend::Build* npu = ascend::build();
   std::vector<std::string> backends{"cpu"};

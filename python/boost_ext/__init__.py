@@ -16,21 +16,22 @@ from boost_ext._core import build_info, num_threads, set_num_threads  # noqa: E4
 from boost_ext.adasum import adasum_simulate  # noqa: E402
 
 if TYPE_CHECKING:
-    from boost_ext import (  # noqa: F401
-        amp,
-        boost,
-        callbacks,
-        checkpoint,
-        config,
-        cuda,
-        distributed,
-        model,
-        nn,
-        optim,
-        pca,
-        plan,
-    )
-    from boost_ext.model import Model  # noqa: F401
+    from boost_ext import amp as amp
+    from boost_ext import boost as boost
+    from boost_ext import callbacks as callbacks
+    from boost_ext import checkpoint as checkpoint
+    from boost_ext import config as config
+    from boost_ext import cuda as cuda
+    from boost_ext import distributed as distributed
+    from boost_ext import model as model
+    from boost_ext import nn as nn
+    from boost_ext import optim as optim
+    from boost_ext import pca as pca
+    from boost_ext import plan as plan
+    from boost_ext import run_log as run_log
+    from boost_ext import run_report as run_report
+    from boost_ext import writers as writers
+    from boost_ext.model import Model as Model
 
 __all__ = ["__version__", "adasum_simulate", "build_info", "num_threads", "ops", "set_num_threads"]
 
@@ -38,7 +39,7 @@ __version__: str = build_info()["version"]
 
 _AT_FIRST_USE = (
     *("amp", "boost", "callbacks", "checkpoint", "config", "cuda", "distributed", "model", "nn", "optim", "pca"),
-    "plan",
+    *("plan", "run_log", "run_report", "writers"),
 )
 
 

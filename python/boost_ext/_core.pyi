@@ -7,11 +7,16 @@ class _CudaInfo(TypedDict):
     architectures: list[str]
     emulated: bool
 
+class _AscendInfo(TypedDict):
+    emulated: bool
+
 class _BuildInfo(TypedDict):
     version: str
     compiler: str
+    flags: str
     backends: list[str]
     cuda: _CudaInfo | None
+    ascend: _AscendInfo | None
     built_isas: list[str]
     cpu_isas: list[str]
     isa: str

@@ -7,7 +7,6 @@ a level, its defaults, and the exclusions between algorithms are data too: :data
 
 from __future__ import annotations
 
-import difflib
 import itertools
 import json
 import os
@@ -20,6 +19,8 @@ from typing import Any, Literal, get_args
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails, PydanticCustomError
+
+from boost_ext.arguments import nearest
 
 __all__ = [
     "EXCLUDES",
@@ -35,7 +36,6 @@ __all__ = [
     "LessBNConfig",
     "Switches",
     "allowed",
-    "nearest",
 ]
 
 Mode = Literal["auto", "manual", "enable_all", "disable_all"]
@@ -326,17 +326,6 @@ def _rename_tutorial_keys(owner: str, sections: dict[Any, Any]) -> None:
             raise ValueError(f"{owner}: {section}: {name} must not be given beside {key}, which is the same")
         warnings.warn(f"{owner}: {section}.{name} is called {key}, and read as that", stacklevel=4)
         keys[key] = keys.pop(name)
-
-
-def nearest(name: object, known: Mapping[str, Any] | tuple[str, ...]) -> str:
-    """The known name that a wrong one was probably meant to be.
-
-    Examples:
-        >>> from boost_ext.config import FEATURES, nearest
-        >>> nearest("grad_freze", FEATURES)
-        'grad_freeze'
-    """
-    return difflib.get_close_matches(str(name), list(known), n=1, cutoff=0.0)[0]
 
 
 def allowed(field: FieldInfo) -> str:

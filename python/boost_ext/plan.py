@@ -11,7 +11,9 @@ from typing import Any, Literal
 from rich.markup import escape
 from rich.table import Table
 
-from boost_ext.config import EXCLUDES, LEVELS, BoostConfig, nearest
+from boost_ext.arguments import nearest
+from boost_ext.config import EXCLUDES, LEVELS, BoostConfig
+from boost_ext.terminal import Fitting
 
 __all__ = ["CHECKED", "LESS_BN_PARTS", "UNCHECKED", "Decision", "Plan", "Status", "adasum_obstacle", "plan"]
 
@@ -115,14 +117,17 @@ class Plan:
         }
         return {"level": self.level, "mode": self.mode, "features": features}
 
-    def __rich__(self) -> Table:
+    def __rich__(self) -> Fitting:
         table = Table(title=f"boost plan: level {self.level}, mode {self.mode}")
         for column in ("feature", "status", "why", "details"):
-            table.add_column(column, overflow="fold")
+            table.add_column(column, overflow="fold", no_wrap=column in ("feature", "status"))
         for name, decision in self.features.items():
             style = _STYLES[decision.status]
             table.add_row(name, f"[{style}]{decision.status}[/]", *map(escape, _texts(decision)))
-        return table
+        return Fitting(table)
+
+    def __repr__(self) -> str:
+        return str(self)
 
     def __str__(self) -> str:
         rows = [(name, d.status, " | ".join(filter(None, _texts(d)))) for name, d in self.features.items()]

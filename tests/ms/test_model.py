@@ -219,6 +219,7 @@ class TestLossScale:
     [
         ({"acc_level": "O1"}, ValueError, "Model: acc_level must not be given, it is called boost_level"),
         ({"boost_config": {}}, ValueError, "Model: unknown argument 'boost_config', did you mean 'boost_config_dict'"),
+        ({"boost_lvel": "O1"}, ValueError, "Model: unknown argument 'boost_lvel', did you mean 'boost_level'"),
         ({"boost_level": "O3"}, ValueError, r"level must be one of \['O0', 'O1', 'O2'\], got 'O3'"),
         ({"amp_level": "O7"}, ValueError, "level must be one of"),
         ({"boost_config_dict": {"bost": {}}}, ValueError, "unknown section 'bost', did you mean 'boost'"),

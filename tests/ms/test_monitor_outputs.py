@@ -6,6 +6,7 @@ import io
 import math
 import re
 import struct
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -80,6 +81,47 @@ def test_summary_record() -> None:
     assert events[2]["boost/loss"] == math.inf
 
 
+class Kept:
+    """A writer that keeps what it gets, until it breaks."""
+
+    def __init__(self, breaks_at: int = 100) -> None:
+        self.records: list[Any] = []
+        self.closed, self.breaks_at = 0, breaks_at
+
+    def write(self, record: Any) -> None:
+        if len(self.records) >= self.breaks_at:
+            raise RuntimeError("no route to the server")
+        self.records.append(record)
+
+    def close(self) -> None:
+        self.closed += 1
+
+
+def test_writers_get_what_the_log_gets() -> None:
+    kept, cell = Kept(), Fake(loss_scale=8.0)
+    with BoostMonitor(LOG, per_print_steps=0, writers=[kept]) as monitor:
+        monitor.record_metrics({"accuracy": 0.5})
+        for loss in (1.5, 2.5):
+            monitor.record(cell, loss)
+    assert kept.records == records()
+    assert [record.kind for record in kept.records] == ["header", "evaluation", "step", "step", "end"]
+    assert kept.closed == 1
+
+
+def test_a_writer_that_breaks_ends_no_training() -> None:
+    cell, broken = Fake(), Kept(breaks_at=2)
+    with BoostMonitor(per_print_steps=0, writers=[broken, kept := Kept()]) as monitor:
+        monitor.record(cell, 1.0)
+        with pytest.warns(UserWarning, match="BoostMonitor: Kept could not be written: no route to the server"):
+            monitor.record(cell, 2.0)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            monitor.record(cell, 3.0)
+    assert [record.kind for record in kept.records] == ["header", *3 * ["step"], "end"]
+    with pytest.raises(RuntimeError, match="no route"):
+        BoostMonitor(per_print_steps=0, writers=[Kept(breaks_at=0)]).record(cell, 1.0)
+
+
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
@@ -91,7 +133,9 @@ def test_summary_record() -> None:
         ({"resume": -1, "path": "x"}, ValueError, "resume must be at least 0, got -1"),
         ({"resume": 3}, ValueError, "resume needs the path of the log to go on with"),
         ({"summary": "directory"}, TypeError, "summary must be a mindspore.SummaryRecord, got str"),
-        ({"per_print_steps": 0}, ValueError, "nothing to record to: give path, summary or per_print_steps"),
+        ({"writers": ["directory"]}, TypeError, "writers must hold writers of records, got str"),
+        ({"per_print_steps": 0}, ValueError, "nothing to record to: give path, summary, writers or per_print_steps"),
+        ({"evry": 2}, TypeError, r"unknown argument 'evry', did you mean 'every'\? Known: \['path', 'every', "),
     ],
 )
 def test_arguments(arguments: dict[str, Any], error: type[Exception], message: str) -> None:
@@ -131,10 +175,11 @@ def test_a_callback_of_another_rank_records_nothing(monkeypatch: pytest.MonkeyPa
 def test_the_documentation_runs(mode: int) -> None:
     text = (Path(__file__).parents[2] / "docs" / "monitoring.md").read_text(encoding="utf-8")
     blocks = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
-    assert len(blocks) == 3
+    assert len(blocks) == 4
     names: dict[str, Any] = {}
-    for block in blocks[:2]:
+    for block in blocks[:3]:
         exec(block, names)
+    assert [record.kind for record in names["slowest"].records] == ["step"]
     freezing, loop = (run_report.read(f"runs/{name}.jsonl") for name in ("freezing", "loop"))
     assert (len(freezing), len(loop)) == (60, 20)
     assert freezing.header.plan["features"]["grad_freeze"]["status"] == "applied"
@@ -145,5 +190,5 @@ def test_the_documentation_runs(mode: int) -> None:
     assert set(freezing.slots) == set(re.findall(r"`(source|guard|apply|update_scale)`", text))
     fields = set(re.findall(r"`(\w+)`", text[text.index("| of each step") : text.index("The header has")]))
     assert set(Step.model_fields) - {"kind"} <= fields, "the table names every field"
-    exec(blocks[2], {**names, "__name__": "__main__"})
+    exec(blocks[3], {**names, "__name__": "__main__"})
     assert list(Path("summary").glob("*summary*"))

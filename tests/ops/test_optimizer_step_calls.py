@@ -144,7 +144,7 @@ BAD_SETTINGS = [
     ("momentum", {"momentum": -0.5}, ValueError, "momentum must be >= 0, got -0.5"),
     ("momentum", {"momentum": 1e39}, ValueError, r"momentum must be finite in float32, got 1e\+39"),
     ("momentum", {"use_nesterov": 1}, TypeError, "use_nesterov must be a bool, got int"),
-    ("momentum", {"unheard_of": 1}, TypeError, r"unknown keyword 'unheard_of', known are \['centralize', .*\]"),
+    ("momentum", {"unheard_of": 1}, TypeError, r"unknown argument 'unheard_of', did you mean .*\? Known: \['lr', .*\]"),
     ("momentum", {"masters": []}, ValueError, "masters must hold one array, or None, for each tensor, got 0"),
     ("momentum", {"masters": [None]}, ValueError, r"masters must hold as many arrays as params \(2\), got 1"),
     ("sgd", {"momentum": 0.9}, ValueError, "accum must be given with momentum 0.9, got none"),

@@ -1,4 +1,4 @@
-"""The command ``boost-ext``: info, run, train, pca, doctor, report.
+"""The command ``boost-ext``: info, bench, run, train, pca, doctor, report.
 
 MindSpore, scikit-learn and matplotlib are imported inside the commands that need them: this module must import fast and
 without them.
@@ -10,12 +10,11 @@ import contextlib
 import importlib
 import json
 import os
-import platform
+import shutil
 import time
 from collections.abc import Iterator, Mapping
 from enum import Enum
 from functools import partial
-from importlib import metadata
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -30,11 +29,12 @@ from rich.progress import (
     TextColumn,
     TimeRemainingColumn,
 )
-from rich.table import Table
 
 import boost_ext
 from boost_ext import convolutions
+from boost_ext.machine import versions
 from boost_ext.requirements import missing
+from boost_ext.terminal import progress
 
 __all__ = ["app", "main"]
 
@@ -42,6 +42,8 @@ app = typer.Typer(
     help="boost_ext: native kernels and training cells that make MindSpore training faster.",
     no_args_is_help=True,
     context_settings={"help_option_names": ["-h", "--help"]},
+    # In boxes the names of options are cut off on a narrow terminal.
+    rich_markup_mode="rich" if shutil.get_terminal_size().columns >= 80 else None,
     pretty_exceptions_enable=False,
 )
 
@@ -91,17 +93,6 @@ def main() -> None:
     app()
 
 
-def _version(package: str) -> str | None:
-    with contextlib.suppress(metadata.PackageNotFoundError):
-        return metadata.version(package)
-    return None
-
-
-def _versions() -> dict[str, str | None]:
-    packages = ("numpy", "mindspore", "scikit-learn")
-    return {"python": platform.python_version(), **{name: _version(name) for name in packages}}
-
-
 @contextlib.contextmanager
 def _errors() -> Iterator[None]:
     """Errors about what the user asked for become a line and exit code 1; anything else keeps its traceback."""
@@ -128,24 +119,53 @@ def info(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
 ) -> None:
     """Show what was built, what this CPU has, and what is used."""
-    build = boost_ext.build_info()
-    versions = _versions()
+    from boost_ext.cli import info as about
+
+    known = about.facts()
     if as_json:
-        convolving = {"limit": convolutions.limit(), "advice": convolutions.advice()}
-        typer.echo(json.dumps({**build, "packages": versions, "convolutions": convolving}, indent=1))
+        typer.echo(json.dumps(known, indent=1))
+    else:
+        Console().print(about.table(known))
+
+
+@app.command()
+def bench(
+    only: Annotated[
+        list[str] | None, typer.Option(help="A case, such as global_norm (repeatable). All, if left out.")
+    ] = None,
+    elements: Annotated[int, typer.Option(min=1 << 16, help="Of the gradients.")] = 10_000_000,
+    seconds: Annotated[float, typer.Option(min=0.01, help="For each peer of a case.")] = 1.0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
+) -> None:
+    """Measure the ops beside NumPy, and beside PyTorch and MindSpore where they are installed.
+
+    Each answer is checked first. Ours and a peer are then called in turns, on the threads of OMP_NUM_THREADS. It takes
+    a minute or two, and 1.5 GB of memory; less with fewer --elements.
+    """
+    # MindSpore reads it when it is imported; its warnings would tear the progress bar apart.
+    os.environ.setdefault("GLOG_v", "3")
+    from boost_ext.cli import bench as measuring
+
+    names = measuring.names()
+    with _errors():
+        for name in only or []:
+            if name not in names:
+                raise ValueError(f"bench: --only must be one of {', '.join(names)}, got {name}")
+    with progress(TextColumn("{task.description:<24}"), BarColumn(), MofNCompleteColumn()) as bars:
+        bar = bars.add_task("", total=1 + len(only or names))
+
+        def on_case(name: str) -> None:
+            bars.update(bar, description=name, advance=0 if bars.tasks[bar].description == "" else 1)
+
+        result = measuring.measure(only or names, elements // 32 * 32, seconds, on_case)
+        bars.advance(bar)
+    if as_json:
+        typer.echo(json.dumps(measuring.document(result), indent=1))
         return
-    table = Table(title=f"boost_ext {build['version']}", show_header=False)
-    table.add_column(style="bold")
-    table.add_column()
-    table.add_row("compiler", build["compiler"])
-    table.add_row("backends built", ", ".join(build["backends"]))
-    table.add_row("instruction sets built", ", ".join(build["built_isas"]))
-    table.add_row("this CPU has", ", ".join(build["cpu_isas"]))
-    table.add_row("used", f"{build['isa']}, {build['threads']} threads")
-    table.add_row("MindSpore's convolutions", convolutions.state())
-    for name, version in versions.items():
-        table.add_row(name, version or "[dim]not installed[/]")
-    Console().print(table)
+    console = Console()
+    console.print(measuring.table(result["rows"]))
+    for line in measuring.notes(result):
+        console.print(line, highlight=False, markup=False)
 
 
 class Level(str, Enum):
@@ -281,13 +301,12 @@ def _train(names: list[str], settings: Any, folder: Path) -> None:
     from boost_ext.demo import digits, report, runs
 
     data = digits.load()
-    with Progress(
+    with progress(
         TextColumn("{task.description:>10}"),
         BarColumn(),
         MofNCompleteColumn(),
         TimeRemainingColumn(),
         TextColumn("{task.fields[state]}"),
-        console=Console(stderr=True),
     ) as bars:
         start_up = bars.add_task("start-up", total=1, state="")
         runs.warm_up(data)
@@ -306,8 +325,8 @@ def _train(names: list[str], settings: Any, folder: Path) -> None:
     console.print(report.table(results, settings))
     for line in report.explanations(results, settings):
         console.print(line, highlight=False)
-    versions = {"boost_ext": boost_ext.__version__, **_versions()}
-    report.write_json(folder / "results.json", results, settings, versions)
+    installed = {"boost_ext": boost_ext.__version__, **versions("numpy", "mindspore", "scikit-learn")}
+    report.write_json(folder / "results.json", results, settings, installed)
     written = [*report.write_plots(folder, results, settings), folder / "results.json"]
     console.print("Written:")
     for path in written:
@@ -420,7 +439,7 @@ def report(
     """
     from boost_ext import report as run_report
 
-    with _errors(), Progress(console=Console(stderr=True), transient=True) as bars:
+    with _errors(), progress(*Progress.get_default_columns(), transient=True) as bars:
         _need("report", "matplotlib")
         runs = []
         for path in logs:

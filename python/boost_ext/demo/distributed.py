@@ -21,6 +21,7 @@ from rich.table import Table
 from boost_ext.demo import msrun
 from boost_ext.demo.settings import Settings
 from boost_ext.files import parsed_json, write_text
+from boost_ext.terminal import Fitting
 
 __all__ = ["Result", "run", "table"]
 
@@ -73,15 +74,16 @@ def _results(folder: Path, ranks: int) -> list[Result]:
     ]
 
 
-def table(results: list[Result], settings: Settings) -> Table:
+def table(results: list[Result], settings: Settings) -> Fitting:
     """The results, a row each."""
     view = Table(title=f"{settings.epochs} epochs, batch {settings.batch_size}, shared by the processes")
-    for column in ("cell", "processes", "test accuracy", "ms a step", "seconds", "same bits on all"):
-        view.add_column(column, justify="left" if column == "cell" else "right")
+    view.add_column("cell", overflow="fold")
+    for column in ("processes", "test accuracy", "ms a step", "seconds", "same bits on all"):
+        view.add_column(column, justify="right", no_wrap=True)
     for r in results:
         same = "" if r.ranks == 1 else "yes" if len(set(r.weights)) == 1 else "[bold red]no[/]"
         view.add_row(r.name, str(r.ranks), f"{r.accuracy:.2%}", f"{r.step_ms:.2f}", f"{r.seconds:.1f}", same)
-    return view
+    return Fitting(view)
 
 
 def _wait(command: list[str], environment: dict[str, str], log: Path, logs: Path) -> None:

@@ -14,6 +14,7 @@ from boost_ext import convolutions
 from boost_ext.demo.results import Run
 from boost_ext.demo.settings import Settings
 from boost_ext.files import save_figure, write_text
+from boost_ext.terminal import Fitting
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -26,7 +27,7 @@ _COLOURS = {"plain": "#000000", "boost": "#D55E00", "amp": "#0072B2", "dim_reduc
 _DASHES = {"boost": (0, (4, 3))}
 
 
-def table(runs: Sequence[Run], settings: Settings) -> Table:
+def table(runs: Sequence[Run], settings: Settings) -> Fitting:
     """One column a run, so that it fits a terminal of 80 characters."""
     result = Table(title=f"Handwritten digits, {settings.epochs} epochs from the same initial weights")
     result.add_column("", no_wrap=True)
@@ -45,7 +46,7 @@ def table(runs: Sequence[Run], settings: Settings) -> Table:
     }
     for name, cell in rows.items():
         result.add_row(name, *map(cell, runs), end_section=not name)
-    return result
+    return Fitting(result)
 
 
 def _or_dash(value: float | None, pattern: str) -> str:

@@ -22,6 +22,9 @@ PyTorch's autograd is told of tensors that were written (their version counters)
 that needs the old values. A tensor that requires a gradient is taken only where PyTorch records none
 (``torch.no_grad()``). New results are PyTorch's where the tensors are.
 
+Types: annotations are those of arrays on the host. Of arrays on a device an op returns an array where it returns a
+``bool`` or a ``float`` here, and a ``boost_ext.cuda.DeviceReport`` where it returns a :class:`FiniteReport`.
+
 Errors: ``TypeError`` for objects that are no arrays and for dtypes, ``ValueError`` for everything else that is wrong
 with an argument, ``RuntimeError`` for arrays on a device that this build has no kernels for. The message names the op,
 the argument, what was expected and what it got. A refused call has written nothing.
@@ -29,9 +32,11 @@ the argument, what was expected and what it got. A refused call has written noth
 
 from __future__ import annotations
 
+from typing import Any, overload
+
 from boost_ext import _core
 from boost_ext.ops.adafactor import adafactor_step
-from boost_ext.ops.arguments import Array, Arrays, empty_like, integer, like_theirs, number, on_device
+from boost_ext.ops.arguments import Array, Arrays, Tensors, empty_like, integer, like_theirs, number, on_device
 from boost_ext.ops.clipping import clip_by_global_norm
 from boost_ext.ops.curvature import *  # noqa: F403
 from boost_ext.ops.curvature import __all__ as _CURVATURE
@@ -94,7 +99,7 @@ def adasum_dots(a: Arrays, b: Arrays, out: Array | None = None) -> Array:
     return result if out is not None else like_theirs(result, a)
 
 
-def adasum_combine(a: Arrays, b: Arrays, dots: Array, out: Arrays | None = None) -> Arrays:
+def adasum_combine(a: Tensors, b: Tensors, dots: Array, out: Tensors | None = None) -> Tensors:
     """Combine ``a`` and ``b`` with the coefficients that ``dots`` (from :func:`adasum_dots`) give.
 
     ``out = (1 - <a,b> / (2 |a|^2)) a + (1 - <a,b> / (2 |b|^2)) b``; see :func:`adasum_pair`.
@@ -109,10 +114,11 @@ def adasum_combine(a: Arrays, b: Arrays, dots: Array, out: Arrays | None = None)
     """
     if out is None:
         out = empty_like("adasum_combine", a)
-    return _core.adasum_combine(a, b, dots, out)
+    result: Tensors = _core.adasum_combine(a, b, dots, out)
+    return result
 
 
-def adasum_pair(a: Arrays, b: Arrays, out: Arrays | None = None) -> Arrays:
+def adasum_pair(a: Tensors, b: Tensors, out: Tensors | None = None) -> Tensors:
     """The adaptive sum of two gradients, tensor by tensor (Maleki et al., MLSys 2021, eq. 3).
 
     ``out = (1 - <a,b> / (2 |a|^2)) a + (1 - <a,b> / (2 |b|^2)) b``. Orthogonal gradients add, parallel ones average,
@@ -137,10 +143,15 @@ def adasum_pair(a: Arrays, b: Arrays, out: Arrays | None = None) -> Arrays:
     """
     if out is None:
         out = empty_like("adasum_pair", a)
-    return _core.adasum_pair(a, b, out)
+    result: Tensors = _core.adasum_pair(a, b, out)
+    return result
 
 
-def global_norm(tensors: Arrays, *, out: Array | None = None) -> float | Array:
+@overload
+def global_norm(tensors: Arrays, *, out: None = None) -> float: ...
+@overload
+def global_norm(tensors: Arrays, *, out: Tensors) -> Tensors: ...
+def global_norm(tensors: Arrays, *, out: Array | None = None) -> Any:
     """The Euclidean norm of all elements of all tensors: ``sqrt(sum(x**2))``, summed in float64.
 
     It is inf or nan exactly when some element is. With `out`, one float64, it is written there and `out` is returned;
@@ -155,7 +166,7 @@ def global_norm(tensors: Arrays, *, out: Array | None = None) -> float | Array:
     return _core.global_norm(tensors, out)
 
 
-def centralize(grads: Arrays, out: Arrays | None = None) -> Arrays:
+def centralize(grads: Tensors, out: Tensors | None = None) -> Tensors:
     """Gradient centralization: subtract from each output channel its mean (Yong et al., ECCV 2020, eq. 1).
 
     The first axis is the output channel, as in Dense and Conv2d. Tensors with fewer than two axes stay what they are.
@@ -175,7 +186,7 @@ def centralize(grads: Arrays, out: Arrays | None = None) -> Arrays:
     return grads if out is None else out
 
 
-def accumulate(accumulators: Arrays, grads: Arrays, factor: float, first: bool = False) -> Arrays:
+def accumulate(accumulators: Tensors, grads: Arrays, factor: float, first: bool = False) -> Tensors:
     """Add scaled gradients to accumulators: ``accumulators = (0 if first else accumulators) + factor * grads``.
 
     Gradient accumulation over N micro-batches: with ``factor = 1 / (loss scale * N)`` and ``first`` in the first of N
@@ -204,7 +215,7 @@ def accumulate(accumulators: Arrays, grads: Arrays, factor: float, first: bool =
     return accumulators
 
 
-def ema_update(averages: Arrays, weights: Arrays, decay: float) -> Arrays:
+def ema_update(averages: Tensors, weights: Arrays, decay: float) -> Tensors:
     """Exponential moving averages: ``averages = averages + (1 - decay) * (weights - averages)``, in place.
 
     The average of a network's weights over about ``1 / (1 - decay)`` steps, which evaluates better than the last ones

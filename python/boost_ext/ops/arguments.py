@@ -7,7 +7,7 @@ import operator
 import sys
 from collections.abc import Sequence
 from numbers import Real
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -15,6 +15,7 @@ __all__ = [
     "Array",
     "Arrays",
     "Numbers",
+    "Tensors",
     "empty_like",
     "factors",
     "flags",
@@ -35,6 +36,9 @@ Array = Any
 
 Arrays = Array | Sequence[Array]
 """One array, or a list or tuple of them."""
+
+Tensors = TypeVar("Tensors")
+"""The type of arrays that an op writes and returns."""
 
 Numbers = float | Sequence[float]
 """One number, or one for each tensor."""

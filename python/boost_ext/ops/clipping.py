@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+from typing import Any, overload
+
 from boost_ext import _core
-from boost_ext.ops.arguments import Array, Arrays, number, scalar
+from boost_ext.ops.arguments import Array, Arrays, Tensors, number, scalar
 
 __all__ = ["clip_by_global_norm"]
 
 
+@overload
+def clip_by_global_norm(
+    grads: Arrays, clip_norm: float = 1.0, *, scale: float | Array = 1.0, out: None = None
+) -> float: ...
+@overload
+def clip_by_global_norm(
+    grads: Arrays, clip_norm: float = 1.0, *, scale: float | Array = 1.0, out: Tensors
+) -> Tensors: ...
 def clip_by_global_norm(
     grads: Arrays, clip_norm: float = 1.0, *, scale: float | Array = 1.0, out: Array | None = None
-) -> float | Array:
+) -> Any:
     """Shorten gradients, taken as one vector, to the length `clip_norm`, in place.
 
     ``norm = sqrt(sum(g**2)) / scale``, ``g *= clip_norm / max(norm, clip_norm)``; the norm is summed in float64.

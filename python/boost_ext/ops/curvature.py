@@ -6,10 +6,10 @@ Re-exported by :mod:`boost_ext.ops`.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, overload
 
 from boost_ext import _core
-from boost_ext.ops.arguments import Array, Arrays, Numbers, integer, number, numbers
+from boost_ext.ops.arguments import Array, Arrays, Numbers, Tensors, integer, number, numbers
 
 __all__ = ["covariance", "damped_inverse", "precondition"]
 
@@ -23,7 +23,7 @@ def _pair(arg: str, value: Any, count: int = 2) -> list[int]:
 
 def covariance(
     x: Array,
-    out: Array,
+    out: Tensors,
     *,
     factor: float = 1.0,
     kernel: int | Sequence[int] = 1,
@@ -31,7 +31,7 @@ def covariance(
     dilation: int | Sequence[int] = 1,
     padding: int | Sequence[int] = 0,
     one_hot: bool = False,
-) -> Array:
+) -> Tensors:
     """Second moments of rows, ``factor * sum(outer(row, row) for row in rows)``, in blocks along the diagonal.
 
     Source: Martens & Grosse, ICML 2015, section 2, and Grosse & Martens, ICML 2016, section 3, for convolutions; blocks
@@ -74,6 +74,14 @@ def covariance(
     return out
 
 
+@overload
+def damped_inverse(
+    matrices: Arrays, out: Arrays, *, factor: Numbers = 1.0, damping: Numbers = 0.0, inverted: None = None
+) -> bool: ...
+@overload
+def damped_inverse(
+    matrices: Arrays, out: Arrays, *, factor: Numbers = 1.0, damping: Numbers = 0.0, inverted: Tensors
+) -> Tensors: ...
 def damped_inverse(
     matrices: Arrays,
     out: Arrays,
@@ -81,7 +89,7 @@ def damped_inverse(
     factor: Numbers = 1.0,
     damping: Numbers = 0.0,
     inverted: Array | None = None,
-) -> bool | Array:
+) -> Any:
     """Inverses of symmetric positive semidefinite matrices, ``out = inv(factor * matrices + damping * I)``.
 
     Cholesky's method in float64, one rounding to float32; symmetric to the last bit.
@@ -119,7 +127,7 @@ def damped_inverse(
     return _core.damped_inverse(matrices, factors, dampings, out, inverted)
 
 
-def precondition(grads: Arrays, left: Arrays, right: Arrays, out: Arrays, *, inv_scale: float = 1.0) -> Arrays:
+def precondition(grads: Arrays, left: Arrays, right: Arrays, out: Tensors, *, inv_scale: float = 1.0) -> Tensors:
     """Gradients times both factors of an inverse curvature, ``out = inv_scale * left @ grads @ right``.
 
     Source: Martens & Grosse, ICML 2015, section 2.

@@ -6,9 +6,10 @@ Source: the ``dim_reduce`` section of mindspore.boost's documentation."""
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any, overload
 
 from boost_ext import _core
-from boost_ext.ops.arguments import Array, Arrays, factors, like_theirs, number, scalar
+from boost_ext.ops.arguments import Array, Arrays, Tensors, factors, like_theirs, number, scalar
 
 __all__ = [
     "bfgs_update",
@@ -50,9 +51,7 @@ def pca_project(P: Array, grads: Arrays, out: Array | None = None, *, scale: Arr
     return result if out is not None else like_theirs(result, grads)
 
 
-def pca_back_project(
-    P: Array, vectors: Sequence[Array], out: Sequence[Arrays], *, scale: Array | None = None
-) -> Sequence[Arrays]:
+def pca_back_project(P: Array, vectors: Sequence[Array], out: Tensors, *, scale: Array | None = None) -> Tensors:
     """Map coordinates back to tensors, for several vectors in one pass over ``P``.
 
     ``out[j] = P.T @ vectors[j]``, split over the tensors of ``out[j]`` in order.
@@ -82,7 +81,11 @@ def pca_back_project(
     return out
 
 
-def bfgs_update(B: Array, s: Array, y: Array, eps: float = 1e-20, *, out: Array | None = None) -> bool | Array:
+@overload
+def bfgs_update(B: Array, s: Array, y: Array, eps: float = 1e-20, *, out: None = None) -> bool: ...
+@overload
+def bfgs_update(B: Array, s: Array, y: Array, eps: float = 1e-20, *, out: Tensors) -> Tensors: ...
+def bfgs_update(B: Array, s: Array, y: Array, eps: float = 1e-20, *, out: Array | None = None) -> Any:
     """Update the inverse-Hessian approximation ``B`` in place (Nocedal & Wright, eq. 6.17).
 
     If ``y @ s > eps``: ``B = (I - rho s y^T) B (I - rho y s^T) + rho s s^T`` with ``rho = 1 / (y @ s)``.
@@ -108,10 +111,37 @@ def bfgs_update(B: Array, s: Array, y: Array, eps: float = 1e-20, *, out: Array 
         [[0.25 0.  ]
          [0.   1.  ]]
     """
-    result: bool | Array = _core.bfgs_update(B, s, y, number("bfgs_update", "eps", eps), out)
-    return result
+    return _core.bfgs_update(B, s, y, number("bfgs_update", "eps", eps), out)
 
 
+@overload
+def dim_reduce_direction(
+    B: Array,
+    s: Array,
+    gk_last: Array,
+    started: bool,
+    gk: Array,
+    B_next: Array,
+    dk: Array,
+    *,
+    inv_scale: float | Array = 1.0,
+    eps: float = 1e-20,
+    out: None = None,
+) -> float: ...
+@overload
+def dim_reduce_direction(
+    B: Array,
+    s: Array,
+    gk_last: Array,
+    started: bool,
+    gk: Array,
+    B_next: Array,
+    dk: Array,
+    *,
+    inv_scale: float | Array = 1.0,
+    eps: float = 1e-20,
+    out: Tensors,
+) -> Tensors: ...
 def dim_reduce_direction(
     B: Array,
     s: Array,
@@ -124,7 +154,7 @@ def dim_reduce_direction(
     inv_scale: float | Array = 1.0,
     eps: float = 1e-20,
     out: Array | None = None,
-) -> float | Array:
+) -> Any:
     """Propose the quasi-Newton direction of a dimension-reduced step; nothing is committed.
 
     ``gk *= inv_scale``; ``B_next`` is ``B``, updated with ``s`` and ``y = gk - gk_last`` when ``started``
@@ -158,13 +188,12 @@ def dim_reduce_direction(
     """
     op = "dim_reduce_direction"
     scale, curvature = scalar(op, "inv_scale", inv_scale), number(op, "eps", eps)
-    slope: float | Array = _core.dim_reduce_direction(
-        B, s, gk_last, bool(started), gk, scale, B_next, dk, curvature, out
-    )
-    return slope
+    return _core.dim_reduce_direction(B, s, gk_last, bool(started), gk, scale, B_next, dk, curvature, out)
 
 
-def dim_reduce_trial(weights: Arrays, saved: Arrays, dn: Arrays, step: float | Array, *, save: bool = False) -> Arrays:
+def dim_reduce_trial(
+    weights: Tensors, saved: Arrays, dn: Arrays, step: float | Array, *, save: bool = False
+) -> Tensors:
     """Move the weights to a point of the line search: ``weights = saved + step * dn``.
 
     Args:
@@ -196,7 +225,7 @@ def dim_reduce_apply(
     grads: Arrays,
     grad_proj: Arrays,
     dn: Arrays,
-    out: Arrays,
+    out: Tensors,
     *,
     gamma: float,
     alpha: float,
@@ -204,7 +233,7 @@ def dim_reduce_apply(
     inv_scale: float | Array = 1.0,
     saved: Arrays | None = None,
     lr: float | Array | None = None,
-) -> Arrays:
+) -> Tensors:
     """Residual momentum and the step of dimension-reduced training, in one pass.
 
     ``momentum = gamma * momentum + inv_scale * grads - grad_proj`` and ``delta = alpha * momentum - rho * dn``

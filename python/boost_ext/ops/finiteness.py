@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any, Literal, overload
 
 import numpy as np
 
@@ -90,9 +91,29 @@ def _report(rows: Iterable[tuple[int, int, int, float]]) -> FiniteReport:
     )
 
 
+@overload
+def unscale_and_check(
+    grads: Arrays, inv_scale: float | Array, report: Literal[False] = False, *, out: None = None
+) -> bool: ...
+@overload
+def unscale_and_check(
+    grads: Arrays, inv_scale: float | Array, report: Literal[True], *, out: None = None
+) -> FiniteReport: ...
+@overload
+def unscale_and_check(
+    grads: Arrays, inv_scale: float | Array, report: Literal[False] = False, *, out: Array
+) -> Array: ...
+@overload
+def unscale_and_check(
+    grads: Arrays, inv_scale: float | Array, report: Literal[True], *, out: Array
+) -> DeviceReport: ...
+@overload
 def unscale_and_check(
     grads: Arrays, inv_scale: float | Array, report: bool = False, *, out: Array | None = None
-) -> bool | FiniteReport | Array | DeviceReport:
+) -> Any: ...
+def unscale_and_check(
+    grads: Arrays, inv_scale: float | Array, report: bool = False, *, out: Array | None = None
+) -> Any:
     """Multiply all gradients by ``inv_scale`` in place and see whether any element is inf or nan, in one pass.
 
     With ``inv_scale=1`` nothing is written and read-only arrays are accepted. A tensor that is listed twice (tied

@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any, TypedDict
 import numpy as np
 
 from boost_ext import _core
+from boost_ext.arguments import unknown_argument
 from boost_ext.ops.arguments import (
     Array,
     Arrays,
@@ -128,7 +129,8 @@ def _step(
     op = f"{rule}_step"
     unknown = set(options) - StepOptions.__optional_keys__
     if unknown:
-        raise TypeError(f"{op}: unknown keyword {min(unknown)!r}, known are {sorted(StepOptions.__optional_keys__)}")
+        known = ("lr", "step", *hyper, *sorted(StepOptions.__optional_keys__))
+        raise TypeError(unknown_argument(op, min(unknown), known))
     t = number_of_step(op, step)
     seed = integer(op, "seed", options.get("seed", 0))
     if not 0 <= seed < 2**63:

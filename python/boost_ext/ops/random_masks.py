@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 from boost_ext import _core
-from boost_ext.ops.arguments import Array, empty_like, integer, is_array, number
+from boost_ext.ops.arguments import Array, Tensors, empty_like, integer, is_array, number
 
 __all__ = ["dropout"]
 
 
 def dropout(
-    x: Array,
+    x: Tensors,
     p: float,
     seed: int,
     *,
     draw: int | Array = 0,
     stream: int = 0,
     shared: int = 1,
-    out: Array | None = None,
-) -> Array:
+    out: Tensors | None = None,
+) -> Tensors:
     """Set a random share `p` of the elements to 0 and multiply the others by ``1 / (1 - p)``.
 
     The mask follows from `seed`, `draw`, `stream` and the place of an element alone, by the counter-based generator
@@ -65,4 +65,5 @@ def dropout(
         raise ValueError(f"{op}: shared must be >= 1 and divide the elements of x, got {group}")
     if out is None:
         out = empty_like(op, x, "x")
-    return _core.dropout(x, number(op, "p", p), key["seed"], draw, key["stream"], group, out)
+    result: Tensors = _core.dropout(x, number(op, "p", p), key["seed"], draw, key["stream"], group, out)
+    return result

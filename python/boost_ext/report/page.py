@@ -1,4 +1,4 @@
-"""The report: one HTML page of a figure and tables. It needs nothing else, neither files nor a network."""
+"""The report: one HTML page of figures and tables. It needs nothing else, neither files nor a network."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from boost_ext.files import write_text
-from boost_ext.report.plots import figure
+from boost_ext.report.plots import figures
 from boost_ext.report.run import Run
 from boost_ext.report.tables import Table, tables
 
@@ -23,11 +23,21 @@ _PAGE = """<!DOCTYPE html>
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <title>{title}</title>
 <style>
+:root {{ color-scheme: light dark; --paper: #fff; --ink: #1a1a1a; --quiet: #555; --line: #ddd }}
+@media (prefers-color-scheme: dark) {{
+  :root {{ --paper: #121212; --ink: #e6e6e6; --quiet: #aaa; --line: #3a3a3a }}
+  .panels, .legend {{ filter: brightness(1.5) }}
+}}
 body {{ font: 15px/1.5 system-ui, sans-serif; max-width: 62rem; margin: 2rem auto; padding: 0 1rem }}
+body {{ background: var(--paper); color: var(--ink) }}
+h1 {{ font-size: 1.5rem; overflow-wrap: anywhere }}
 table {{ border-collapse: collapse; display: block; overflow-x: auto; font-variant-numeric: tabular-nums }}
-th, td {{ text-align: left; vertical-align: top; padding: .25rem .8rem .25rem 0; border-bottom: 1px solid #ddd }}
-tbody th {{ font-weight: normal; color: #555 }}
-svg {{ max-width: 100%; height: auto; font-family: system-ui, sans-serif }}
+th, td {{ text-align: left; vertical-align: top; padding: .25rem .8rem .25rem 0; border-bottom: 1px solid var(--line) }}
+tbody th {{ font-weight: normal; color: var(--quiet) }}
+.panels {{ display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 24rem), 1fr)) }}
+.panels {{ gap: 1rem; margin: 1.5rem 0 }}
+.legend span {{ margin-left: .6rem }}
+svg {{ width: 100%; height: auto }}
 </style>
 </head>
 <body>
@@ -45,7 +55,7 @@ def html(runs: Sequence[Run]) -> str:
     """The page.
 
     Args:
-        runs (Sequence[Run]): one, or several to compare, which share the figure.
+        runs (Sequence[Run]): one, or several to compare, which share the figures.
 
     Raises:
         ValueError: if there is no run.
@@ -55,7 +65,7 @@ def html(runs: Sequence[Run]) -> str:
         raise ValueError("run_report.html: runs must hold at least one run, got none")
     names = _names(runs)
     title = f"Training run {names[0]}" if len(runs) == 1 else f"{len(runs)} training runs"
-    drawn = figure(runs, names)
+    drawn = figures(runs, names)
     curves = f"{drawn}\n<p>{_CAPTION}</p>" if drawn else "<p>No step was recorded.</p>"
     summary, *others = map(_table, tables(runs, names))
     return _PAGE.format(title=escape(title), body="\n".join([summary, curves, *others]))

@@ -1,10 +1,12 @@
-"""The figure of a report: a panel for each quantity that some run has recorded. Runs are told apart by colour."""
+"""The figures of a report: a panel for each quantity that some run has recorded. Runs are told apart by colour."""
 
 from __future__ import annotations
 
 import io
+import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from html import escape
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -14,12 +16,19 @@ from boost_ext.report.run import Column, Run
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["figure", "stretches"]
+__all__ = ["figures", "stretches"]
+
+_INK = "#010203"
+"""Of text and axes, and of a run: the page's own colour takes its place, which is light on a dark page."""
 
 # Okabe and Ito's palette, which colour-blind readers can tell apart.
-_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#000000", "#E69F00", "#56B4E9")
+_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", _INK, "#E69F00", "#56B4E9")
 _BAD = "#CC3311"
 _DASHES = ("solid", "dashed", "dotted", "dashdot")
+_INCHES = (4.6, 2.7)
+"""Of a panel. Two stand side by side on a wide page."""
+_NUMBERED = re.compile(r' id="[\w.]+_\d+"')
+"""The names that matplotlib gives to parts, the same in each panel; nothing refers to them."""
 _STRETCHES = 100
 _MARKS = 600
 """More crosses than this are not told apart."""
@@ -46,43 +55,58 @@ class _Panel(NamedTuple):
     xlabel: str = "step"
 
 
-def figure(runs: Sequence[Run], names: Sequence[str]) -> str | None:
-    """The figure as SVG; None if there is nothing to draw.
+def figures(runs: Sequence[Run], names: Sequence[str]) -> str | None:
+    """HTML: a legend, if there are several runs, and each panel as SVG; None if there is nothing to draw.
 
     Raises:
         ImportError: if matplotlib is missing.
     """
     import matplotlib
-    from matplotlib.figure import Figure  # pyplot would look for a display and keep the figures alive
-    from matplotlib.lines import Line2D
 
     coloured = [(run, _COLOURS[i % len(_COLOURS)]) for i, run in enumerate(runs)]
     panels = _panels(coloured)
     if not panels:
         return None
+    settings: dict[Any, Any] = dict.fromkeys(
+        ("text.color", "axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color"), _INK
+    )
     # Text as text can be read aloud and searched. Points that a reader could not tell apart are left out.
-    with matplotlib.rc_context({"svg.fonttype": "none", "path.simplify": True, "path.simplify_threshold": 1.0}):
-        height = 1 + 2.8 * len(panels)  # inches
-        drawn = Figure(figsize=(9, height))
-        drawn.subplots_adjust(left=0.1, right=0.98, bottom=0.5 / height, top=1 - 0.5 / height, hspace=0.3)
-        for axes, panel in zip(drawn.subplots(len(panels), 1, squeeze=False)[:, 0], panels, strict=True):
-            axes.set_gid(f"panel-{panel.name}")
-            panel.draw(axes)
-            axes.set_xlabel(panel.xlabel)
-            label = panel.label if len(panel.label) <= 40 else f"{panel.label[:39]}…"
-            axes.set_ylabel(label).set_parse_math(False)
-            axes.grid(True, alpha=0.3)
-            axes.spines[["top", "right"]].set_visible(False)
-        if len(runs) > 1:
-            _legend(drawn, [Line2D([], [], color=colour) for _, colour in coloured], names, "upper left")
-        file = io.StringIO()
-        drawn.savefig(file, format="svg", metadata=dict.fromkeys(("Creator", "Date", "Format", "Type")))
-    return file.getvalue()[file.getvalue().index("<svg") :]
+    settings |= {"svg.fonttype": "none", "path.simplify": True, "path.simplify_threshold": 1.0}
+    with matplotlib.rc_context(settings):
+        drawn = [_svg(panel, f"{number}-{panel.name}") for number, panel in enumerate(panels)]
+    keys = [
+        f'<span style="color: {colour}">&#9632;</span>&nbsp;{escape(name)}'
+        for (_, colour), name in zip(coloured, names, strict=True)
+    ]
+    legend = [f'<p class="legend">{" ".join(keys)}</p>'] if len(runs) > 1 else []
+    return "\n".join([*legend, '<div class="panels">', *drawn, "</div>"]).replace(_INK, "currentColor")
 
 
-def _legend(parent: Any, handles: Sequence[Any], names: Sequence[str], place: str) -> None:
+def _svg(panel: _Panel, salt: str) -> str:
+    """A panel, narrow enough for a phone. `salt` makes its identifiers its own on the page."""
+    import matplotlib
+    from matplotlib.figure import Figure  # pyplot would look for a display and keep the figures alive
+
+    drawn = Figure(figsize=_INCHES, layout="constrained")
+    axes = drawn.subplots()
+    axes.set_gid(f"panel-{panel.name}")
+    panel.draw(axes)
+    axes.set_xlabel(panel.xlabel)
+    label = panel.label if len(panel.label) <= 40 else f"{panel.label[:39]}…"
+    axes.set_ylabel(label).set_parse_math(False)
+    axes.grid(True, alpha=0.3)
+    axes.spines[["top", "right"]].set_visible(False)
+    file = io.StringIO()
+    metadata = dict.fromkeys(("Creator", "Date", "Format", "Type"))
+    with matplotlib.rc_context({"svg.hashsalt": salt}):
+        drawn.savefig(file, format="svg", metadata=metadata, transparent=True)
+    text = file.getvalue()
+    return _NUMBERED.sub("", text[text.index("<svg") :])
+
+
+def _legend(axes: Axes, handles: Sequence[Any], names: Sequence[str]) -> None:
     # With a space in front no name is one that matplotlib hides.
-    legend = parent.legend(handles, [f" {name}" for name in names], loc=place, frameon=False, ncols=len(names))
+    legend = axes.legend(handles, [f" {name}" for name in names], loc="best", frameon=False, fontsize="small")
     for text in legend.get_texts():
         text.set_parse_math(False)
 
@@ -180,7 +204,7 @@ def _slots(run: Run, colour: str, axes: Axes) -> None:
     means = np.stack([1e3 * stretches(column, _STRETCHES) for column in run.slots.values()])
     known = np.isfinite(means).any(axis=0)
     means = np.nan_to_num(means[:, known])
-    _legend(axes, axes.stackplot(stretches(run.columns["step"], _STRETCHES)[known], means), list(run.slots), "best")
+    _legend(axes, axes.stackplot(stretches(run.columns["step"], _STRETCHES)[known], means), list(run.slots))
     # The first steps compile and would flatten the rest.
     axes.set_ylim(0, 1.5 * float(np.percentile(means.sum(axis=0), 95)) or None)
     axes.spines["left"].set(color=colour, linewidth=3)

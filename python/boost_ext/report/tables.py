@@ -99,7 +99,7 @@ def _summary(run: Run) -> dict[str, Any]:
         "line search accepted": of("accepted", _share),
         "line searches failed in a row, at most": of("failed_in_a_row", lambda counts: int(counts.max())),
         "ms a step (median)": of("seconds", _median),
-        "ms, first step": of("seconds", lambda seconds: f"{1e3 * seconds[0]:.3g}"),
+        "ms, first step": of("seconds", lambda seconds: f"{float(f'{1e3 * seconds[0]:.3g}'):g}"),
         "seconds in all": of("elapsed", last),
     }
     for metric, (_, values) in run.metrics.items():

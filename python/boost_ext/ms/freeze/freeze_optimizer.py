@@ -9,6 +9,8 @@ import mindspore as ms
 import numpy as np
 from mindspore import Parameter, Tensor, nn, ops
 
+from boost_ext.arguments import telling
+from boost_ext.ms.core import typed
 from boost_ext.ms.core.for_cells import released
 from boost_ext.ms.core.optimizer_copy import restrict
 from boost_ext.ms.core.state import state
@@ -42,7 +44,7 @@ class _Step(_OwnStep):
         return self._advance(updated, ops.cast(ops.logical_not(skip), ms.int32))
 
 
-class FreezeOpt(nn.Cell):
+class FreezeOpt(typed.Cell):
     """An optimizer of which each step trains one of several groups of parameters.
 
     There is one optimizer with one state: a group that a step leaves out keeps its momentum, and the learning rate
@@ -79,6 +81,7 @@ class FreezeOpt(nn.Cell):
         >>> loss, overflow, loss_scale = step(ms.ops.ones((2, 4)), ms.ops.ones((2, 1)))
     """
 
+    @telling
     def __init__(
         self,
         opt: nn.Optimizer,

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from mindspore import Parameter, Tensor, nn, ops
 
+from boost_ext.arguments import telling
 from boost_ext.config import MAX_STEPS
 from boost_ext.ms.core.compiled import Compile, Gradients, require_compile
 from boost_ext.ms.freeze.freeze_optimizer import FreezeOpt
@@ -92,6 +93,7 @@ class GradientFreeze:
         [0 0 0 0 0 0 0 1 1 1]
     """
 
+    @telling
     def __init__(
         self, param_groups: int, freeze_type: int, freeze_p: float, total_steps: int, *, seed: int = 0
     ) -> None:

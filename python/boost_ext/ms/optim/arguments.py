@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from mindspore import Tensor, nn
 
-from boost_ext.config import nearest
+from boost_ext.arguments import names_of, unknown_argument
 
 __all__ = ["non_negative", "one_line", "open_unit", "positive", "recorded", "require_bool", "require_float"]
 
@@ -19,13 +19,13 @@ Init = TypeVar("Init", bound=Callable[..., None])
 def recorded(init: Init) -> Init:
     """A constructor that records its arguments as the optimizers of mindspore.nn do: ``init_params``,
     ``init_learning_rate`` and ``init_args``. It keeps its signature, too."""
-    signature = inspect.signature(init)
+    signature, known = inspect.signature(init), names_of(init)
 
     @functools.wraps(init)
     def wrapper(self: nn.Optimizer, *args: Any, **kwargs: Any) -> None:
         for key in kwargs:
-            if key not in signature.parameters:
-                raise _unknown(type(self).__name__, key, [name for name in signature.parameters if name != "self"])
+            if key not in known:
+                raise TypeError(unknown_argument(type(self).__name__, key, known))
         bound = signature.bind(self, *args, **kwargs)
         bound.apply_defaults()
         arguments = dict(bound.arguments)
@@ -39,17 +39,6 @@ def recorded(init: Init) -> Init:
         self.init_args = arguments
 
     return wrapper  # type: ignore[return-value]
-
-
-_ELSEWHERE = {"lr": "learning_rate", "nesterov": "use_nesterov", "amsgrad": "use_amsgrad", "parameters": "params"}
-"""What arguments are called in other libraries."""
-
-
-def _unknown(owner: str, key: str, known: list[str]) -> TypeError:
-    near = _ELSEWHERE.get(key)
-    if near not in known:
-        near = nearest(key, tuple(known))
-    return TypeError(f"{owner}: unknown argument {key!r}, did you mean {near!r}? Known: {known}")
 
 
 def one_line(optimizer: nn.Optimizer) -> str:

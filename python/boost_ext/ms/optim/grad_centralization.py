@@ -14,6 +14,7 @@ from typing import Any
 from mindspore import Parameter, Tensor, jit, mint, nn
 
 from boost_ext.ms import native
+from boost_ext.ms.core import typed
 from boost_ext.ms.core.common_head import CommonHeadLastFN
 
 __all__ = ["CentralizingOptimizer", "centralizing", "is_centralized"]
@@ -50,7 +51,7 @@ def _is_layer(cls: type) -> bool:
     return cls.__module__.startswith(_LIBRARY) and cls.__module__ != _CONTAINERS
 
 
-class CentralizingOptimizer(nn.Optimizer):
+class CentralizingOptimizer(typed.Optimizer):
     """An optimizer whose ``gradients_centralization`` runs on the CPU, for any number of channels; most optimizers of
     ``mindspore.nn`` call it after weight decay."""
 

@@ -9,7 +9,9 @@ import mindspore as ms
 import numpy as np
 from mindspore import Parameter, Tensor, nn, ops
 
+from boost_ext.arguments import telling
 from boost_ext.ms import native
+from boost_ext.ms.core import typed
 from boost_ext.ms.core.optimizer_copy import forget, twin
 from boost_ext.ms.core.sparse_gradients import Values
 from boost_ext.ms.optim.adafactor import AdaFactor
@@ -55,7 +57,7 @@ class LarsRatios(native.PackedCell):
     symbol = "lars"
 
 
-class LARS(nn.Optimizer):
+class LARS(typed.Optimizer):
     r"""Layer-wise adaptive rate scaling, around an optimizer of :mod:`boost_ext.optim`.
 
     .. math:: r = \frac{\theta \|w\|}{\|g\| + \delta \|w\| + \epsilon}, \qquad g \leftarrow r (g + \delta w)
@@ -92,6 +94,7 @@ class LARS(nn.Optimizer):
         [3.   3.95]
     """
 
+    @telling
     def __init__(
         self,
         optimizer: nn.Optimizer,

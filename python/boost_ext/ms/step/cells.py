@@ -14,6 +14,7 @@ import mindspore as ms
 import numpy as np
 from mindspore import Parameter, Tensor, nn, ops
 
+from boost_ext.arguments import telling
 from boost_ext.config import DimReduceConfig
 from boost_ext.ms import native
 from boost_ext.ms.core.clipping import Clipping
@@ -114,6 +115,7 @@ class BoostTrainOneStepCell(AlgorithmMethods, nn.TrainOneStepCell):
         1.0 False 1.0
     """
 
+    @telling
     def __init__(
         self,
         network: nn.Cell,
@@ -382,6 +384,7 @@ class BoostTrainOneStepWithLossScaleCell(BoostTrainOneStepCell):
         True 65536.0 32768.0
     """
 
+    @telling
     def __init__(
         self,
         network: nn.Cell,

@@ -140,5 +140,5 @@ def warn_of_strangers(owner: str, network: nn.Cell, weights: Sequence[Parameter]
         warnings.warn(
             f"{owner}: optimizer has {len(names)} parameters that network does not have, whose gradients are 0: "
             f"{listed}; make the optimizer after the network was rewritten (LessBN), or let AutoBoost do both",
-            stacklevel=4,
+            stacklevel=5,
         )

@@ -15,7 +15,9 @@ import numpy as np
 import numpy.typing as npt
 from mindspore import Parameter, ParameterTuple, Tensor, nn, ops
 
+from boost_ext.arguments import telling
 from boost_ext.ms import native
+from boost_ext.ms.core import typed
 from boost_ext.ms.core.compiled import Forward
 from boost_ext.ms.core.state import state
 from boost_ext.ms.subspace.dim_reduce_ranks import Sharded, Whole, rows_of
@@ -52,7 +54,7 @@ def _check(rank: int, rank_size: int, matrix: Any, n_components: int, weights: A
         )
 
 
-class DimReduce(nn.Cell):
+class DimReduce(typed.Cell):
     r"""One step of dimension-reduced training.
 
     .. math::
@@ -124,6 +126,7 @@ class DimReduce(nn.Cell):
         >>> _ = step(loss, grads, ms.Tensor([1.0]), weights, copies, *inputs)
     """
 
+    @telling
     def __init__(
         self,
         network: nn.Cell,

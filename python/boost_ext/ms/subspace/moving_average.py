@@ -14,7 +14,9 @@ import mindspore as ms
 from mindspore import Callback, Parameter, ParameterTuple, Tensor, nn, ops
 from mindspore.nn.layer.normalization import _BatchNorm
 
+from boost_ext.arguments import telling
 from boost_ext.ms import native
+from boost_ext.ms.core import typed
 from boost_ext.ms.core.resume import write
 from boost_ext.ms.core.state import state
 from boost_ext.ms.surgery.batch_norm_statistics import statistics_of
@@ -26,7 +28,7 @@ _NAME = "ExponentialMovingAverage"
 _FLOATS = (ms.float32, ms.float16, ms.bfloat16)
 
 
-class ExponentialMovingAverage(nn.Cell):
+class ExponentialMovingAverage(typed.Cell):
     r"""Averages of the weights, which often evaluate better than the last weights.
 
     .. math:: a \leftarrow a + (1 - d_t) (w - a), \qquad d_t = \min(decay, t / (t + 9))
@@ -69,6 +71,7 @@ class ExponentialMovingAverage(nn.Cell):
         [[2.]]
     """
 
+    @telling
     def __init__(self, decay: float = 0.999, *, warm_up: bool = True) -> None:
         super().__init__(auto_prefix=False)
         decay = number(_NAME, "decay", decay)

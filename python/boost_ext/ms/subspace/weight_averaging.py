@@ -18,7 +18,9 @@ from mindspore import Parameter, Tensor, nn, ops
 from mindspore.communication import get_rank
 
 from boost_ext import pca
+from boost_ext.arguments import telling
 from boost_ext.ms import native
+from boost_ext.ms.core import typed
 from boost_ext.ms.core.checkpoint import read_checkpoint
 from boost_ext.ms.core.resume import checksum, write
 from boost_ext.ms.core.sparse_gradients import Values
@@ -39,7 +41,7 @@ _FLOATS = (ms.float32, ms.float16, ms.bfloat16)
 Checkpoints: TypeAlias = str | os.PathLike[str] | Sequence[Checkpoint]
 
 
-class TrainableWeightAveraging(nn.Optimizer):
+class TrainableWeightAveraging(typed.Optimizer):
     r"""Train the average of earlier weights, in the subspace that these span.
 
     With the checkpoints :math:`w_1 \dots w_c`, their average :math:`w_0`, which is the one of stochastic weight
@@ -111,6 +113,7 @@ class TrainableWeightAveraging(nn.Optimizer):
         "network, at boost level O0"
     )
 
+    @telling
     def __init__(
         self,
         params: Sequence[Parameter],

@@ -10,12 +10,12 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict
 
 import mindspore as ms
 from mindspore import Tensor, amp, nn, ops
 
-from boost_ext.config import nearest
+from boost_ext.arguments import names_of, unknown_argument
 from boost_ext.ms.core.clipping import checked_clip_norm
 from boost_ext.ms.loss_scale.group_loss_scale import GroupLossScaleManager
 from boost_ext.ms.loss_scale.loss_scale_update import check_scale
@@ -24,7 +24,12 @@ from boost_ext.ms.step.cells import BoostTrainOneStepCell, BoostTrainOneStepWith
 from boost_ext.ms.step.options import brought_by
 from boost_ext.ms.training.auto import AutoBoost
 
-__all__ = ["Cells", "Training", "assemble", "build_train_network"]
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from boost_ext.ms.subspace.moving_average import ExponentialMovingAverage
+
+__all__ = ["Cells", "Training", "TrainingOptions", "assemble", "build_train_network"]
 
 Cells = tuple[type[BoostTrainOneStepCell], type[BoostTrainOneStepWithLossScaleCell]]
 
@@ -32,14 +37,25 @@ _OWNER = "build_train_network"
 _LEVELS = ("O0", "O1", "O2", "O3", "auto")
 # What "auto" is on each device. A CPU computes float16 no faster, so there it is float32.
 _AUTO = {"Ascend": "O3", "GPU": "O2", "CPU": "O0"}
-_KWARGS = (
-    "cast_model_type",
-    "keep_batchnorm_fp32",
-    "loss_scale_manager",
-    "boost_config_dict",
-    "clip_norm",
-    "weight_average",
-)
+
+
+class TrainingOptions(TypedDict, total=False):
+    """The keywords of :class:`boost_ext.Model` that :func:`build_train_network` has too, and documents."""
+
+    loss_scale_manager: Any
+    keep_batchnorm_fp32: bool
+    boost_config_dict: Mapping[str, Any] | str
+    clip_norm: float | None
+    weight_average: ExponentialMovingAverage | None
+
+
+class Options(TrainingOptions, total=False):
+    """The keywords of :func:`build_train_network`."""
+
+    cast_model_type: Any
+
+
+_KWARGS = ("cast_model_type", *TrainingOptions.__annotations__)
 
 
 def build_train_network(
@@ -48,8 +64,8 @@ def build_train_network(
     loss_fn: nn.Cell | None = None,
     level: str = "O0",
     boost_level: str = "O0",
-    **kwargs: Any,
-) -> nn.Cell:
+    **kwargs: Unpack[Options],
+) -> BoostTrainOneStepCell:
     """Build the training cell for a network in mixed precision, with the boost algorithms.
 
     All arguments are checked before the network changes. Boost rewrites the network first, in place. The conversion
@@ -111,7 +127,7 @@ def build_train_network(
 class Training(NamedTuple):
     """A training cell and its parts: the rewritten network without its loss, and the optimizer."""
 
-    cell: nn.Cell
+    cell: BoostTrainOneStepCell
     network: nn.Cell
     optimizer: nn.Cell
 
@@ -184,8 +200,7 @@ def _check_level(level: Any) -> None:
 def _check_keys(got: Iterable[str]) -> None:
     for key in got:
         if key not in _KWARGS:
-            near = nearest(key, _KWARGS)
-            raise ValueError(f"{_OWNER}: unknown argument {key!r}, did you mean {near!r}? Known: {list(_KWARGS)}")
+            raise ValueError(unknown_argument(_OWNER, key, (*names_of(build_train_network), *_KWARGS)))
 
 
 def _conversion(level: str, kwargs: Mapping[str, Any]) -> str:

@@ -2,27 +2,30 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import mindspore as ms
 from mindspore import nn
 from mindspore.train import model as _reference
 
-from boost_ext.config import nearest
+from boost_ext.arguments import names_of, unknown_argument
+from boost_ext.ms.core import typed
 from boost_ext.ms.loss_scale.group_loss_scale import GroupLossScaleManager
 from boost_ext.ms.optim.adoption import whole_of
 from boost_ext.ms.step.cells import BoostTrainOneStepCell, BoostTrainOneStepWithLossScaleCell
-from boost_ext.ms.training.amp import Cells, assemble
+from boost_ext.ms.training.amp import Cells, TrainingOptions, assemble
 from boost_ext.ms.training.auto import AutoBoost
 from boost_ext.plan import Plan
 
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
 __all__ = ["Model"]
 
-_KWARGS = ("loss_scale_manager", "keep_batchnorm_fp32", "boost_config_dict", "clip_norm", "weight_average")
+_KWARGS = tuple(TrainingOptions.__annotations__)
 _TRAINING_ONLY = ("grad_centralization", "grad_freeze", "grad_accumulation", "dim_reduce", "loss_scale_group")
 
 
-class Model(ms.Model):
+class Model(typed.Model):
     """``mindspore.Model``, with boost really applied, and on the CPU too.
 
     Trains through :class:`BoostTrainOneStepCell` or, with a loss scale that has an update cell,
@@ -86,7 +89,7 @@ class Model(ms.Model):
         eval_indexes: list[int] | None = None,
         amp_level: str = "O0",
         boost_level: str = "O0",
-        **kwargs: Any,
+        **kwargs: Unpack[TrainingOptions],
     ) -> None:
         if not isinstance(network, nn.Cell):
             raise TypeError(f"Model: network must be a Cell, got {type(network).__name__}")
@@ -106,8 +109,7 @@ class Model(ms.Model):
             if key == "acc_level":
                 raise ValueError("Model: acc_level must not be given, it is called boost_level")
             if key not in _KWARGS:
-                near = nearest(key, _KWARGS)
-                raise ValueError(f"Model: unknown argument {key!r}, did you mean {near!r}? Known: {list(_KWARGS)}")
+                raise ValueError(unknown_argument("Model", key, (*names_of(Model.__init__), *_KWARGS)))
 
     def _build_boost_network(self, kwargs: dict[str, Any]) -> None:
         self._boost = AutoBoost(self._boost_level, kwargs.get("boost_config_dict", ""))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,8 @@ from mindspore import Tensor, nn
 from mindspore.communication import GlobalComm, get_rank
 from rich.console import Console
 
+from boost_ext.arguments import telling
+from boost_ext.ms.core import typed
 from boost_ext.ms.core.cell_tree import training_cell
 from boost_ext.ms.core.step_outputs import loss_of, number_of, overflow_of, scale_of
 from boost_ext.ms.optim.learning_rates import learning_rates
@@ -20,14 +22,15 @@ from boost_ext.ms.ranks.ranks import rank_count
 from boost_ext.ms.training.monitor_outputs import MonitorLog, Surviving
 from boost_ext.ms.training.run_header import header_of
 from boost_ext.report.log import End, Evaluation, Record, Step, keep
+from boost_ext.report.writers import Writer
 
 __all__ = ["BoostMonitor"]
 
 _ERROR_CHARS = 500
 
 
-class BoostMonitor(ms.Callback):
-    r"""Records training: a line a step into a file, to ``mindspore.SummaryRecord``, and onto the console.
+class BoostMonitor(typed.Callback):
+    r"""Records training: a line a step into a file, to other tools, and onto the console.
 
     Of the training cells of boost_ext it records loss, learning rates, loss scale, overflow with the names of the
     gradients that held inf or nan, the largest gradient, the share of the parameters that was frozen, the micro-batch,
@@ -53,6 +56,9 @@ class BoostMonitor(ms.Callback):
             the second step on: compiles the step again and makes it somewhat slower. Default: False.
         summary (SummaryRecord, optional): takes the numbers as scalars named ``boost/...``. The caller closes it.
             Default: None.
+        writers (Sequence[Writer], optional): of :mod:`boost_ext.writers`, such as ``TensorBoard("runs/tensorboard")``:
+            they take the same records as the log. One that fails at the header raises its error; later errors are
+            warned of once. Default: (), none.
         name (str, optional): of the run, in reports. Default: None, the name of the file.
         resume (int, optional): go on with the log that is there: the number of steps that had been made when the
             training that is now resumed was saved. Later steps in the log are superseded. Default: None.
@@ -76,6 +82,7 @@ class BoostMonitor(ms.Callback):
         ...         monitor.record(step, step(ms.ops.ones((2, 4)), ms.ops.ones((2, 1))))
     """
 
+    @telling
     def __init__(
         self,
         path: str | Path | None = None,
@@ -84,6 +91,7 @@ class BoostMonitor(ms.Callback):
         per_print_steps: int = 100,
         instrument: bool = False,
         summary: Any = None,
+        writers: Sequence[Writer] = (),
         name: str | None = None,
         resume: int | None = None,
         console: Console | None = None,
@@ -101,8 +109,11 @@ class BoostMonitor(ms.Callback):
                 raise ValueError("BoostMonitor: resume needs the path of the log to go on with, got None")
         if summary is not None and not (hasattr(summary, "add_value") and hasattr(summary, "record")):
             raise TypeError(f"BoostMonitor: summary must be a mindspore.SummaryRecord, got {type(summary).__name__}")
-        if path is None and summary is None and not per_print_steps:
-            raise ValueError("BoostMonitor: nothing to record to: give path, summary or per_print_steps")
+        for writer in writers:
+            if not (hasattr(writer, "write") and hasattr(writer, "close")):
+                raise TypeError(f"BoostMonitor: writers must hold writers of records, got {type(writer).__name__}")
+        if path is None and summary is None and not writers and not per_print_steps:
+            raise ValueError("BoostMonitor: nothing to record to: give path, summary, writers or per_print_steps")
         self._rank: int = get_rank() if GlobalComm.INITED else 0
         self._ranks: int = rank_count()
         self._active = self._rank == 0 or "{rank}" in str(path)
@@ -110,6 +121,7 @@ class BoostMonitor(ms.Callback):
         self._every, self._per_print_steps, self._instrument = every, per_print_steps, instrument
         self._summary, self._name, self._resume = summary, name, resume
         self._console = console or Console()
+        self._writers = tuple(writers)
         self._log: MonitorLog | None = None
         self._surviving = Surviving()
         self._target: nn.Cell | None = None
@@ -227,11 +239,14 @@ class BoostMonitor(ms.Callback):
 
     def _end(self, error: BaseException | None) -> None:
         self._in_model = False
+        if self._unfinished:
+            self._write(End(error=None if error is None else f"{type(error).__name__}: {error}"[:_ERROR_CHARS]))
+            self._unfinished = False
         if self._log is not None:
-            if self._unfinished:
-                self._log.write(End(error=None if error is None else f"{type(error).__name__}: {error}"[:_ERROR_CHARS]))
-                self._unfinished = False
             self._log.close()
+        for writer in self._writers:
+            with self._surviving(type(writer).__name__, Exception):
+                writer.close()
 
     def _start(self, network: Any, params: Any) -> None:
         """Once: find the cell, write the header. Later: nothing, if it is the same cell."""
@@ -256,14 +271,17 @@ class BoostMonitor(ms.Callback):
                 "time of its steps can be recorded",
                 stacklevel=3,
             )
-        if self._path is not None:
+        if self._path is not None or self._writers:
             header = header_of(target, params, observed=cell is not None)
             header = header.model_copy(
                 update={"name": self._name, "rank": self._rank, "ranks": self._ranks, "every": self._every}
             )
-            if self._resume is None and self._path.exists():
+            if self._path is not None and self._resume is None and self._path.exists():
                 self._keep_old_log(self._path)
-            self._log = MonitorLog(self._path, header, resume=self._resume is not None, surviving=self._surviving)
+            for writer in self._writers:
+                writer.write(header)
+            if self._path is not None:
+                self._log = MonitorLog(self._path, header, resume=self._resume is not None, surviving=self._surviving)
             for evaluation in self._early:
                 self._write(evaluation)
             self._early.clear()
@@ -326,7 +344,10 @@ class BoostMonitor(ms.Callback):
     def _write(self, record: Record) -> None:
         if self._log is not None:
             self._log.write(record)
-            self._unfinished = True
+        for writer in self._writers:
+            with self._surviving(type(writer).__name__, Exception):
+                writer.write(record)
+        self._unfinished = bool(self._log or self._writers)
 
     def _summarize(self, step: int, scalars: Mapping[str, float]) -> None:
         if self._summary is None:

@@ -16,19 +16,19 @@ _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
 class Surviving:
-    """``with surviving(what):`` passes over an OSError, and warns of the first one of each output."""
+    """``with surviving(what):`` passes over an error of an output, and warns of the first one of each."""
 
     def __init__(self) -> None:
         self._warned: set[str] = set()
 
     @contextmanager
-    def __call__(self, what: str) -> Iterator[None]:
+    def __call__(self, what: str, kind: type[Exception] = OSError) -> Iterator[None]:
         try:
             yield
-        except OSError as error:
+        except kind as error:
             self.warn(what, error)
 
-    def warn(self, what: str, error: OSError) -> None:
+    def warn(self, what: str, error: Exception) -> None:
         """Once for each output."""
         if what not in self._warned:
             self._warned.add(what)

@@ -17,6 +17,8 @@ from mindspore.dataset.engine import iterators
 from pydantic import BaseModel, ConfigDict, Field
 from rich.console import Console
 
+from boost_ext.arguments import telling
+from boost_ext.ms.core import typed
 from boost_ext.ms.core.cell_tree import training_cell
 from boost_ext.ms.ranks.rank_states import load_rank_state, save_rank_state
 from boost_ext.ms.ranks.ranks import rank_count
@@ -78,7 +80,7 @@ class _Finished(Exception):
     """Nothing is left to train: ends ``Model.train`` before its first step, and goes no further than the callback."""
 
 
-class TrainingState(ms.Callback):
+class TrainingState(typed.Callback):
     r"""Saves a training of ``Model``, and resumes it: the same bits as without the interruption.
 
     The same script, started again, continues after the last saved step: weights, optimizer, loss scale and random
@@ -118,6 +120,7 @@ class TrainingState(ms.Callback):
         >>> model.train(10, dataset, callbacks=[TrainingState("states", every=10)])
     """
 
+    @telling
     def __init__(
         self,
         folder: str | os.PathLike[str],

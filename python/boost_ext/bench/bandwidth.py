@@ -17,8 +17,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from boost_ext import ops
-
-from .frameworks import torch_or_none
+from boost_ext.bench.frameworks import torch_or_none
 
 Access = Literal["read", "copy", "update", "triad"]
 """read; b = a; a = s * a in place; c = a + b. Each load and each store in the program counts."""
@@ -40,6 +39,10 @@ class Probe:
     @property
     def gb_per_second(self) -> float:
         return self.bytes / self.seconds / 1e9
+
+    def as_dict(self) -> dict[str, Any]:
+        """As JSON knows it."""
+        return {"access": self.access, "by": self.name, "gb_per_second": round(self.gb_per_second, 2)}
 
 
 class Bandwidth:

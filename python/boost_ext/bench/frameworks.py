@@ -16,7 +16,8 @@ def mindspore_or_none() -> ModuleType | None:
     except ImportError:
         return None
     mindspore.set_device("CPU")
-    return mindspore
+    module: ModuleType = mindspore
+    return module
 
 
 @cache
@@ -26,7 +27,8 @@ def torch_or_none() -> ModuleType | None:
     except ImportError:
         return None
     torch.set_grad_enabled(False)
-    return torch
+    module: ModuleType = torch
+    return module
 
 
 def bfloat16(array: Any) -> Any:

@@ -13,12 +13,12 @@ import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
 
-from .bandwidth import Access, Bandwidth, rest
+from boost_ext.bench.bandwidth import Access, Bandwidth, rest
 
 _SAMPLE = 5e-3  # seconds; shorter calls are repeated within a sample
 _ROUNDS = 25
@@ -86,6 +86,19 @@ class Row:
     @property
     def missed(self) -> bool:
         return self.goal is not None and not self.ratio >= self.goal
+
+    def as_dict(self) -> dict[str, Any]:
+        """As JSON knows it: None for nan."""
+        plain = {key: None if isinstance(x, float) and math.isnan(x) else x for key, x in asdict(self).items()}
+        return plain | {"missed": self.missed and self.error is None}
+
+
+def milliseconds(time: float, spread: float = 0.0) -> str:
+    """A time in so many digits as it has, and its spread."""
+    if math.isnan(time):
+        return ""
+    digits = 4 if time < 0.1 else 3 if time < 1 else 2 if time < 10 else 1 if time < 1000 else 0
+    return f"{time:.{digits}f}" + (f" ±{100 * spread:.0f}%" if spread >= 0.005 else "")
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from .frameworks import mindspore_or_none, torch_or_none
-from .harness import Peer
+from boost_ext.bench.frameworks import mindspore_or_none, torch_or_none
+from boost_ext.bench.harness import Peer
 
 
 def grad_scaler_step(tensors: list[Any], clip_norm: float, goal: float | None, **adam: Any) -> Peer:
@@ -89,8 +89,7 @@ def optimizer_cell(
 ) -> Any:
     """A Cell that steps an optimizer, which `make` makes of the weights' Parameters, on gradients that went through
     `prepare`. It holds them: as arguments they would cost 15 µs each."""
-    ms = mindspore_or_none()
-    assert ms is not None
+    ms: Any = mindspore_or_none()
 
     def parameters(prefix: str, arrays: Any) -> list[Any]:
         return [ms.Parameter(ms.Tensor(a), name=f"{prefix}{i}") for i, a in enumerate(arrays)]
