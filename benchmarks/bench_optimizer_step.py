@@ -55,6 +55,11 @@ def adam_weight_decay(w: Any, g: Any) -> Any:
     return w - LR * (0.1 * g / (0.001**0.5 * abs(g) + 1e-6) + 0.01 * w)
 
 
+def adamw(w: Any, g: Any) -> Any:
+    """The corrections cancel in the first step."""
+    return w - LR * (g / (abs(g) + ADAM["eps"]) + 0.01 * w)
+
+
 def lamb(w: Any, g: Any) -> Any:
     r = g / (abs(g) + 1e-6) + 0.01 * w
     return w - LR * np.linalg.norm(w) / np.linalg.norm(r) * r
@@ -128,6 +133,7 @@ RULES = (
         ("AdamWeightDecay", {"weight_decay": 0.01}),
         goals=(2, 8),
     ),
+    Rule("adamw", adamw, (0.0, 0.0), {"weight_decay": 0.01, "step": 1}, torch=("AdamW", {"weight_decay": 0.01})),
     Rule("lamb", lamb, (0.0, 0.0), {"weight_decay": 0.01, "step": 1}, sweeps=2),  # MindSpore has none on CPU
     Rule(
         "adagrad",

@@ -230,6 +230,14 @@ def adam_weight_decay_step(
     return Moments(w - lr * (m / (np.sqrt(v) + eps) + decay * w), (m, v))
 
 
+def adamw_step(
+    w: Array, u: Array, m: Array, v: Array, lr: float, step: int, beta1: float, beta2: float, eps: float, decay: float
+) -> Moments:
+    m, v = _averages(u, m, v, beta1, beta2)
+    m_hat, v_hat = m / (1 - beta1**step), v / (1 - beta2**step)
+    return Moments(w - lr * decay * w - lr * m_hat / (np.sqrt(v_hat) + eps), (m, v))
+
+
 def lamb_step(
     w: Array, u: Array, m: Array, v: Array, lr: float, step: int, beta1: float, beta2: float, eps: float, decay: float
 ) -> Moments:

@@ -239,6 +239,8 @@ void optimizer_step(const Context& context, Rule rule, const OptimizerStep& s) {
       return s.states == 2 ? apply<Adam>(context, s) : apply<AmsGrad>(context, s);
     case Rule::adam_weight_decay:
       return apply<AdamWeightDecay>(context, s);
+    case Rule::adamw:
+      return apply<AdamW>(context, s);
     case Rule::lamb:
       return apply_lamb(context, s);
     case Rule::adagrad:

@@ -15,7 +15,11 @@ constexpr const char* kOp = "optimizer_step";
 // The settings of some of the tensors.
 StepSettings chosen(const StepSettings& all, const std::vector<std::size_t>& which) {
   StepSettings some = all;
-  some.lr.clear(), some.decay.clear(), some.centralize.clear(), some.first.clear(), some.numbers.clear();
+  some.lr.clear();
+  some.decay.clear();
+  some.centralize.clear();
+  some.first.clear();
+  some.numbers.clear();
   if (all.ratio.size() > 1) some.ratio.clear();
   for (std::size_t i : which) {
     some.numbers.push_back(static_cast<std::int64_t>(i));

@@ -44,9 +44,12 @@ StepSettings step_settings(Arrays& a, Rule rule, std::vector<double> hyper, cons
   else
     s.at.step = a.one("step", step);
   const Floats rates(a, "lr", lr), decays(a, "weight_decay", decay), ratios(a, "ratio", ratio);
-  s.lr = rates.known, s.at.lr = rates.at;
-  s.decay = decays.known, s.at.decay = decays.at;
-  s.ratio = ratios.known, s.at.ratio = ratios.at;
+  s.lr = rates.known;
+  s.decay = decays.known;
+  s.ratio = ratios.known;
+  s.at.lr = rates.at;
+  s.at.decay = decays.at;
+  s.at.ratio = ratios.at;
   s.centralize = std::move(centralize);
   s.first = std::move(first);
   s.seed = seed;
@@ -120,7 +123,7 @@ void py_adafactor_step(const Object& params, const Object& masters, const Object
   a.run([&] { adafactor_step(a.context(), settings, tensors, flag); });
 }
 
-// What a rule takes: its hyperparameters with their defaults, and its states.
+// The row of a rule: its hyperparameters with their defaults, its states, and what it does.
 py::dict rule_facts(const std::string& rule) {
   const RuleFacts& known = facts(find_rule(rule));
   py::dict hyper;
@@ -131,7 +134,9 @@ py::dict rule_facts(const std::string& rule) {
   py::list states;
   for (int i = 0; i < known.max_states; ++i) states.append(known.state[i]);
   using namespace pybind11::literals;
-  return py::dict("hyper"_a = hyper, "states"_a = states, "optional_states"_a = known.max_states - known.min_states);
+  return py::dict("hyper"_a = hyper, "states"_a = states, "optional_states"_a = known.max_states - known.min_states,
+                  "decoupled"_a = known.decoupled, "narrow_state"_a = known.narrow_state,
+                  "corrected"_a = known.corrected);
 }
 
 }  // namespace

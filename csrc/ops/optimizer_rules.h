@@ -127,12 +127,12 @@ struct AdamWeightDecay {
   }
 };
 
-// Lamb goes over the tensors twice: moments and norms first, then the weights.
-struct Lamb {
+struct AdamW {
+  static constexpr int kStates = 2;
   Decay first, second;
   float eps;
   float first_correction, second_correction;
-  BOOST_EXT_INLINE explicit Lamb(const RuleSettings& s)
+  BOOST_EXT_INLINE explicit AdamW(const RuleSettings& s)
       : first(s.hyper[0]),
         second(s.hyper[1]),
         eps(static_cast<float>(s.hyper[2])),
@@ -145,6 +145,15 @@ struct Lamb {
   BOOST_EXT_INLINE F direction(const OfTensor& t, F w, const F* mv) const {
     return first_correction * mv[0] / (sqrt(second_correction * mv[1]) + all(eps)) + t.decay * w;
   }
+  BOOST_EXT_INLINE F operator()(const OfTensor& t, F w, F u, F* mv) const {
+    moments(u, mv);
+    return w - t.lr * direction(t, w, mv);
+  }
+};
+
+// AdamW's direction, scaled by norms: moments and norms in a first sweep over the tensors, the weights in a second one.
+struct Lamb : AdamW {
+  using AdamW::AdamW;
 };
 
 // u / sqrt(h), and 0 where h is 0: there has never been a gradient.

@@ -70,8 +70,7 @@ struct Spread {
     const std::size_t n = weights.size();
     const char* op = facts(s.rule).op;
     require_finite(op, "inv_scale", s.scale);
-    const bool corrected = s.rule == Rule::adam || s.rule == Rule::lamb;
-    require(s.step >= (corrected ? 1 : 0), op, ": step must be >= 1, got ", s.step);
+    require(s.step >= (facts(s.rule).corrected ? 1 : 0), op, ": step must be >= 1, got ", s.step);
     require_hyper(facts(s.rule), s.hyper);
     lr = spread(op, "lr", s.lr, n, 0.0F);
     decay = spread(op, "weight_decay", s.decay, n, 0.0F);

@@ -15,8 +15,9 @@
 //                                  w -= l (nesterov ? b1 m + (1-b1) u : m) / (sqrt(v) + eps);
 //                                  with x (AMSGrad) x = max(x, v) takes the place of v in the last line
 //   adam_weight_decay  m v         m, v as adam;  w -= lr (m / (sqrt(v) + eps) + decay w), without bias correction
-//   lamb               m v         m, v as adam;  r = m/(1-b1^t) / (sqrt(v/(1-b2^t)) + eps) + decay w;
-//                                  w -= lr |w|/|r| r, norms over the tensor; the ratio is 1 if a norm is 0
+//   adamw              m v         m, v as adam;  r = m/(1-b1^t) / (sqrt(v/(1-b2^t)) + eps) + decay w;  w -= lr r
+//   lamb               m v         m, v, r as adamw;  w -= lr |w|/|r| r, norms over the tensor; the ratio is 1 if a
+//                                  norm is 0
 //   adagrad            h           h += u^2, if update_slots;  w -= lr u / sqrt(h); no step where h is 0
 //   proximal_adagrad   h           h += u^2;  p = w - lr u / sqrt(h);  w = sign(p) max(|p| - lr l1, 0) / (1 + lr l2)
 //   rmsprop            s a         s = d s + (1-d) u^2;  a = m a + lr u / sqrt(s + eps);  w -= a
@@ -28,7 +29,7 @@
 // Sources: Sutskever et al. 2013 (momentum, Nesterov); Kingma and Ba 2015 (adam; eps beside the uncorrected root as in
 // mindspore.nn.Adam); Reddi et al. 2018 (AMSGrad); Loshchilov and Hutter 2019 (decoupled decay); You et al. 2020
 // (lamb); Duchi et al. 2011 (adagrad); Duchi and Singer 2009 (proximal); Tieleman and Hinton 2012 (rmsprop); McMahan et
-// al. 2013 (ftrl). Decoupled rules (adam_weight_decay, lamb) decay in their own expression, and l2 is 0.
+// al. 2013 (ftrl). Decoupled rules (adam_weight_decay, adamw, lamb) decay in their own expression, and l2 is 0.
 //
 // weights   float32, float16 or bfloat16, written
 // masters   nothing, or a list like weights: float32 for half weights, written (empty views for float32 weights). The
@@ -36,7 +37,7 @@
 //           its master rounds to, somebody has set it (a loaded checkpoint), and the master takes its value.
 // grads     float32, float16 or bfloat16, of the weights' sizes; read
 // state     for each state of the rule a list of float32 tensors of the weights' sizes, written. For momentum, adam
-//           without AMSGrad, adam_weight_decay and lamb also bfloat16, or uint8 with scales, tensor by tensor.
+//           without AMSGrad, adam_weight_decay, adamw and lamb also bfloat16, or uint8 with scales, tensor by tensor.
 // scales    nothing, or for each state a list like weights: for each block of 256 elements (kStateBlock) of a uint8
 //           state one float32, written; empty views for other states
 //
@@ -63,6 +64,7 @@ enum class Rule {
   momentum,
   adam,
   adam_weight_decay,
+  adamw,
   lamb,
   adagrad,
   proximal_adagrad,
@@ -93,6 +95,7 @@ struct RuleFacts {
   Hyper hyper[kMaxHyper];
   const char* state[kMaxStates];  // for messages
   bool narrow_state = false;      // whether its states may be of 8 and 16 bits
+  bool corrected = false;         // whether it corrects a bias, and must know t
 };
 constexpr int kNonNegative = 1;  // which state of a rule with narrow states has codes without a sign: v
 const RuleFacts& facts(Rule rule);

@@ -142,13 +142,10 @@ class Checker {
   }
 
   void add_to_overlap(const Arg& arg, const Tensors& views, bool is_list, bool is_written) {
-    std::vector<std::size_t> first;
-    if (arg.may_repeat && is_written) first = first_occurrence({views.data, views.data + views.count});
     for (std::int64_t i = 0; i < views.count; ++i) {
-      const auto at = static_cast<std::size_t>(i);
-      if (!first.empty() && first[at] != at) continue;
       const Name name(arg.name, is_list ? i : -1);
-      const std::int64_t twin = arg.is_twin ? i : -1;
+      std::int64_t twin = arg.is_twin ? i : kNoTwin;
+      if (arg.may_repeat) twin = repeated(views[i].dtype);
       if (is_written)
         overlap_.writes(name, views[i], twin);
       else

@@ -118,7 +118,7 @@ void Overlap::add(Name arg, const View& v, bool write, std::int64_t twin) {
 void Overlap::add(const List& list, bool write, bool twins) {
   for (std::size_t i = 0; i < list.views.size(); ++i) {
     const auto index = static_cast<std::int64_t>(i);
-    add(Name(list.arg, index), list.views[i], write, twins ? index : -1);
+    add(Name(list.arg, index), list.views[i], write, twins ? index : kNoTwin);
   }
 }
 
@@ -136,7 +136,7 @@ void Overlap::check() {
     for (std::size_t j = i + 1; j < spans_.size() && spans_[j].begin < spans_[i].end; ++j) {
       const Span& a = spans_[i];
       const Span& b = spans_[j];
-      const bool same = a.begin == b.begin && a.end == b.end && a.twin >= 0 && a.twin == b.twin;
+      const bool same = a.begin == b.begin && a.end == b.end && a.twin != kNoTwin && a.twin == b.twin;
       if (!(a.write || b.write) || same) continue;
       const Span& written = b.write ? b : a;
       const Span& other = b.write ? a : b;

@@ -161,13 +161,17 @@ void require_same_count(const char* op, const List& list, const List& other);
 void require_same_sizes(const char* op, const List& list, const List& other);  // and layouts
 void require_same_dtypes(const char* op, const List& list, const List& other);
 
-// Collects every argument of a call and refuses overlaps in which something is written. Arguments with the same
-// non-negative twin may be wholly the same memory: out[i] on a[i].
+// Arguments with the same twin may be wholly the same memory. Twins are a place in lists (out[i] on a[i]), or
+// repeated(), of a list in which an array may be listed twice.
+constexpr std::int64_t kNoTwin = -1;
+constexpr std::int64_t repeated(DType dtype) { return -2 - static_cast<std::int64_t>(dtype); }
+
+// Collects every argument of a call and refuses overlaps in which something is written.
 class Overlap {
  public:
   explicit Overlap(const char* op) : op_(op) {}
-  void reads(Name arg, const View& v, std::int64_t twin = -1) { add(arg, v, false, twin); }
-  void writes(Name arg, const View& v, std::int64_t twin = -1) { add(arg, v, true, twin); }
+  void reads(Name arg, const View& v, std::int64_t twin = kNoTwin) { add(arg, v, false, twin); }
+  void writes(Name arg, const View& v, std::int64_t twin = kNoTwin) { add(arg, v, true, twin); }
   void reads(const List& list, bool twins = false) { add(list, false, twins); }
   void writes(const List& list, bool twins = false) { add(list, true, twins); }
   void check();

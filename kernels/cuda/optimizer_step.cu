@@ -258,6 +258,7 @@ template <class R> constexpr bool kMayBeNarrow = false;
 template <> constexpr bool kMayBeNarrow<Momentum> = true;
 template <> constexpr bool kMayBeNarrow<Adam> = true;
 template <> constexpr bool kMayBeNarrow<AdamWeightDecay> = true;
+template <> constexpr bool kMayBeNarrow<AdamW> = true;
 
 template <class R> struct Type {
   using type = R;
@@ -273,6 +274,8 @@ template <class Body> void with_rule(Rule rule, int states, Body body) {
       return states == 2 ? body(Type<Adam>()) : body(Type<AmsGrad>());
     case Rule::adam_weight_decay:
       return body(Type<AdamWeightDecay>());
+    case Rule::adamw:
+      return body(Type<AdamW>());
     case Rule::lamb:
       return;
     case Rule::adagrad:

@@ -2,7 +2,7 @@
 
 from boost_ext.ms.optim.adafactor import AdaFactor
 from boost_ext.ms.optim.adagrad import Adagrad, ProximalAdagrad
-from boost_ext.ms.optim.adam import Adam, AdamOffload, AdamWeightDecay, LazyAdam
+from boost_ext.ms.optim.adam import Adam, AdamOffload, AdamW, AdamWeightDecay, LazyAdam
 from boost_ext.ms.optim.ftrl import FTRL
 from boost_ext.ms.optim.fused import FusedOptimizer
 from boost_ext.ms.optim.lamb import Lamb
@@ -22,6 +22,7 @@ __all__ = [
     "Adagrad",
     "Adam",
     "AdamOffload",
+    "AdamW",
     "AdamWeightDecay",
     "ConvertModelUtils",
     "ConvertNetUtils",

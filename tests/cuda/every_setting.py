@@ -18,20 +18,10 @@ from boost_ext.ops.projection_codes import PROJECTION_BLOCK
 from dtypes import FLOATS, normal
 
 KERNELS = Path(__file__).parents[2] / "kernels" / "cuda"
-STATES = {
-    "sgd": 1,
-    "momentum": 1,
-    "adam": 2,
-    "adam_weight_decay": 2,
-    "lamb": 2,
-    "adagrad": 1,
-    "proximal_adagrad": 1,
-    "rmsprop": 2,
-    "centered_rmsprop": 3,
-    "ftrl": 2,
-}
-NARROW = ("momentum", "adam", "adam_weight_decay", "lamb")  # those whose state may be narrow
-STEPPED = ("adam", "lamb")  # always told which step it is
+FACTS = {rule: _core.rule_facts(rule) for rule in _core.optimizer_rules() if rule != "adafactor"}
+STATES = {rule: len(facts["states"]) for rule, facts in FACTS.items()} | {"adam": 2}  # without AMSGrad
+NARROW = [rule for rule, facts in FACTS.items() if facts["narrow_state"]]
+STEPPED = [rule for rule, facts in FACTS.items() if facts["corrected"]]
 SIZES = (5, 300, 4097)
 
 

@@ -81,7 +81,7 @@ def test_arrays_mean_what_numbers_mean(rng, rule, each):
 
 
 @pytest.mark.parametrize("kind", ["bfloat16", "uint8"])
-@pytest.mark.parametrize("name", ["momentum", "adam", "adam_weight_decay", "lamb"])
+@pytest.mark.parametrize("name", ["momentum", "adam", "adam_weight_decay", "adamw", "lamb"])
 def test_random_bits_of_a_step_on_the_device(rng, name, kind):
     rule, shapes = VARIANTS[name], [(5000,), (3, 100), (256,)]
     weights, grads, _ = make(rng, rule, shapes, mixed=False)

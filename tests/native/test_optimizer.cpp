@@ -33,6 +33,7 @@ StepSettings settings_of(Rule rule) {
       s.hyper = {0.5, 0.75, 1e-6, 1};
       break;
     case Rule::adam_weight_decay:
+    case Rule::adamw:
     case Rule::lamb:
       s.hyper = {0.5, 0.75, 1e-6};
       break;
@@ -271,14 +272,14 @@ void test_refusals() {
 }  // namespace
 
 void test_optimizer_step() {
-  constexpr Rule kRules[] = {Rule::sgd,     Rule::momentum,         Rule::adam,    Rule::adam_weight_decay, Rule::lamb,
-                             Rule::adagrad, Rule::proximal_adagrad, Rule::rmsprop, Rule::centered_rmsprop,  Rule::ftrl};
+  std::vector<Rule> rules;
+  for (const std::string& name : rule_names()) rules.push_back(find_rule(name));
   for (const std::string& isa : cpu_features()) {
     set_isa(isa);
     for (int threads : {1, 3}) {
       Context context;
       context.threads = threads;
-      for (Rule rule : kRules) {
+      for (Rule rule : rules) {
         for (int states = facts(rule).min_states; states <= facts(rule).max_states; ++states) {
           for (std::int64_t n : kSizes) {
             if (n < 40001 || rule == Rule::lamb || rule == Rule::adam) test_rule(context, rule, states, n);
@@ -292,7 +293,8 @@ void test_optimizer_step() {
       for (DType dtype : kFloats) {
         for (std::int64_t n : kSizes) test_momentum(context, dtype, n);
       }
-      for (Rule rule : {Rule::momentum, Rule::adam, Rule::adam_weight_decay, Rule::lamb}) {
+      for (Rule rule : rules) {
+        if (!facts(rule).narrow_state) continue;
         for (DType dtype : {DType::bf16, DType::u8}) {
           for (std::int64_t n : {0, 1, 17, 255, 256, 257, 1025, 5000}) test_narrow_state(context, rule, dtype, n);
         }

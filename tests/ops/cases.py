@@ -234,6 +234,7 @@ CASES = [
     step("adam_step", "moments1", "moments2", step=3),
     step("adam_step", "moments1", "moments2", "max_moments2", step=3),
     step("adam_weight_decay_step", "moments1", "moments2"),
+    step("adamw_step", "moments1", "moments2", step=3),
     step("lamb_step", "moments1", "moments2", step=3),
     step("adagrad_step", "accum"),
     step("proximal_adagrad_step", "accum", l1=0.1, l2=0.1),

@@ -28,9 +28,10 @@ def tensors(count):
     return [np.ones((3, 4), np.float32) for _ in range(count)]
 
 
-def step(rule, states, hyper, powers=False, first=False):
+def step(name, states, hyper, powers=False, first=False):
+    rule = _core.optimizer_rules().index(name)
     head = [i32(rule, 1, states, powers, first, 2, 0, *[0, 0, 0, 0] * 2), f64(*hyper, 1), np.zeros(1, bool), f32(1)]
-    numbers = [i32(1), f32(1), f32(0.1), f32(0), *([f32(0.9)] * (1 if rule < 2 else 2) if powers else [])]
+    numbers = [i32(1), f32(1), f32(0.1), f32(0), *([f32(0.9)] * (2 if name == "adam" else 1) if powers else [])]
     return [*head, *numbers, *tensors(2), *tensors(2), *tensors(2 * states), *([f32(1), f32(1)] if first else [])]
 
 
@@ -74,10 +75,10 @@ def precondition():
 
 
 CALLS = {
-    "sgd": (lambda: step(0, 1, [0.9, 0, 0], True, True), "optimizer_step"),
-    "momentum": (lambda: step(1, 1, [0.9, 0], True), "optimizer_step"),
-    "adam": (lambda: step(2, 2, [0.9, 0.99, 1e-8, 0], True), "optimizer_step"),
-    "adagrad": (lambda: step(5, 1, [1]), "optimizer_step"),
+    "sgd": (lambda: step("sgd", 1, [0.9, 0, 0], True, True), "optimizer_step"),
+    "momentum": (lambda: step("momentum", 1, [0.9, 0], True), "optimizer_step"),
+    "adam": (lambda: step("adam", 2, [0.9, 0.99, 1e-8, 0], True), "optimizer_step"),
+    "adagrad": (lambda: step("adagrad", 1, [1]), "optimizer_step"),
     "adafactor": (adafactor, "optimizer_step"),
     "lars": (lars, "lars"),
     "dense": (dense, "covariance"),

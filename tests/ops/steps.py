@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import oracle
-from boost_ext import ops
+from boost_ext import _core, ops
 from dtypes import FLOATS, assert_same_bits, normal
 from rounding import Rounded, assert_within
 
@@ -25,7 +25,7 @@ class Rule:
 
     @property
     def corrected(self) -> bool:
-        return self.name in ("adam", "lamb")
+        return _core.rule_facts(self.name)["corrected"]
 
     @property
     def elementwise(self) -> bool:
@@ -43,7 +43,7 @@ class Rule:
     def exact(
         self, w: Any, g: Any, state: Any, lr: float, step: int, decay: float, first: bool, **ready: Any
     ) -> oracle.Moments:
-        decoupled = self.name in ("adam_weight_decay", "lamb")
+        decoupled = _core.rule_facts(self.name)["decoupled"]
         u = oracle.ready_gradient(w, g, l2=0.0 if decoupled else decay, **ready)
         state = list(state) + [None] * ({"sgd": 1, "adam": 3}.get(self.name, len(state)) - len(state))
         more: dict[str, Any] = {"step": step} if self.corrected else {}
@@ -66,6 +66,7 @@ VARIANTS = {
     "adam-amsgrad": Rule("adam", (0.0, 0.0, 0.0), {**ADAM, "beta2": 0.5}),
     "adam-amsgrad-nesterov": Rule("adam", (0.0, 0.0, 0.0), {**ADAM, "beta2": 0.5, "use_nesterov": True}),
     "adam_weight_decay": Rule("adam_weight_decay", (0.0, 0.0), {"beta1": 0.9, "beta2": 0.999, "eps": 1e-6}),
+    "adamw": Rule("adamw", (0.0, 0.0), {"beta1": 0.9, "beta2": 0.999, "eps": 1e-8}),
     "lamb": Rule("lamb", (0.0, 0.0), {"beta1": 0.9, "beta2": 0.999, "eps": 1e-6}),
     "adagrad": Rule("adagrad", (0.1,), {"update_slots": True}),
     "adagrad-frozen": Rule("adagrad", (0.1,), {"update_slots": False}),

@@ -19,10 +19,9 @@ from .cases import CASES, Case, f32, label
 from .producers import ByFunctions, Producer
 from .test_arguments import leaves, refused
 
-STEPS = {"sgd", "momentum", "adam", "adam_weight_decay", "lamb", "adagrad", "proximal_adagrad", "rmsprop", "ftrl"}
 ANY_ORDER = {
     *(op for op, taken in _core.schemas().items() if any(a["any_order"] for a in taken)),
-    *(f"{rule}_step" for rule in (*STEPS, "centered_rmsprop")),
+    *(f"{rule}_step" for rule in _core.optimizer_rules() if rule != "adafactor"),
 }
 ELEMENTWISE = [c for c in CASES if c.op in ANY_ORDER and "indices" not in c.arrays]
 

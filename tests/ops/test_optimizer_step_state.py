@@ -16,7 +16,7 @@ from .steps import KINDS, VARIANTS, Rule, gradient
 pytestmark = pytest.mark.usefixtures("isa")
 
 RULES = {
-    n: VARIANTS[n] for n in ("momentum", "momentum-nesterov", "adam", "adam-nesterov", "adam_weight_decay", "lamb")
+    n: r for n, r in VARIANTS.items() if _core.rule_facts(r.name)["narrow_state"] and not n.startswith("adam-amsgrad")
 }
 EACH_RULE = pytest.mark.parametrize("rule", RULES.values(), ids=RULES)
 EACH_KIND = pytest.mark.parametrize("kind", ["bfloat16", "uint8"])

@@ -74,6 +74,18 @@ def test_channels_last_trains_as_other_networks():
         ops.dropout(grads[1][0], 0.5, 1)
 
 
+def test_adamw_is_torchs(rng):
+    weight = rng.standard_normal(500).astype(np.float32)
+    theirs, state = torch.tensor(weight, requires_grad=True), [np.zeros_like(weight) for _ in range(2)]
+    optimizer = torch.optim.AdamW([theirs], lr=0.01, weight_decay=0.1)
+    for step in range(1, 21):
+        grad = rng.standard_normal(500).astype(np.float32)
+        ops.adamw_step(weight, grad, *state, lr=0.01, step=step, weight_decay=0.1)
+        theirs.grad = torch.tensor(grad)
+        optimizer.step()
+    np.testing.assert_allclose(weight, theirs.detach(), rtol=1e-5, atol=1e-6)
+
+
 def test_generators_and_missing_gradients():
     network = torch.nn.Linear(3, 4)
     with pytest.raises(TypeError, match=r"must be an array or a list or tuple of arrays .*, got generator$"):

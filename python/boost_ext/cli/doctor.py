@@ -27,13 +27,18 @@ __all__ = [
 ]
 
 ARRAY_STEPS = frozenset(name for name in ARRAY_OPS.__all__ if name.endswith("_step")) | {
-    *("accumulate", "centralize", "clip_by_global_norm", "dim_reduce_apply", "loss_scale_update", "unscale_and_check")
+    "accumulate",
+    "centralize",
+    "clip_by_global_norm",
+    "dim_reduce_apply",
+    "loss_scale_update",
+    "unscale_and_check",
 }
-"""The functions of boost_ext.ops in a training loop on arrays: those that write their arguments."""
+"""Functions of boost_ext.ops that write their arguments: signs of a training loop on arrays."""
 
 
 def plan_of_file(path: Path, level: str = "O0", mode: str | None = None, *, rank_size: int = 1) -> Plan:
-    """The plan that a configuration file makes.
+    """The plan of a configuration file.
 
     Args:
         path (Path): JSON.

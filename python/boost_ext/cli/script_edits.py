@@ -1,4 +1,4 @@
-"""``boost-ext run --dry``: a script, edited by hand for what ``boost-ext run`` does to it. Reads it, runs nothing."""
+"""``boost-ext run --dry``: the edits of a script that have the effect of ``boost-ext run``. The script is not run."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ _OURS = {
 }
 _BUILD = {f"mindspore.{inside}build_train_network" for inside in ("", "amp.", "train.", "train.amp.")}
 _BOOST_LEVEL_PLACE = 7
-"""Of the positional arguments of Model."""
+"""Its place among the positional arguments of Model."""
 
 
 class _Edit(NamedTuple):
-    """Bytes of the source to replace; ast counts in bytes."""
+    """Bytes of the source to replace, as ast counts."""
 
     start: int
     end: int
@@ -34,21 +34,21 @@ class _Edit(NamedTuple):
 
 
 def diff(before: str, after: str, name: str) -> str:
-    """The unified diff, for ``patch -p0``; "" without a difference."""
+    """The unified diff, for ``patch -p0``; "" for equal texts."""
     lines = difflib.unified_diff(before.splitlines(keepends=True), after.splitlines(keepends=True), name, name)
     return "".join(line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines)
 
 
 def edited(source: str, level: str, *, limit_isa: bool) -> tuple[str, list[str]]:
-    """A script with the names of boost_ext in it.
+    """Replace the training classes of MindSpore in a script by those of boost_ext.
 
     Args:
-        source (str): of the script.
-        level (str): "O0", "O1" or "O2": above O0 the calls say so.
-        limit_isa (bool): whether it has to set ``ONEDNN_MAX_CPU_ISA``.
+        source (str): the script.
+        level (str): "O0", "O1" or "O2". Above O0, calls get it as ``boost_level``.
+        limit_isa (bool): whether the script has to set ``ONEDNN_MAX_CPU_ISA``.
 
     Returns:
-        tuple(str, list[str]): the source, and what else to look at, with lines.
+        tuple(str, list[str]): the new source, and notes on lines that were not edited.
 
     Raises:
         ValueError: if it is not Python.
@@ -76,7 +76,7 @@ class _Script:
 
     def edited(self, limit_isa: bool) -> str:
         uses = list(self._uses())
-        # A base class or isinstance() needs MindSpore's class; where all uses are calls the import itself can change.
+        # A base class or isinstance() needs MindSpore's class. If all uses are calls, the import can change instead.
         kept = {node.id for node, _ in uses if isinstance(node, ast.Name) and self._call(node) is None}
         for node, full in uses:
             call = self._call(node)
@@ -99,7 +99,7 @@ class _Script:
         return result.decode()
 
     def _bindings(self) -> Iterator[tuple[str, str]]:
-        """Names of the script that stand for something of MindSpore."""
+        """Names that the script imports from MindSpore, with their full names."""
         for node in ast.walk(self.tree):
             if isinstance(node, ast.Import):
                 for alias in node.names:
@@ -162,7 +162,7 @@ class _Script:
         self.edits.append(_Edit(len(before), len(before), f'{comma}boost_level="{self.level}"'))
 
     def _edit_import(self, node: ast.ImportFrom, kept: set[str]) -> None:
-        """Take the names that change out of an import, and import ours behind it."""
+        """Remove the replaced names from an import, and import ours after it."""
         moved = [
             alias
             for alias in node.names

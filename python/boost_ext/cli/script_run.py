@@ -1,4 +1,4 @@
-"""``boost-ext run``: execute a script as ``python script.py`` does, and report what took part. Without MindSpore."""
+"""``boost-ext run``: execute a script as ``python script.py`` does, and report. Works without MindSpore."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ __all__ = ["Child", "Record", "Swap", "after_mindspore", "compare", "execute", "
 
 @dataclass
 class Swap:
-    """Something that trains, made by the script, with boost_ext in it.
+    """A training cell or a Model of the script that was replaced.
 
     Attributes:
         where (str): the line of the script.
-        what (str): what the script wrote there.
+        what (str): the name in the script.
         plan (Plan): of the training.
-        notes (list[str]): what else is known of it.
-        counter (Callable): the number of steps that the cell of boost_ext has made, inside of other graphs too.
+        notes (list[str]): shown after the plan.
+        counter (Callable): returns the steps that the cell of boost_ext has made, in other graphs too.
         first (float): seconds of the first step, compilation included; 0 before it.
         between (array): seconds from the end of each step to the end of the next one.
         calls (int): steps made from Python.
-        gave_way (str): why MindSpore's own cell trains now; "" if it does not.
+        gave_way (str): why MindSpore's own cell took over; "" if it did not.
     """
 
     where: str
@@ -66,12 +66,12 @@ class Swap:
 
 @dataclass
 class Record:
-    """What a run knows: written while the script runs, printed to ``file``.
+    """The record of a run, printed to ``file`` while the script runs.
 
     Attributes:
         script (str): its path.
-        swaps (list[Swap]): what trains with boost_ext.
-        left (list[tuple[str, str, str]]): line, what, and why it stays MindSpore's.
+        swaps (list[Swap]): the replacements.
+        left (list[tuple[str, str, str]]): line, name and reason of what was not replaced.
         limited (bool): whether the run set ``ONEDNN_MAX_CPU_ISA``.
         file (TextIO): Default: stderr, so that the output of the script stays its own.
     """
@@ -94,7 +94,7 @@ class Record:
             self._console.print(f"[bold]boost-ext run:[/] {escape(text)}")
 
     def swapped(self, swap: Swap) -> Swap:
-        """Keep a swap, and print its plan: whole above level O0, where it is what is applied."""
+        """Record a replacement, and print its plan: above level O0 all of it, else the applied features."""
         self.swaps.append(swap)
         self.say(f"{swap.where}: {swap.what} trains with boost_ext, level {swap.plan.level}")
         text = str(swap.plan)
@@ -112,13 +112,13 @@ class Record:
         return swap
 
     def leave(self, where: str, what: str, why: str) -> None:
-        """Keep what stays as it is, once a line, and print it."""
+        """Record and print what was not replaced, once for each line."""
         if (where, what, why) not in self.left:
             self.left.append((where, what, why))
             self.say(f"{where}: {what} stays MindSpore's: {why}")
 
     def print_end(self, seconds: float, outcome: str) -> None:
-        """Print what was measured."""
+        """Print the measurements."""
         self.say(f"{self.script} {outcome} after {seconds:.1f} s, peak memory {peak_memory_mb()} MB")
         for swap in self.swaps:
             self.say(f"  {swap.where}: {swap.what}: {_measured(swap)}")
@@ -163,9 +163,9 @@ def _megabytes(maxrss: int) -> int:
 
 
 class _AfterMindSpore(importlib.abc.MetaPathFinder):
-    """Calls ``then`` once, as soon as MindSpore is imported.
+    """Calls ``then`` once, after the import of MindSpore.
 
-    The run does not import it before: a script may set environment variables that MindSpore reads when it is imported.
+    The run does not import it itself: a script may set environment variables that MindSpore reads at import.
     """
 
     def __init__(self, then: Callable[[], None]) -> None:
@@ -260,7 +260,7 @@ def execute(
 
 
 def _from_the_script(trace: types.TracebackType | None, path: str) -> types.TracebackType | None:
-    """Without the frames of this command; None for a script that Python cannot read."""
+    """The traceback without the frames of this command; None for a script that does not compile."""
     while trace is not None and trace.tb_frame.f_code.co_filename != path:
         trace = trace.tb_next
     return trace
@@ -284,8 +284,8 @@ def compare(script: Sequence[str], arguments: Sequence[str], options: Sequence[s
         options (Sequence[str]): of ``boost-ext run``.
 
     Returns:
-        dict: what ran, "boost_ext" first and "plain" last; between them, on a CPU that needs the limit of oneDNN, plain
-        with that limit, which tells apart what the limit gains and what the steps gain.
+        dict: the runs by name, "boost_ext" first and "plain" last. On a CPU that needs the limit of oneDNN there is a
+        plain run with the limit between them, which separates the gain of the limit from that of the steps.
     """
     plain = [sys.executable, *script, *arguments]
     boosted = [sys.executable, "-m", "boost_ext", "run", *options, *script, *arguments]
@@ -306,7 +306,7 @@ def _timed(command: Sequence[str], environment: Mapping[str, str] | None = None)
 
 
 def print_comparison(children: Mapping[str, Child], console: Console) -> None:
-    """Print each run; ratios to that with boost_ext only if both ended well."""
+    """Print each run, and its ratio to the run with boost_ext if both have succeeded."""
     ours = children["boost_ext"]
     for name, child in children.items():
         text = f"{name}: {child.seconds:.1f} s, {child.cpu_seconds:.1f} CPU s, peak memory {child.megabytes} MB"

@@ -4,9 +4,9 @@ Every function changes ``params`` and its state in place and returns None. What 
 
 * ``params``, ``grads`` and each list of state: tensors (see :mod:`boost_ext.ops`) of the same sizes. Parameters and
   gradients may be float32, float16 or bfloat16, state is float32. Arithmetic is float32. State of
-  :func:`momentum_step`, :func:`adam_step` without `max_moments2`, :func:`adam_weight_decay_step` and :func:`lamb_step`
-  may also be bfloat16, or uint8 codes of :func:`quantize_state`, each tensor's as it likes; it is rounded at random, so
-  that its mean is kept.
+  :func:`momentum_step`, :func:`adam_step` without `max_moments2`, :func:`adam_weight_decay_step`, :func:`adamw_step`
+  and :func:`lamb_step` may also be bfloat16, or uint8 codes of :func:`quantize_state`, tensor by tensor. Such state is
+  rounded at random, so that its mean is kept.
 * ``lr`` (Union[float, Sequence[float]]): the learning rate, >= 0, or one for each tensor.
 * ``step`` (int): the number of this step, from 1, where the rule corrects a bias, and with state that is not float32.
 
@@ -50,6 +50,7 @@ __all__ = [
     "adagrad_step",
     "adam_step",
     "adam_weight_decay_step",
+    "adamw_step",
     "centered_rmsprop_step",
     "ftrl_step",
     "lamb_step",
@@ -80,7 +81,7 @@ class StepOptions(TypedDict, total=False):
     """
 
     weight_decay: Numbers | Array
-    """L2 penalty, >= 0, or one for each tensor; AdamWeightDecay and Lamb decouple it. Default: 0."""
+    """L2 penalty, >= 0, or one for each tensor; AdamWeightDecay, AdamW and Lamb decouple it. Default: 0."""
     inv_scale: float | Array
     """1 / loss scale, times ``min(1, max_norm / norm)`` to clip by the global norm. Default: 1."""
     ratio: Numbers | Array
@@ -279,6 +280,30 @@ def adam_weight_decay_step(
     """
     hyper = {"beta1": beta1, "beta2": beta2, "eps": eps}
     _step("adam_weight_decay", params, grads, [moments1, moments2], hyper, lr, options, step=step)
+
+
+def adamw_step(
+    params: Arrays,
+    grads: Arrays,
+    moments1: Arrays,
+    moments2: Arrays,
+    *,
+    lr: Numbers | Array,
+    step: int | Array,
+    beta1: float = 0.9,
+    beta2: float = 0.999,
+    eps: float = 1e-8,
+    **options: Unpack[StepOptions],
+) -> None:
+    """m and v as :func:`adam_step`; ``w -= lr * (m/(1-b1^t) / (√(v/(1-b2^t)) + eps) + weight_decay * w)``.
+
+    Adam with decoupled weight decay and bias correction, as ``torch.optim.AdamW``; `eps` stands beside the corrected
+    root. Here `weight_decay` has the default 0.
+
+    Source: Loshchilov and Hutter 2019, *Decoupled weight decay regularization*, algorithm 2.
+    """
+    hyper = {"beta1": beta1, "beta2": beta2, "eps": eps}
+    _step("adamw", params, grads, [moments1, moments2], hyper, lr, options, step=step)
 
 
 def lamb_step(

@@ -38,7 +38,14 @@ SCHEMA_VERSION = 2
 """2 has learning rates and evaluations; 1 is read too."""
 _READABLE = (1, 2)
 _SCALARS = {
-    *("loss", "loss_scale", "overflow", "largest_gradient", "gradient_norm", "frozen_share", "micro_batch", "seconds")
+    "loss",
+    "loss_scale",
+    "overflow",
+    "largest_gradient",
+    "gradient_norm",
+    "frozen_share",
+    "micro_batch",
+    "seconds",
 }
 _HEADER_BYTES = 1 << 24
 """A first line beyond this is no header: whoever names a checkpoint by mistake should not wait for it to be read."""

@@ -45,7 +45,7 @@ class Case:
     atol: float = ATOL
 
     def make(self, parameters: Any, learning_rate: Any = 0.1, **kwargs: Any) -> optim.FusedOptimizer:
-        return self.ours(parameters, learning_rate=learning_rate, **self.arguments, **kwargs)
+        return self.ours(parameters, learning_rate=learning_rate, **{**self.arguments, **kwargs})
 
     def make_theirs(self, parameters: Any, learning_rate: Any = 0.1, **kwargs: Any) -> nn.Optimizer:
         return self.theirs(parameters, learning_rate=learning_rate, **self.arguments, **kwargs)
@@ -93,6 +93,10 @@ def _adam_weight_decay(w, u, s, lr, t, decay):
     return oracle.adam_weight_decay_step(w, u, *s, lr, 0.9, 0.999, 1e-6, decay)
 
 
+def _adamw(w, u, s, lr, t, decay):
+    return oracle.adamw_step(w, u, *s, lr, t, 0.9, 0.999, 1e-8, decay)
+
+
 def _lamb(w, u, s, lr, t, decay):
     return oracle.lamb_step(w, u, *s, lr, t, 0.9, 0.999, 1e-6, decay)
 
@@ -123,6 +127,8 @@ CASES: dict[str, Case] = {
     "AdamWeightDecay": Case(
         optim.AdamWeightDecay, _adam_weight_decay, (0, 0), {}, nn.AdamWeightDecay, decoupled=True, scales=False
     ),
+    # mindspore.mint has it, for Ascend alone: beside mindspore.experimental's in test_optimizers.py.
+    "AdamW": Case(optim.AdamW, _adamw, (0, 0), {"weight_decay": 0.0}, decoupled=True, scales=False),
     "Lamb": Case(optim.Lamb, _lamb, (0, 0), {}, decoupled=True, scales=False),
     # Beside mindspore.nn.AdaFactor in test_adafactor.py: it knows neither groups nor a loss scale.
     "AdaFactor": Case(optim.AdaFactor, _adafactor(), (), {"relative_step": False, "beta1": None}, decoupled=True),

@@ -53,6 +53,7 @@ SIGNATURES: dict[str, dict[str, Any]] = {
     "LazyAdam": _ADAM,
     "AdamOffload": _ADAM,
     "AdamWeightDecay": {"params": ..., "learning_rate": 1e-3, **_DECOUPLED, **_STATE},
+    "AdamW": {"params": ..., "learning_rate": 1e-3, **_DECOUPLED, "eps": 1e-8, "weight_decay": 0.01, **_STATE},
     "Lamb": {"params": ..., "learning_rate": ..., **_DECOUPLED, **_STATE},
     "AdaFactor": {
         "params": ...,

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import mindspore as ms
 import numpy as np
 import pytest
 from mindspore import Parameter, Tensor, nn, ops
+from mindspore.experimental import optim as experimental
 from tests.ms.optim.cases import (
+    ATOL,
     CASES,
     CLASSES,
     DECAYED,
+    RTOL,
     SHAPES,
     Case,
     Oracle,
@@ -123,6 +127,24 @@ def test_beside_mindspore(mode: int, name: str, grouped: bool) -> None:
     rtol, atol = (5e-4, 1e-4) if name == "AdamWeightDecay" else (case.rtol, case.atol)
     for mine_now, other_now in zip(arrays(ours), arrays(theirs), strict=True):
         np.testing.assert_allclose(mine_now, other_now, rtol=rtol, atol=atol)
+
+
+def test_adamw_beside_mindspores(tmp_path: Path) -> None:
+    """The equation of mindspore.experimental's and mindspore.mint's, whose moments load by their names."""
+    shapes = {"fc.weight": (5, 7), "fc.bias": (5,)}
+    ours, theirs = parameters(shapes), parameters(shapes)
+    mine, other = optim.AdamW(ours, 0.01), experimental.AdamW(theirs, 0.01)
+    for step in range(STEPS):
+        if step == STEPS // 2:
+            ms.save_checkpoint(other, str(tmp_path / "theirs.ckpt"))
+            ms.load_param_into_net(mine, ms.load_checkpoint(str(tmp_path / "theirs.ckpt")))
+            for moment, loaded in zip(arrays(mine.moments2), arrays(other.exp_avg_sq), strict=True):
+                np.testing.assert_array_equal(moment, loaded)
+        grads = gradients(step, ours)
+        mine(grads)
+        other(grads)
+    for mine_now, other_now in zip(arrays(ours), arrays(theirs), strict=True):
+        np.testing.assert_allclose(mine_now, other_now, rtol=RTOL, atol=ATOL)
 
 
 def _one_step(make: Callable[..., nn.Optimizer], **kwargs: Any) -> np.ndarray:

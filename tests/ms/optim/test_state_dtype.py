@@ -17,7 +17,7 @@ from boost_ext import ops as array_ops
 from boost_ext.ms.core.optimizer_copy import restrict
 from boost_ext.ms.optim.rebuild import parameter_groups, rebuild
 
-NAMES = ["Momentum", "Adam", "AdamWeightDecay", "Lamb"]
+NAMES = ["Momentum", "Adam", "AdamWeightDecay", "AdamW", "Lamb"]
 FUNCTIONS = {"AdamWeightDecay": "adam_weight_decay_step"}
 PREFIXES = {"Momentum": ["moments"], "Adam": ["moment1", "moment2"]}
 # Coded, small, half with a master, coded with a last block of one element.

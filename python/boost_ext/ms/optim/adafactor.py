@@ -23,10 +23,10 @@ class AdaFactor(FusedOptimizer):
         U_t = \frac{g}{\sqrt{V_t}}, \quad \hat U_t = \frac{U_t}{\max(1, \operatorname{RMS}(U_t) / c)}, \quad
         w_t = w_{t-1} - \alpha_t \hat U_t
 
-    Of a parameter of two axes and more only the means of V over the last axis, R, and over the last but one, C, are
-    kept, for each pair of these axes: :math:`V_t = R_t C_t^T / \operatorname{mean}(R_t)`. So r x c weights take r + c
-    numbers of state, in the place of Adam's 2 r c, and beside `beta1`'s r c if it is given. (The documentation of
-    MindSpore prints :math:`w - \alpha_t U_t` for matrices; the paper and its operator clip them, too.)
+    State of r x c weights is r + c numbers, instead of Adam's 2 r c; `beta1` adds r c. For parameters of two axes and
+    more, only the means of V over the last axis, R, and over the last but one, C, are kept:
+    :math:`V_t = R_t C_t^T / \operatorname{mean}(R_t)`. (The documentation of MindSpore prints :math:`w - \alpha_t U_t`
+    for matrices; the paper and its operator clip them, too.)
 
     :math:`\alpha_t` is the learning rate, with `relative_step` :math:`\min(10^{-2}, 1/\sqrt t)`; with
     `scale_parameter` times :math:`\max(\epsilon_2, \operatorname{RMS}(w_{t-1}))`. A schedule of learning rates is
@@ -46,8 +46,8 @@ class AdaFactor(FusedOptimizer):
         scale_parameter (bool): whether the learning rate is relative to the size of the parameter. Default: True.
         relative_step (bool): whether the learning rate depends on the step alone. Default: True.
         warmup_init (bool): with `relative_step` :math:`\min(10^{-6} t, 1/\sqrt t)`. Default: False.
-        compression (bool): keep what has the size of a parameter, the first moments and V of parameters of one axis, in
-            float16. It is rounded after it was used; steps below 6e-8 are not remembered. Default: False.
+        compression (bool): store first moments, and V of parameters of one axis, in float16. They are rounded after
+            use; values below 6e-8 are lost. Default: False.
 
     Raises:
         ValueError: also for a learning rate with `relative_step`, none without, and `warmup_init` without it.
@@ -118,10 +118,10 @@ class AdaFactor(FusedOptimizer):
 
     def init_ada_factor_state(self, beta1: float | None) -> None:
         """Make the state, of zeros: ``exp_avg_sq_row``, ``exp_avg_sq_col`` and ``exp_avg_sq``, of one element where a
-        parameter has none, and ``exp_avg`` if `beta1` is a number. A second time, the state becomes zeros again.
+        parameter has none, and ``exp_avg`` if `beta1` is a number. A second call sets the state to zero.
 
         Raises:
-            ValueError: the second time, if `beta1` says something else about the first moment.
+            ValueError: in a second call, if `beta1` is a number and was None, or the other way round.
         """
         if not hasattr(self, "exp_avg_sq"):
             self.use_first_moment = beta1 is not None
@@ -179,5 +179,5 @@ class AdaFactor(FusedOptimizer):
 
 
 def _number(value: Any) -> Any:
-    """What a one-element Tensor holds."""
+    """The number in a Tensor of one element; other values as they are."""
     return float(value.asnumpy().item()) if isinstance(value, Tensor) else value

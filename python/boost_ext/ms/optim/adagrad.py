@@ -67,7 +67,7 @@ class ProximalAdagrad(FusedOptimizer):
         params, learning_rate, weight_decay, loss_scale: see :class:`FusedOptimizer`.
         accum (float): what h starts with, >= 0. Default: 0.1.
         l1, l2 (float): >= 0. Default: 0.0.
-        use_locking (bool): nothing to lock here, an update is one call. Default: False.
+        use_locking (bool): ignored, since an update is one call. Default: False.
 
     Examples:
         >>> from mindspore import Parameter, Tensor

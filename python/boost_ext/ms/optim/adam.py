@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from mindspore import Parameter, Tensor
@@ -11,7 +11,7 @@ from boost_ext.ms.optim.arguments import open_unit, positive, recorded, require_
 from boost_ext.ms.optim.fused import FusedOptimizer
 from boost_ext.ms.optim.storage import StateStorage, state_like
 
-__all__ = ["Adam", "AdamOffload", "AdamWeightDecay", "LazyAdam"]
+__all__ = ["Adam", "AdamOffload", "AdamW", "AdamWeightDecay", "DecoupledAdam", "LazyAdam"]
 
 
 class _Adam(FusedOptimizer):
@@ -76,7 +76,7 @@ class Adam(_Adam):
         params, learning_rate, weight_decay, loss_scale: see :class:`FusedOptimizer`.
         beta1, beta2 (float): in (0, 1). Default: 0.9, 0.999.
         eps (float): > 0. Default: 1e-8.
-        use_locking (bool): nothing to lock here, an update is one call. Default: False.
+        use_locking (bool): ignored, since an update is one call. Default: False.
         use_nesterov (bool): Default: False.
         use_amsgrad (bool): Default: False. Only with float32 state.
         state_dtype (str), state_seed (int): see :class:`~boost_ext.ms.optim.storage.StateStorage`.
@@ -116,7 +116,7 @@ class Adam(_Adam):
 
 
 class _AdamWithoutAmsGrad(_Adam):
-    """The constructor of the older relatives."""
+    """The signature of :class:`LazyAdam` and :class:`AdamOffload`."""
 
     @recorded
     def __init__(
@@ -136,13 +136,9 @@ class _AdamWithoutAmsGrad(_Adam):
 
 
 class LazyAdam(_AdamWithoutAmsGrad):
-    r""":class:`Adam`; of a sparse gradient only the rows that it names are touched, with their moments.
+    """:class:`Adam`. With a sparse gradient it updates only the rows that the gradient names, and their moments.
 
-    .. math::
-        m_{t+1} = \beta_1 m_t + (1-\beta_1) g, \quad v_{t+1} = \beta_2 v_t + (1-\beta_2) g^2, \quad
-        w_{t+1} = w_t - l \frac{\sqrt{1-\beta_2^t}}{1-\beta_1^t} \frac{m_{t+1}}{\sqrt{v_{t+1}} + \epsilon}
-
-    with Nesterov momentum as there. t counts the steps of the optimizer, not those of a row.
+    t counts the steps of the optimizer, not those of a row.
 
     Source: ``mindspore.nn.LazyAdam``. Arguments as :class:`Adam`, without AMSGrad.
 
@@ -159,13 +155,7 @@ class LazyAdam(_AdamWithoutAmsGrad):
 
 
 class AdamOffload(_AdamWithoutAmsGrad):
-    r""":class:`Adam` with its state, and the update, in host memory. On a CPU it is Adam.
-
-    .. math::
-        m_{t+1} = \beta_1 m_t + (1-\beta_1) g, \quad v_{t+1} = \beta_2 v_t + (1-\beta_2) g^2, \quad
-        w_{t+1} = w_t - l \frac{\sqrt{1-\beta_2^t}}{1-\beta_1^t} \frac{m_{t+1}}{\sqrt{v_{t+1}} + \epsilon}
-
-    with Nesterov momentum as there.
+    """:class:`Adam` with its state, and the update, in host memory. On a CPU it is Adam.
 
     Source: ``mindspore.nn.AdamOffload``. Arguments as :class:`Adam`, without AMSGrad.
 
@@ -182,19 +172,74 @@ class AdamOffload(_AdamWithoutAmsGrad):
 
     @property
     def host_bytes(self) -> int:
-        """Memory of moments and master copies, in bytes."""
+        """Memory of moments and masters, in bytes."""
         return sum(4 * state.size for state in (*self.moment1, *self.moment2, *self.half_masters))
 
 
-class AdamWeightDecay(FusedOptimizer):
+class DecoupledAdam(FusedOptimizer):
+    """The state and the arguments of the rules with Adam's moments and decoupled weight decay."""
+
+    state_prefixes: ClassVar[tuple[str, str]]  # of the moments, in a checkpoint
+
+    def _make(self, beta1: float, beta2: float, eps: float, state_dtype: str, state_seed: int) -> None:
+        owner = type(self).__name__
+        open_unit(owner, beta1=beta1, beta2=beta2)
+        positive(owner, eps=eps)
+        storage = StateStorage(owner, state_dtype, state_seed)
+        self.moments1, self.moments2 = (storage.state_like(self.parameters, prefix) for prefix in self.state_prefixes)
+        self._fuse((beta1, beta2, eps), (self.moments1, self.moments2), storage=storage)
+
+
+class AdamW(DecoupledAdam):
+    r"""Adam with decoupled weight decay and with bias correction, as ``torch.optim.AdamW``.
+
+    .. math::
+        m_t = \beta_1 m_{t-1} + (1-\beta_1) g, \quad v_t = \beta_2 v_{t-1} + (1-\beta_2) g^2, \quad
+        w_t = w_{t-1} - l \left( \frac{m_t / (1-\beta_1^t)}{\sqrt{v_t / (1-\beta_2^t)} + \epsilon}
+        + \lambda w_{t-1} \right)
+
+    A checkpoint names the moments as ``mindspore.mint.optim.AdamW`` does. There is no AMSGrad.
+
+    Source: Loshchilov and Hutter 2019, *Decoupled weight decay regularization*, algorithm 2.
+
+    Args:
+        params, learning_rate: see :class:`FusedOptimizer`.
+        beta1, beta2 (float): in (0, 1). Default: 0.9, 0.999.
+        eps (float): > 0. Default: 1e-8.
+        weight_decay (Union[float, int, Cell]): lambda. Default: 0.01.
+        state_dtype (str), state_seed (int): see :class:`~boost_ext.ms.optim.storage.StateStorage`.
+    """
+
+    rule = "adamw"
+    lars_refusal = "AdamW decouples its weight decay; LARS needs it in the gradient"
+    state_prefixes = ("exp_avg", "exp_avg_sq")
+
+    @recorded
+    def __init__(
+        self,
+        params: Any,
+        learning_rate: Any = 1e-3,
+        beta1: float = 0.9,
+        beta2: float = 0.999,
+        eps: float = 1e-8,
+        weight_decay: Any = 0.01,
+        *,
+        state_dtype: str = "float32",
+        state_seed: int = 0,
+    ) -> None:
+        super().__init__(learning_rate, params, weight_decay)
+        self._make(beta1, beta2, eps, state_dtype, state_seed)
+
+
+class AdamWeightDecay(DecoupledAdam):
     r"""Adam with decoupled weight decay and without bias correction.
 
     .. math::
         m_{t+1} = \beta_1 m_t + (1-\beta_1) g, \quad v_{t+1} = \beta_2 v_t + (1-\beta_2) g^2, \quad
         w_{t+1} = w_t - l \left( \frac{m_{t+1}}{\sqrt{v_{t+1}} + \epsilon} + \lambda w_t \right)
 
-    Arithmetic and state are float32, also for half-precision parameters, where ``mindspore.nn.AdamWeightDecay`` loses
-    its steps.
+    Arithmetic and state are float32, also for half-precision parameters, whose small steps
+    ``mindspore.nn.AdamWeightDecay`` loses.
 
     Source: ``mindspore.nn.AdamWeightDecay``; decoupled decay: Loshchilov and Hutter 2019.
 
@@ -217,6 +262,7 @@ class AdamWeightDecay(FusedOptimizer):
 
     rule = "adam_weight_decay"
     lars_refusal = "AdamWeightDecay decouples its weight decay; LARS needs it in the gradient"
+    state_prefixes = ("adam_m", "adam_v")
 
     @recorded
     def __init__(
@@ -232,9 +278,4 @@ class AdamWeightDecay(FusedOptimizer):
         state_seed: int = 0,
     ) -> None:
         super().__init__(learning_rate, params, weight_decay)
-        open_unit("AdamWeightDecay", beta1=beta1, beta2=beta2)
-        positive("AdamWeightDecay", eps=eps)
-        storage = StateStorage("AdamWeightDecay", state_dtype, state_seed)
-        self.moments1 = storage.state_like(self.parameters, "adam_m")
-        self.moments2 = storage.state_like(self.parameters, "adam_v")
-        self._fuse((beta1, beta2, eps), (self.moments1, self.moments2), storage=storage)
+        self._make(beta1, beta2, eps, state_dtype, state_seed)

@@ -11,7 +11,7 @@ A step knows no class of an optimizer. It asks what one has beyond ``mindspore.n
 - ``require_options(owner, options)``: raises a ValueError for a StepOptions that it excludes
 - ``narrowed(parameters)``: an optimizer of some of its parameters, on its state
 - ``never_restricted``, ``never_rebuilt``: why it is never narrowed, or constructed again
-- ``lars_refusal``: why LARS cannot go around it
+- ``lars_refusal``: why LARS cannot wrap it
 - ``group_steps(fused)``, ``current()``, ``chosen()``, ``is_over(group)``: it steps one of several groups at a time, as
   FreezeOpt does
 """
@@ -40,7 +40,7 @@ __all__ = ["decision", "native_step", "whole_of"]
 
 
 class _Form(NamedTuple):
-    """What :meth:`FusedOptimizer._fuse` takes, read from an optimizer of ``mindspore.nn``: the names of attributes."""
+    """The arguments of :meth:`FusedOptimizer._fuse`, as names of attributes of an optimizer of ``mindspore.nn``."""
 
     cls: type[FusedOptimizer]
     hyper: tuple[float, ...]
@@ -68,18 +68,19 @@ def _momentum(o: Any) -> _Form | str:
 def _sgd(o: Any) -> _Form | str:
     has_state = _number(o.momentum) > 0
     hyper = (*_numbers(o, "momentum", "dampening"), o.nesterov)
-    return _Form(sgd.SGD, hyper, ("accum",) * has_state, ("momentum",), "stat" if has_state else "")
+    states, first = (("accum",), "stat") if has_state else ((), "")
+    return _Form(sgd.SGD, hyper, states, ("momentum",), first)
 
 
-def _adam_form(o: Any, cls: type[FusedOptimizer], nesterov: bool, *more: str) -> _Form:
-    states, powers = ("moment1", "moment2", *more), ("beta1_power", "beta2_power")
-    return _Form(cls, (*_numbers(o, "beta1", "beta2", "eps"), nesterov), states, powers)
+def _adam_form(o: Any, cls: type[FusedOptimizer], nesterov: bool, amsgrad: bool = False) -> _Form:
+    states = ("moment1", "moment2", "vhat") if amsgrad else ("moment1", "moment2")
+    return _Form(cls, (*_numbers(o, "beta1", "beta2", "eps"), nesterov), states, ("beta1_power", "beta2_power"))
 
 
 def _adam(o: Any) -> _Form | str:
     if getattr(o, "use_offload", False) and isinstance(o, CentralizingOptimizer):
         return "use_offload, which centralizes gradients before their decay"
-    return _adam_form(o, Adam, o.use_nesterov, *("vhat",) * o.use_amsgrad)
+    return _adam_form(o, Adam, o.use_nesterov, o.use_amsgrad)
 
 
 def _adam_offload(o: Any) -> _Form | str:
@@ -89,9 +90,10 @@ def _adam_offload(o: Any) -> _Form | str:
 
 
 def _rmsprop(o: Any) -> _Form | str:
-    states = (*("mg",) * o.centered, "ms", "moment")
-    given = {"rule": "centered_rmsprop"} if o.centered else {}
-    return _Form(rmsprop.RMSProp, _numbers(o, "decay", "momentum", "epsilon"), states, given=given)
+    hyper = _numbers(o, "decay", "momentum", "epsilon")
+    if o.centered:
+        return _Form(rmsprop.RMSProp, hyper, ("mg", "ms", "moment"), given={"rule": "centered_rmsprop"})
+    return _Form(rmsprop.RMSProp, hyper, ("ms", "moment"))
 
 
 def _proximal_adagrad(o: Any) -> _Form | str:
@@ -153,12 +155,11 @@ _FORMS: dict[str, Callable[[Any], _Form | str]] = {
     "AdaFactor": _adafactor,
     "LARS": _lars,
 }
-"""By name, since some of them will leave ``mindspore.nn``: the native form of an optimizer, or what it has that would
-make other numbers."""
+"""The native form of each optimizer, or the setting that has none. By name: some will leave ``mindspore.nn``."""
 
 
 def _library_class(optimizer: nn.Cell) -> type:
-    """The optimizer's class; of one that centralizes, the class in ``mindspore.nn`` it was made from."""
+    """The class of the optimizer; for one that centralizes, the class of ``mindspore.nn`` it is derived from."""
     cls = type(optimizer)
     return cls.__bases__[-1] if issubclass(cls, CentralizingOptimizer) and "update" in vars(cls) else cls
 
@@ -195,7 +196,7 @@ def _adopted(optimizer: nn.Optimizer, form: _Form) -> nn.Optimizer:
 
 
 def decision(optimizer: nn.Cell, adopt: bool = True) -> Decision:
-    """What becomes of the feature ``fused_optimizer``, see :func:`native_step`."""
+    """The decision on the feature ``fused_optimizer``, see :func:`native_step`."""
     if hasattr(optimizer, "step_unless"):
         return Decision("skipped", f"boost_ext's {type(optimizer).__name__} is one native call anyway")
     if not adopt:
@@ -207,7 +208,7 @@ def decision(optimizer: nn.Cell, adopt: bool = True) -> Decision:
 
 
 def whole_of(optimizer: Any) -> Any:
-    """The optimizer itself; of one that steps groups of its parameters, the optimizer that it was made of."""
+    """The optimizer itself; for one that steps groups of parameters, the optimizer that it was made from."""
     return optimizer.optimizer if hasattr(optimizer, "group_steps") else optimizer
 
 

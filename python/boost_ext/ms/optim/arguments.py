@@ -1,4 +1,4 @@
-"""The constructors' arguments: recorded for whoever constructs an optimizer again, and checked as documented."""
+"""Arguments of the constructors: recorded, to construct an optimizer again, and checked."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def recorded(init: Init) -> Init:
 
 
 def one_line(optimizer: nn.Optimizer) -> str:
-    """``Momentum(12 parameters, learning_rate=0.1, momentum=0.9)``: the arguments that are not the defaults."""
+    """``Momentum(12 parameters, learning_rate=0.1, momentum=0.9)``: without arguments that have their default."""
     rate = getattr(optimizer, "init_learning_rate", None)
     if isinstance(rate, (list, tuple)):
         rate = f"{len(rate)} values"
@@ -60,7 +60,7 @@ def _differing(cls: type, shown: dict[str, Any]) -> Iterator[str]:
 
 
 def require_float(owner: str, name: str, value: Any) -> float:
-    """The value, or a TypeError: mindspore.nn takes no int for a float here either."""
+    """The value, or a TypeError; also for an int, as in mindspore.nn."""
     if not isinstance(value, float):
         raise TypeError(f"{owner}: {name} must be a float, got {type(value).__name__}")
     return value

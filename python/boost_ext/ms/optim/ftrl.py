@@ -29,7 +29,7 @@ class FTRL(FusedOptimizer):
         learning_rate (float): l, >= 0; neither a list nor a schedule. Default: 0.001.
         lr_power (float): p, <= 0. Default: -0.5.
         l1, l2 (float): >= 0. Default: 0.0.
-        use_locking (bool): nothing to lock here, an update is one call. Default: False.
+        use_locking (bool): ignored, since an update is one call. Default: False.
 
     Examples:
         >>> from mindspore import Parameter, Tensor

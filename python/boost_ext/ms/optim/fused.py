@@ -33,7 +33,7 @@ class FusedStep(native.PackedCell):
 
 
 class FusedOptimizer(CentralizingOptimizer):
-    """What the optimizers share. A subclass names its `rule`, and hands its state to :meth:`_fuse`.
+    """The base of the optimizers. A subclass sets `rule`, and passes its state to :meth:`_fuse`.
 
     Args:
         learning_rate (Union[float, int, Tensor, Iterable, LearningRateSchedule]): one value, one for each step, or a
@@ -56,9 +56,9 @@ class FusedOptimizer(CentralizingOptimizer):
         ValueError: if a value is out of range, also one of a list of learning rates, or a learning rate has more than
             one axis; in a call, if a gradient has another shape than its parameter, or there are more or fewer.
 
-    float16 and bfloat16 parameters have a float32 master copy in ``masters``, which the arithmetic happens on; a
-    parameter that is set from outside (a checkpoint) takes its master along at the next step. State is float32, but
-    for what `state_dtype` says, where a class has it.
+    float16 and bfloat16 parameters have float32 master weights in ``masters``, on which the arithmetic runs. A
+    parameter that is set from outside, by a checkpoint for example, updates its master at the next step. State is
+    float32, or what `state_dtype` says where a class has it.
 
     Examples:
         >>> from mindspore import nn
@@ -78,7 +78,7 @@ class FusedOptimizer(CentralizingOptimizer):
         return one_line(self)
 
     def _preprocess_single_lr(self, learning_rate: Any) -> Any:
-        """A learning rate of a group or of all, as the base class takes it, which looks at single numbers only."""
+        """A checked learning rate, of a group or of all. The base class checks single numbers only."""
         rate = super()._preprocess_single_lr(learning_rate)
         if isinstance(rate, Tensor):
             values = rate.asnumpy().reshape(-1)
@@ -96,8 +96,11 @@ class FusedOptimizer(CentralizingOptimizer):
         first: Sequence[Parameter] = (),
         storage: StateStorage | None = None,
     ) -> None:
-        """The last act of a constructor: `hyper` and `states` in the order of the rule, see ops/optimizer_step.h;
-        `powers` are what a call reads or writes beside them, see csrc/doors/step_layout.h."""
+        """Prepare the native call; a constructor ends with it.
+
+        `hyper` and `states` are in the order of the rule, see csrc/ops/optimizer_step.h. A call reads or writes
+        `powers` and `first` beside them, see csrc/doors/step_layout.h.
+        """
         self.masters = ParameterTuple(_masters(self.parameters))
         self.number_of_states = len(states)
         for i, state in enumerate(states):
@@ -120,7 +123,7 @@ class FusedOptimizer(CentralizingOptimizer):
         self.arrange()
 
     def narrowed(self, parameters: Sequence[Parameter]) -> FusedOptimizer:
-        """An optimizer of some of the parameters, in this order, on the state, counter and rates of this one."""
+        """An optimizer of some of the parameters, in this order. It shares state, step counter and learning rates."""
         member = {id(p): i for i, p in zip(self.members, self.parameters, strict=True)}
         made = twin(self, type(self))
         # Not by assignment, which would register the Parameters again.
@@ -133,9 +136,9 @@ class FusedOptimizer(CentralizingOptimizer):
         return made
 
     def arrange(self) -> None:
-        """Gather what a call takes for ``parameters``, and sort them into groups that share rate and weight decay.
+        """Gather the arguments of a call for ``parameters``, in groups that share learning rate and weight decay.
 
-        ``members`` are their places among all, by which state, learning rates and weight decays go.
+        ``members`` are the places of ``parameters`` among all; they index state, learning rates and weight decays.
         """
         pairs = list(zip(self.members, self.parameters, strict=True))
         keys: list[Any] = []
@@ -160,7 +163,7 @@ class FusedOptimizer(CentralizingOptimizer):
         if self.takes_rows:
             layout[3::4] = [1] * len(self.parameters)
         self.layout_of_rows = Tensor(np.array([*header, *layout], np.int32))
-        # What does not change is gathered here: the graph compiler unrolls a loop by recursion, and not very deep.
+        # Constants are gathered here: the graph compiler unrolls loops by recursion, of limited depth.
         # Not by assignment, which would register the Parameters of a narrowed optimizer again.
         own = self.__dict__
         own["half_masters"] = tuple(self.masters[i] for i, p in pairs if p.dtype in _HALVES)
@@ -175,11 +178,11 @@ class FusedOptimizer(CentralizingOptimizer):
             )
         refusal = None if self.takes_rows else f"{type(self).__name__}: gradients must be Tensors"
         own["values_of"] = Values([p.name for p in self.parameters], refusal)
-        # For PYNATIVE_MODE: the arguments that are always the same objects, gathered once.
+        # For PYNATIVE_MODE: the arguments that are the same objects in every call.
         own["_fixed"] = None
 
     def _states(self) -> list[Parameter]:
-        """The state of the members as a call takes it: in the order of the rule, then scales of codes, then `first`."""
+        """The state of the members in the order of a call: states of the rule, scales of codes, `first`."""
         states = [getattr(self, f"states{k}")[i] for k in range(self.number_of_states) for i in self.members]
         for k in range(self.number_of_scales):
             scales, values = getattr(self, f"scales{k}"), getattr(self, f"states{k}")
@@ -187,7 +190,7 @@ class FusedOptimizer(CentralizingOptimizer):
         return states + [self.first[i] for i in self.members] if self.has_first else states
 
     def _decay_of(self, i: int) -> Any:
-        """The weight decay of parameter i times the loss scale, as mindspore.nn holds it; or a cell."""
+        """The weight decay of parameter i times the loss scale, as in mindspore.nn; or a cell."""
         if self.is_group:
             return self.group_weight_decay[i]
         if not (self.exec_weight_decay and self.decay_flags[i]):
@@ -227,7 +230,7 @@ class FusedOptimizer(CentralizingOptimizer):
         return self._step(gradients, self.no_skip, self.unit, self.unit)
 
     def step_unless(self, skip: Tensor, scale: Tensor, gradients: Any) -> Tensor:
-        """A step on gradients that are `scale` times too large; nothing, not even the step counter, if `skip`.
+        """A step on gradients that hold the loss scale `scale`. If `skip`, nothing changes, not even the step counter.
 
         Args:
             skip (Tensor): bool of shape (1,).
@@ -256,9 +259,9 @@ class FusedOptimizer(CentralizingOptimizer):
         return self.native_step(self.layout, *head, *tensors)
 
     def require_halves(self) -> None:
-        """A ValueError if a parameter has become half-precision, or is so no longer: only those that were have masters.
+        """Refuse a parameter that has become half-precision since the constructor made the masters, or float32.
 
-        Asked before the first step; after it the steps ask.
+        Called before the first step. Later the steps check.
         """
         for i, p in enumerate(self.parameters):
             if (p.dtype in _HALVES) != (i in self.half_members):
@@ -279,7 +282,7 @@ class FusedOptimizer(CentralizingOptimizer):
         self.__dict__["_fixed"] = parts
 
     def require_same(self) -> None:
-        """A ValueError if a parameter or a state has another dtype or shape than at the first step."""
+        """Refuse a parameter or a state with another dtype or shape than at the first step."""
         if self._fixed is None:
             self._fix()
         *_, weights, states, _ = self._fixed
@@ -320,12 +323,12 @@ class FusedOptimizer(CentralizingOptimizer):
 
 
 def _float32(number: Tensor) -> Tensor:
-    """What a schedule returns, which may compute in another dtype."""
+    """The number of a schedule as float32."""
     return number if number.dtype == ms.float32 else ops.cast(number, ms.float32)
 
 
 def require_gradients(owner: str, gradients: Any, parameters: Sequence[Parameter]) -> None:
-    """A ValueError if the gradients are not the parameters'. Asked where a call has failed: it knows no names."""
+    """Refuse gradients that do not fit the parameters, by name. Called after a native call has failed."""
     if len(gradients) != len(parameters):
         raise ValueError(f"{owner}: gradients must be {len(parameters)}, one a parameter, got {len(gradients)}")
     for i, (g, p) in enumerate(zip(gradients, parameters, strict=True)):
@@ -334,7 +337,7 @@ def require_gradients(owner: str, gradients: Any, parameters: Sequence[Parameter
 
 
 def _masters(parameters: Sequence[Parameter]) -> list[Parameter]:
-    """A float32 copy of each half-precision parameter; in the place of the others themselves."""
+    """A float32 copy of each half-precision parameter, and the other parameters themselves."""
     return [
         Parameter(Tensor(p.asnumpy().astype(np.float32)), name=f"master.{p.name}", requires_grad=False)
         if p.dtype in _HALVES

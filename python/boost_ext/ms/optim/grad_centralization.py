@@ -1,9 +1,9 @@
-"""Gradient centralization: the mean of each output channel is taken out of its gradient before the update.
+"""Gradient centralization: the mean of each output channel is subtracted from its gradient before the update.
 
-Yong et al., "Gradient centralization: a new optimization technique for deep neural networks", ECCV 2020. Function
-first: :func:`is_centralized` says which weights, :func:`centralizing` makes an optimizer class do it, for the groups
-whose ``grad_centralization`` is True. One native call for all weights of an optimizer.
-docs/gradient_centralization.md says when it helps.
+:func:`is_centralized` chooses the weights. :func:`centralizing` makes an optimizer class that centralizes the groups
+with ``grad_centralization`` True, in one native call. docs/gradient_centralization.md says when it helps.
+
+Source: Yong et al., "Gradient centralization: a new optimization technique for deep neural networks", ECCV 2020.
 """
 
 from __future__ import annotations
@@ -20,25 +20,24 @@ from boost_ext.ms.core.common_head import CommonHeadLastFN
 __all__ = ["CentralizingOptimizer", "centralizing", "is_centralized"]
 
 _NAMES = ("beta", "gamma", "bias")
-# Of the layers of MindSpore these alone: whatever else has a weight of two axes (embeddings, recurrent and attention
-# layers) is neither convolution nor Dense.
 _LIBRARY = ("mindspore.nn.layer.", "mindspore.mint.")
 _CONTAINERS = "mindspore.nn.layer.container"
-_CENTRALIZED = (
-    *(nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.Conv1dTranspose, nn.Conv2dTranspose, nn.Conv3dTranspose, nn.Conv2dThor),
-    *(mint.nn.Conv1d, mint.nn.Conv2d, mint.nn.Conv3d, mint.nn.ConvTranspose2d),
-    *(nn.Dense, nn.Linear, nn.DenseThor),
-)
+# The only layers of MindSpore that are centralized. Its other layers with weights of two axes (embeddings, recurrent
+# and attention layers) are neither convolution nor Dense.
+_CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.Conv1dTranspose, nn.Conv2dTranspose, nn.Conv3dTranspose)
+_MINT_CONVOLUTIONS = (mint.nn.Conv1d, mint.nn.Conv2d, mint.nn.Conv3d, mint.nn.ConvTranspose2d)
+_DENSE = (nn.Dense, nn.Linear)
+_CENTRALIZED = _CONVOLUTIONS + _MINT_CONVOLUTIONS + _DENSE + (nn.Conv2dThor, nn.DenseThor)
 
 
 def is_centralized(parameter: Parameter, cell: nn.Cell | None) -> bool:
-    """Whether gradient centralization is for this weight: one of a convolution or a Dense, of any number of channels.
+    """Whether gradient centralization applies to a weight: that of a convolution, a Dense, or a cell of your own.
 
     Args:
         parameter (Parameter): not centralized with fewer than two axes, or beta, gamma or bias in its name.
-        cell (Cell): whose attribute the parameter is. The weights of grouped and depthwise convolutions, of
-            :class:`CommonHeadLastFN` and of MindSpore's other layers (embeddings, recurrent ones) are not centralized;
-            those of a cell of your own are. None: the cell is not known, and the parameter not centralized.
+        cell (Cell): the cell that has the parameter. Not centralized are the weights of grouped and depthwise
+            convolutions, of :class:`CommonHeadLastFN`, and of MindSpore's other layers (embeddings, recurrent ones).
+            None: not known, and not centralized.
     """
     if cell is None or parameter.ndim < 2 or any(part in parameter.name for part in _NAMES):
         return False
@@ -52,8 +51,8 @@ def _is_layer(cls: type) -> bool:
 
 
 class CentralizingOptimizer(typed.Optimizer):
-    """An optimizer whose ``gradients_centralization`` runs on the CPU, for any number of channels; most optimizers of
-    ``mindspore.nn`` call it after weight decay."""
+    """An optimizer with a ``gradients_centralization`` that runs on the CPU, for any number of channels. Most
+    optimizers of ``mindspore.nn`` call it, after weight decay."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -82,9 +81,9 @@ class CentralizingOptimizer(typed.Optimizer):
 
 
 class _CentralizingFirst(CentralizingOptimizer):
-    """For a ``construct`` that does not know of centralization: it gets centralized gradients, under the name update.
+    """For a class whose ``construct`` does not centralize: ``construct`` becomes ``update``, on centralized gradients.
 
-    Not by ``super()``: for the graph compiler that is the class above the optimizer's own, which would be this one.
+    ``super()`` would not work: the graph compiler takes it as the base of the optimizer's own class, which is this one.
     """
 
     def construct(self, gradients: tuple[Tensor, ...]) -> Any:
@@ -105,12 +104,11 @@ def _subclass(before: type[nn.Optimizer], cls: type[nn.Optimizer]) -> type[nn.Op
 
 
 def centralizing(optimizer: nn.Optimizer) -> type[nn.Optimizer]:
-    """The class of an optimizer like this one that centralizes the gradients of the groups that ask for it.
+    """A subclass of the optimizer's class that centralizes the gradients of groups with ``grad_centralization``.
 
-    A subclass of the optimizer's class. Where the class calls ``gradients_centralization`` (most of ``mindspore.nn``:
-    after weight decay and before the loss scale is taken out, which makes no difference, since centralization is
-    linear), that does it; else (AdamWeightDecay, AdaFactor, AdamOffload, Adam with ``use_offload``) the gradients are
-    centralized before anything else. The gradients themselves are never written.
+    Most classes of ``mindspore.nn`` call ``gradients_centralization``, after weight decay and before the division by
+    the loss scale. The order makes no difference, since centralization is linear. For the others (AdamWeightDecay,
+    AdaFactor, AdamOffload, Adam with ``use_offload``) the gradients are centralized first. Gradients are never written.
     """
     cls = type(optimizer)
     if issubclass(cls, CentralizingOptimizer):

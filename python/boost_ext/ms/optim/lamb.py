@@ -4,22 +4,21 @@ from __future__ import annotations
 
 from typing import Any
 
-from boost_ext.ms.optim.arguments import open_unit, positive, recorded
-from boost_ext.ms.optim.fused import FusedOptimizer
-from boost_ext.ms.optim.storage import StateStorage
+from boost_ext.ms.optim.adam import DecoupledAdam
+from boost_ext.ms.optim.arguments import recorded
 
 __all__ = ["Lamb"]
 
 
-class Lamb(FusedOptimizer):
+class Lamb(DecoupledAdam):
     r"""Layer-wise adaptive moments for large batches.
 
     .. math::
         r = \frac{m_t / (1-\beta_1^t)}{\sqrt{v_t / (1-\beta_2^t)} + \epsilon} + \lambda w_{t-1}, \qquad
         w_t = w_{t-1} - l \frac{\|w_{t-1}\|}{\|r\|} r
 
-    with Adam's moments, norms over each parameter, and 1 for their ratio where one of them is 0. (The documentation of
-    MindSpore divides by :math:`\beta^t`; the paper and its operator by :math:`1-\beta^t`.)
+    with Adam's moments and with norms over each parameter. The ratio of the norms is 1 where one of them is 0. (The
+    documentation of MindSpore divides by :math:`\beta^t`; the paper and its operator by :math:`1-\beta^t`.)
 
     Source: You et al. 2020, *Large batch optimization for deep learning: training BERT in 76 minutes*, algorithm 2.
 
@@ -42,6 +41,7 @@ class Lamb(FusedOptimizer):
 
     rule = "lamb"
     lars_refusal = "Lamb decouples its weight decay; LARS needs it in the gradient"
+    state_prefixes = ("lamb_m", "lamb_v")
 
     @recorded
     def __init__(
@@ -57,9 +57,4 @@ class Lamb(FusedOptimizer):
         state_seed: int = 0,
     ) -> None:
         super().__init__(learning_rate, params, weight_decay)
-        open_unit("Lamb", beta1=beta1, beta2=beta2)
-        positive("Lamb", eps=eps)
-        storage = StateStorage("Lamb", state_dtype, state_seed)
-        self.moments1 = storage.state_like(self.parameters, "lamb_m")
-        self.moments2 = storage.state_like(self.parameters, "lamb_v")
-        self._fuse((beta1, beta2, eps), (self.moments1, self.moments2), storage=storage)
+        self._make(beta1, beta2, eps, state_dtype, state_seed)

@@ -38,7 +38,7 @@ def _neither_bias_nor_layer_norm(parameter: Parameter) -> bool:
 
 
 def _of_boost_ext(optimizer: Any) -> FusedOptimizer:
-    """The optimizer, or one of boost_ext in the place of one of mindspore.nn."""
+    """The optimizer itself, or the namesake of one of mindspore.nn."""
     if isinstance(optimizer, FusedOptimizer):
         return optimizer
     cls = type(optimizer)
@@ -63,15 +63,15 @@ class LARS(typed.Optimizer):
     .. math:: r = \frac{\theta \|w\|}{\|g\| + \delta \|w\| + \epsilon}, \qquad g \leftarrow r (g + \delta w)
 
     and with `use_clip` :math:`\min(r / l, 1)` for r; :math:`\delta` and l are the optimizer's weight decay and
-    learning rate. Where a norm is 0, r is 1. Parameters that the filter leaves out get their gradient as it is, without
-    weight decay, as in ``mindspore.nn.LARS``. The optimizer itself stays as it is; what LARS does is part of its one
-    native call, after one that sums up the norms.
+    learning rate. Where a norm is 0, r is 1. Parameters that the filter excludes keep their gradient, without weight
+    decay, as in ``mindspore.nn.LARS``. A step is two native calls: the norms, and the step of the optimizer, which
+    multiplies by r.
 
     Source: You et al. 2017, *Large batch training of convolutional networks*, algorithm 1.
 
     Args:
-        optimizer (Optimizer): of boost_ext; its state is LARS's. One of ``mindspore.nn`` that has a namesake there is
-            replaced by it, with its arguments and a copy of its state: ``opt`` is what LARS steps.
+        optimizer (Optimizer): of boost_ext. One of ``mindspore.nn`` is replaced by its namesake, with its arguments and
+            a copy of its state; from then on use ``opt``.
         epsilon (float): >= 0. Default: 1e-5.
         coefficient (float): theta, >= 0. Default: 1e-3.
         use_clip (bool): Default: False.
@@ -127,7 +127,7 @@ class LARS(typed.Optimizer):
         self.prepare(epsilon, coefficient, use_clip)
 
     def prepare(self, epsilon: float, coefficient: float, use_clip: bool) -> None:
-        """The last act of the constructor: what the native call takes."""
+        """Make the arguments of the native call; the constructor ends with it."""
         self.lars = Tensor(np.array([coefficient, epsilon, float(use_clip)], np.float64))
         self.ratios_of = LarsRatios()
         # Written before they are read in every step: no state, and in no checkpoint.
@@ -136,7 +136,7 @@ class LARS(typed.Optimizer):
         self.arrange()
 
     def narrowed(self, parameters: Sequence[Parameter]) -> LARS:
-        """See :meth:`FusedOptimizer.narrowed`; the ratios are one for all."""
+        """See :meth:`FusedOptimizer.narrowed`. The ratios are shared."""
         made = twin(self, type(self))
         made._cells["opt"] = self.opt.narrowed(parameters)
         made.__dict__["parameters"] = made.opt.parameters
@@ -147,9 +147,9 @@ class LARS(typed.Optimizer):
         return made
 
     def arrange(self) -> None:
-        """Gather what a call takes for ``parameters``."""
+        """Gather the arguments of a call for ``parameters``."""
         self.apply_to = Tensor(np.array(self.lars_flag, np.int32))
-        # The norm of rows that come in parts is not to be had from the parts.
+        # Rows that are listed twice are summed first, so their norm cannot be found from the list.
         names = [p.name for p in self.parameters]
         self.__dict__["whole"] = Values(names, "LARS: gradients must be Tensors")
 

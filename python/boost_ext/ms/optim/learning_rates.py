@@ -16,13 +16,13 @@ _WITH_AN_END = (nn.CosineDecayLR, nn.PolynomialDecayLR)
 
 
 def learning_rates(optimizer: Any) -> tuple[float, ...]:
-    """Those of the last update: one, or one for each group that has its own.
+    """The learning rates of the last update: one, or one for each group that has its own.
 
     Args:
         optimizer: of mindspore.nn, of boost_ext, or with ``param_groups``.
 
     Returns:
-        tuple[float]: before the first update that of the first one; empty for an optimizer that does not tell.
+        tuple[float]: before the first update those of the first one; empty for an optimizer without learning rates.
     """
     optimizer = _innermost(optimizer)
     groups = getattr(optimizer, "param_groups", None)  # of mindspore.experimental.optim
@@ -46,7 +46,7 @@ def _innermost(optimizer: Any) -> Any:
 
 
 def scheduled_steps(optimizer: Any) -> int:
-    """How many updates the learning rates of an optimizer were made for; 0 if they do not tell.
+    """The number of updates that the learning rates of an optimizer were made for; 0 if it is not known.
 
     A list of rates has one for each; MindSpore's cosine and polynomial schedules end after their ``decay_steps``.
     """

@@ -1,4 +1,4 @@
-"""An optimizer constructed again: the same class and hyperparameters, other parameters or groups, the same state."""
+"""Construct an optimizer again: the same class, hyperparameters and state, over other parameters or groups."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ Optimizer = TypeVar("Optimizer", bound=nn.Optimizer)
 
 
 def parameter_groups(optimizer: nn.Optimizer) -> list[Any]:
-    """What to construct the optimizer with again: its Parameters, or its groups with the learning rates of now.
+    """The Parameters of an optimizer, or its groups with the current learning rates, for its constructor.
 
-    Groups are those that the optimizer was constructed with if it has recorded them, else those that its settings
-    tell. The Parameters, schedules and weight decay cells are the optimizer's own, never copies.
+    Groups are the recorded ones of the constructor, or follow from the settings of the parameters. Parameters,
+    schedules and weight decay cells are not copied.
     """
     if _is_around_another(optimizer):
         return parameter_groups(optimizer.opt)
@@ -59,7 +59,7 @@ def _groups_of_settings(optimizer: nn.Optimizer) -> list[Any]:
 
 
 def _rate_of(optimizer: nn.Optimizer, parameter: Parameter) -> Any:
-    """The learning rate as a constructor takes it: float, Tensor with one value a step, or schedule."""
+    """The learning rate for a constructor: float, Tensor with one value a step, or schedule."""
     rate = optimizer.get_lr_parameter(parameter)
     if not isinstance(rate, Parameter):
         return rate
@@ -67,7 +67,7 @@ def _rate_of(optimizer: nn.Optimizer, parameter: Parameter) -> Any:
 
 
 def _decay(optimizer: nn.Optimizer, decay: Any) -> Any:
-    """The weight decay as a constructor takes it; the optimizer holds it multiplied with its loss scale."""
+    """The weight decay for a constructor. The optimizer holds it multiplied by its loss scale."""
     if isinstance(decay, nn.Cell):
         return decay.weight_decay
     return float(decay) / float(optimizer.loss_scale)
@@ -99,7 +99,7 @@ def _default_decay(optimizer: nn.Optimizer, groups: Sequence[Any]) -> Any:
 
 
 def _require(optimizer: nn.Optimizer, groups: Sequence[Any], key: str) -> None:
-    """Every group has a value of its own: the optimizer has not kept the one that it would take instead."""
+    """Refuse groups without a value of their own: the optimizer has not kept its default."""
     if not groups or any(key not in group for group in groups if "order_params" not in group):
         cls = type(optimizer).__name__
         raise ValueError(f"rebuild: every group must have {key}: those of the {cls} differ, and its default is unknown")
@@ -135,15 +135,14 @@ def _is_of_mindspore(optimizer: nn.Optimizer, name: str) -> bool:
 
 
 def rebuild(optimizer: Optimizer, params: Iterable[Any]) -> Optimizer:
-    """An optimizer of the same class and hyperparameters over other parameters or groups, which goes on from the state.
+    """Construct an optimizer of the same class and hyperparameters over other parameters or groups, with its state.
 
-    It is constructed anew. The learning rates are those of now, the schedules the optimizer's own. The state of the
-    parameters that both have (the same objects), and the counters, are copied over: a training that was resumed from a
-    checkpoint does not start again because its network was rewritten; parameters that are new start with fresh
-    state. The given optimizer stays as it is and may be dropped. LARS is constructed around the rebuilt optimizer.
+    Learning rates are the current ones; schedules are shared. Counters, and the state of the parameters that both have
+    (the same objects), are copied, so a training continues after its network was rewritten. New parameters start with
+    new state. The given optimizer does not change. LARS is constructed around the rebuilt optimizer.
 
-    If a group asks for ``grad_centralization``, the class is a subclass of the optimizer's that does it on
-    the CPU, see :func:`boost_ext.ms.optim.grad_centralization.centralizing`.
+    If a group has ``grad_centralization``, the class is a subclass that centralizes on the CPU, see
+    :func:`boost_ext.ms.optim.grad_centralization.centralizing`.
 
     Args:
         optimizer (Optimizer): of ``mindspore.nn``, or of a class with ``init_args``.

@@ -30,7 +30,7 @@ class RMSProp(FusedOptimizer):
         decay (float): rho, >= 0. Default: 0.9.
         momentum (float): beta, >= 0. Default: 0.0.
         epsilon (float): > 0. Default: 1e-10.
-        use_locking (bool): nothing to lock here, an update is one call. Default: False.
+        use_locking (bool): ignored, since an update is one call. Default: False.
         centered (bool): Default: False.
 
     Examples:

@@ -25,11 +25,11 @@ class SGD(FusedOptimizer):
     ``mindspore.nn.SGD``.
 
     Args:
-        params, learning_rate, weight_decay, loss_scale: see :class:`FusedOptimizer`; the learning rate is 0.1 if it is
-            left out, and the weight decay may not be a Cell.
+        params, learning_rate, weight_decay, loss_scale: see :class:`FusedOptimizer`. The default of the learning rate
+            is 0.1. The weight decay must not be a Cell.
         momentum (float): u, >= 0. Default: 0.0.
         dampening (float): d, >= 0. Default: 0.0.
-        nesterov (bool): asks for a momentum > 0 and no dampening. Default: False.
+        nesterov (bool): needs momentum > 0 and dampening 0. Default: False.
 
     Examples:
         >>> from mindspore import Parameter, Tensor
@@ -72,8 +72,8 @@ class SGD(FusedOptimizer):
         if momentum > 0:
             self.accum = state_like(self.parameters, "accum")
             states = [self.accum]
-            # mindspore.nn.SGD asks each element whether its first step is still to come. Without dampening that needs
-            # no rule of its own, since v starts at 0; then it stays 0, for checkpoints that mindspore.nn.SGD reads.
+            # In mindspore.nn.SGD, stat is 1 until the first step of an element. Without dampening v = 0 at the start
+            # gives the same first step, and stat is 0. It is kept for checkpoints that mindspore.nn.SGD reads.
             self.stat = state_like(self.parameters, "stat", float(dampening > 0))
             first = list(self.stat) if dampening > 0 else []
         self._fuse((momentum, dampening, nesterov), states, powers=(self.momentum,), first=first)

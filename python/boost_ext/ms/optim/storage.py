@@ -1,4 +1,4 @@
-"""How an optimizer stores its state: in float32, bfloat16, or codes of one byte with a scale for each block."""
+"""Storage of optimizer state: float32, bfloat16, or codes of one byte with a scale for each block."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ _SECOND = 1  # the state that holds squares
 def state_like(
     parameters: Sequence[Parameter], prefix: str, value: float = 0.0, dtype: Any = ms.float32
 ) -> ParameterTuple:
-    """State of the parameters' shapes, named as ``ParameterTuple.clone`` names it, of `dtype` whatever theirs is;
-    float32 for those that are small."""
+    """State of the parameters' shapes, with the names that ``ParameterTuple.clone`` gives. It is of `dtype`, and
+    float32 for small parameters."""
 
     def initial(shape: tuple[int, ...]) -> Tensor:
         return filled(shape, value, dtype if np.prod(shape) >= SMALL else ms.float32)
@@ -32,20 +32,20 @@ def state_like(
 
 
 class StateStorage:
-    """What `state_dtype` and `state_seed` of an optimizer mean.
+    """The `state_dtype` and the `state_seed` of an optimizer.
 
     * ``"float32"``: 4 bytes an element of a state.
     * ``"bfloat16"``: 2 bytes.
     * ``"float8"``: 1 byte, the code of :func:`boost_ext.ops.quantize_state`, and a float32 scale for 256 elements. The
       codes are the Parameter ``moment1.<name>``, uint8, the scales ``moment1_scale.<name>``.
 
-    Parameters of fewer than 4096 elements keep float32 state: it costs nothing, and biases and norms need it most. The
-    arithmetic is float32 in any case. What is stored is rounded up or down at random, so that its mean is what float32
-    would hold; the random bits come from `state_seed`, ``global_step`` and the place of the element, so that a training
-    that is resumed, or runs on more threads, makes the same steps.
+    Parameters of fewer than 4096 elements keep float32 state: it is small, and biases and norms need it most. The
+    arithmetic is always float32. Stored values are rounded up or down at random, so that their mean is the float32
+    value. The random bits come from `state_seed`, ``global_step`` and the place of the element: a resumed training, or
+    one on more threads, makes the same steps.
 
     Args:
-        owner (str): whose arguments they are.
+        owner (str): the class, for messages.
         dtype (str): see above. Default: "float32".
         seed (int): in [0, 2**31). Default: 0.
 
@@ -67,7 +67,7 @@ class StateStorage:
         self.scales: list[ParameterTuple] = []
 
     def state_like(self, parameters: Sequence[Parameter], prefix: str) -> ParameterTuple:
-        """:func:`state_like`, 0, with its scales in ``scales``; there a state without codes stands for itself."""
+        """State of zeros. Its scales go to ``scales``, where a state without codes is its own entry."""
         state = state_like(parameters, prefix, 0.0, STATE_DTYPES[self.dtype])
         if self.dtype == "float8":
             named = zip(state, parameters, strict=True)
@@ -83,14 +83,17 @@ def _scale_of(state: Parameter, name: str) -> Parameter:
 
 
 def convert_state(checkpoint: Mapping[str, Any], optimizer: nn.Optimizer) -> dict[str, Any]:
-    """A checkpoint of an optimizer of the same class with another `state_dtype`, or of ``mindspore.nn``'s, as this
-    optimizer stores it: ``ms.load_param_into_net(optimizer, convert_state(ms.load_checkpoint(path), optimizer))``.
+    """Convert a checkpoint to the storage of an optimizer: from another `state_dtype`, or from ``mindspore.nn``.
 
-    Values are rounded to the nearest ones. State that is stored alike already, and all other entries, stay as they are.
+    ``ms.load_param_into_net(optimizer, convert_state(ms.load_checkpoint(path), optimizer))``. Values are rounded to
+    nearest. Entries that need no conversion are returned as they are.
 
     Args:
-        checkpoint (dict): of ``mindspore.load_checkpoint``, or a ``state_dict``.
-        optimizer (FusedOptimizer): that it is for.
+        checkpoint (dict): of ``mindspore.load_checkpoint``, or a ``state_dict``; of an optimizer of the same class.
+        optimizer (FusedOptimizer): will load the result.
+
+    Returns:
+        dict, the converted checkpoint.
 
     Raises:
         ValueError: if codes come without their scales.

@@ -53,10 +53,10 @@ def thor(
 
     .. math:: v_{t+1} = u \, v_t + G^- g A^- + \delta w, \qquad w_{t+1} = w_t - l \, v_{t+1}
 
-    The matrices are those of one batch, without a running average; of A and G only blocks of `block_size` along the
-    diagonal are held and inverted. Of a convolution with T output positions, a are its patches, and A and G are
-    :math:`\sqrt T` times their means over samples and positions. Of an embedding, A is diagonal: how often each row was
-    used, by `batch_size`. All other parameters, biases and norms too, take the step of :class:`Momentum`.
+    The matrices are those of one batch, without a running average. Only blocks of `block_size` along the diagonals of A
+    and G are stored and inverted. For a convolution with T output positions, a are its patches, and A and G are
+    :math:`\sqrt T` times the means over samples and positions. For an embedding, A is diagonal: the counts of the used
+    rows, divided by `batch_size`. Other parameters, such as biases and norms, take the step of :class:`Momentum`.
 
     Sources: Chen et al., *THOR, trace-based hardware-driven layer-oriented natural gradient descent computation*, AAAI
     2021 (without its trace-based rule: the interval is fixed, as in ``mindspore.nn.thor``); Martens & Grosse,
@@ -65,20 +65,20 @@ def thor(
 
     Args:
         net (Cell): the training network, with or without its loss; :func:`convert_to_thor_net` converts its layers.
-            Each runs once in a forward pass. The last thor made for a network is the one that its layers gather for.
+            Each layer must run once in a forward pass. The layers serve the last thor that was made for the network.
         learning_rate (Union[Tensor, LearningRateSchedule]): of no axis, or one value a step, >= 0; or a schedule.
-        damping (Union[float, Tensor, LearningRateSchedule]): lambda > 0; a number, one for each step of which the last
-            is good for all that follow, or a schedule.
+        damping (Union[float, Tensor, LearningRateSchedule]): lambda > 0; a number, one for each step, the last of which
+            holds for all later steps, or a schedule.
         momentum (float): u, >= 0.
         weight_decay (Union[float, int]): delta, >= 0. Default: 0.0.
-        loss_scale (float): the gradients are that many times too large, > 0. Leave it with a cell of boost_ext that
-            scales the loss: it says by how much in each step. Default: 1.0.
+        loss_scale (float): the gradients are divided by it, > 0. Not needed with a cell of boost_ext that scales the
+            loss. Default: 1.0.
         batch_size (int): samples of a batch, >= 1: the loss is a mean, and d are gradients of single samples.
             Default: 32.
         use_nesterov (bool): Default: False.
         decay_filter (Callable): Parameter to bool: whether it decays. Default: all do.
-        split_indices (list): with several ranks, whose inverses are averaged, which layers share an all-reduce: the
-            last layer of each group, ascending, the last one that of the network. Default: None, all of them.
+        split_indices (list): with several ranks the inverses are averaged, by an all-reduce for each group of layers:
+            the last layer of each group, ascending, up to the last of the network. Default: None, one group.
         enable_clip_grad (bool): bound the 2-norm of each parameter's :math:`G^- g A^- + \delta w` by 1. Default: False.
         frequency (int): steps from one computation of the matrices to the next, >= 2. Default: 100.
         block_size (int): >= 1. Default: 128.
@@ -102,8 +102,18 @@ def thor(
     """
     convert_to_thor_net(net)
     return Thor(
-        *(net, learning_rate, damping, momentum, weight_decay, loss_scale, batch_size, use_nesterov, decay_filter),
-        *(split_indices, enable_clip_grad, frequency),
+        net,
+        learning_rate,
+        damping,
+        momentum,
+        weight_decay,
+        loss_scale,
+        batch_size,
+        use_nesterov,
+        decay_filter,
+        split_indices,
+        enable_clip_grad,
+        frequency,
         block_size=block_size,
     )
 
@@ -112,9 +122,9 @@ class Thor(FusedOptimizer):
     """See :func:`thor`, which makes one.
 
     Attributes:
-        layers (tuple[str]): names of the weights that it treats; the other parameters take steps of Momentum.
-        matrix_a_inv, matrix_g_inv (ParameterTuple): float32, for each of them the blocks of its inverses,
-            ``matrix_a_inv.<name>``; of an embedding A's diagonal.
+        layers (tuple[str]): names of the preconditioned weights; other parameters take steps of Momentum.
+        matrix_a_inv, matrix_g_inv (ParameterTuple): float32, the blocks of the inverses for each of ``layers``,
+            ``matrix_a_inv.<name>``; for an embedding the diagonal of A.
 
     Examples:
         >>> from mindspore import Tensor, nn
@@ -197,7 +207,7 @@ class Thor(FusedOptimizer):
             A, G = (_gathered(inverse) for inverse in inverses)
             layer.watch.connect(self.global_step, layer.numbers(self.frequency), batch, A, G)
             gathered.append((A, G))
-        # Written before they are read in every step that reads them: no state, and in no checkpoint.
+        # Each step that reads them writes them first: they are no state, and in no checkpoint.
         self.__dict__["gathered"] = tuple(A for A, _ in gathered) + tuple(G for _, G in gathered)
         decays = [float(d) / self.loss_scale for d in map(self._decay_of, range(len(self.parameters)))]
         self.__dict__["decay_values"] = tuple(decays)
@@ -205,7 +215,7 @@ class Thor(FusedOptimizer):
         forget_graphs(net)
 
     def require_options(self, owner: str, options: Any) -> None:
-        """A ValueError for other algorithms, and for a network with loss scales by layer, which would scale G too."""
+        """Refuse other algorithms, and a network with loss scales by layer, which would scale G too."""
         if not options.alone:
             raise ValueError(
                 f"{owner}: thor must be the only algorithm, got dim_reduce, accumulation, adasum or clip_norm with it"
@@ -240,7 +250,7 @@ class Thor(FusedOptimizer):
         return self._step(directions, skip, self.unit, ratio)
 
     def _clipping(self, directions: Any) -> Tensor:
-        """A factor on each direction, and again on each weight decay."""
+        """The factors of clipping for the directions, then the same for the weight decays."""
         ratios: tuple[Tensor, ...] = ()
         for i in range(len(self.decay_values)):
             update = directions[i] / self.loss_scale
@@ -257,7 +267,7 @@ class Thor(FusedOptimizer):
 
 
 def _inverse(layer: ThorLayer, which: str, block_size: int) -> Parameter:
-    """Of the identity at first: should the matrix be too bad to invert, the step is that of Momentum."""
+    """The inverse, at first the identity: while a matrix cannot be inverted, the step is that of Momentum."""
     size = layer.a_size if which == "a" else layer.g_size
     if layer.kind == EMBEDDING and which == "a":
         value = np.ones(size, np.float32)
@@ -268,7 +278,7 @@ def _inverse(layer: ThorLayer, which: str, block_size: int) -> Parameter:
 
 
 def _gathered(inverse: Parameter) -> Parameter:
-    """Where a matrix is gathered: in float64, since G holds the square of the loss scale."""
+    """The storage of a gathered matrix, in float64: G holds the square of the loss scale."""
     name = inverse.name.replace("_inv.", ".", 1)
     return Parameter(Tensor(np.zeros(inverse.shape)), name=name, requires_grad=False)
 
@@ -288,7 +298,7 @@ def _check_int(name: str, value: Any, least: int) -> None:
 
 
 def _checked_damping(value: Any) -> Any:
-    """As float32 of one axis; or the schedule."""
+    """The damping as float32 of one axis, or the schedule."""
     if isinstance(value, LearningRateSchedule):
         return value
     if isinstance(value, bool) or not isinstance(value, (int, float, Tensor)):
@@ -319,7 +329,7 @@ def _checked_split(value: Any, layers: int) -> tuple[int, ...]:
 
 
 class ConvertNetUtils:
-    """Stands where the class of ``mindspore.train.train_thor`` stands.
+    """Replaces the class of ``mindspore.train.train_thor``.
 
     Examples:
         >>> from mindspore import nn
@@ -333,7 +343,7 @@ class ConvertNetUtils:
 
 
 class ConvertModelUtils:
-    """Stands where the class of ``mindspore.train.train_thor`` stands.
+    """Replaces the class of ``mindspore.train.train_thor``.
 
     Examples:
         >>> from mindspore import Tensor, nn

@@ -1,8 +1,8 @@
 """The layers that thor treats: they gather the covariances of their inputs and of the gradients of their outputs.
 
-A layer stays the cell that it is, with its Parameters and their names; only the primitive inside that multiplies with
-the weight gets a cell around it. Forward that cell is the primitive, to the bit. Backward it sees, before bias and
-activation, what the primitive has got and the gradient of what it has returned, in the ordinary backward pass.
+A layer keeps its cell, Parameters and names. Only the primitive that multiplies by the weight is wrapped in a cell. The
+forward pass is that of the primitive, bit for bit. In the backward pass the wrapper sees the primitive's input and the
+gradient of its output, before bias and activation.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ _FLOATS = (ms.float32, ms.float16, ms.bfloat16)
 
 
 class _Gather(AnyPrecision, native.Covariance):
-    """The op, with all that it reads and writes in the precision that it has."""
+    """The op; mixed precision does not cast its arguments."""
 
 
 class _Backward(AnyPrecision):
-    """``cell(y, x, step, layer, batch, A, G)``: y; on the way back A and G are gathered, if this step is due."""
+    """``cell(y, x, step, layer, batch, A, G)``: y. The backward pass gathers A and G in the steps that need them."""
 
     def __init__(self, kind: int) -> None:
         super().__init__()
@@ -43,8 +43,8 @@ class _Backward(AnyPrecision):
     ) -> Tensor:
         return y
 
-    # The graph compiler takes no Parameter that is an attribute here; they come as arguments, which nobody asks the
-    # gradients of: what is returned for them has the right shape, and costs nothing.
+    # The graph compiler takes no Parameter as an attribute here, so they are arguments. Their gradients are never used:
+    # the arguments themselves have the right shape and cost nothing.
     def bprop(
         self,
         y: Tensor,
@@ -69,7 +69,7 @@ class _Backward(AnyPrecision):
 
 
 class _Watch(AnyPrecision):
-    """``cell(y, x)``: y, what a primitive has made of x. Holds what a gathering layer writes into."""
+    """``cell(y, x)``: y, the output of a primitive for x. Holds the matrices that the layer writes."""
 
     def __init__(self, kind: int) -> None:
         super().__init__()
@@ -77,12 +77,12 @@ class _Watch(AnyPrecision):
         self.connected = False
 
     def connect(self, step: Parameter, layer: Tensor, batch: Tensor, A: Parameter, G: Parameter) -> None:
-        # Not by assignment: the Parameters are no state of the network, and belong into no checkpoint of it.
+        # Not by assignment: the Parameters are no state of the network, and must not be in its checkpoint.
         self.__dict__.update(step=step, layer=layer, batch=batch, A=A, G=G, connected=True)
 
     def require_among(self, state: Sequence[Parameter]) -> None:
-        """Refuse a training step whose state is not that of the optimizer that this gathers for: its graph would have
-        two counters of one name, which the compiler's error does not explain."""
+        """Refuse the training step of another optimizer: its graph would have two step counters of one name, and the
+        error of the compiler does not explain it."""
         if self.connected and not any(p is self.step for p in state):
             raise ValueError(
                 "training step: optimizer must be the thor that the network gathers for, got another one: thor(net, "
@@ -97,8 +97,8 @@ class _Watch(AnyPrecision):
 
 
 class Observed(nn.Cell):
-    """A primitive that multiplies with a weight, and what comes back through it. Until an optimizer is there, it is
-    the primitive alone. In mixed precision it is cast as the layer is, and what it holds is not."""
+    """A primitive that multiplies by a weight, and a watch on its backward pass once an optimizer is connected. Mixed
+    precision casts it as the layer, but not the matrices that it holds."""
 
     def __init__(self, primitive: ops.Primitive, kind: int, precision: dict[str, bool]) -> None:
         super().__init__(auto_prefix=False)
@@ -107,8 +107,8 @@ class Observed(nn.Cell):
         self.weight_first = kind == EMBEDDING  # whether the weight comes first
         self.add_flags(**precision)  # or GRAPH_MODE would not cast the weight, which is an argument here
 
-    # A local name: level O1 of MindSpore's mixed precision writes the source of every cell that is called as
-    # `self.x(...)` anew, in a file of its own and with casts, but of nothing that is called otherwise.
+    # A local name: level O1 of MindSpore's mixed precision rewrites the source of every cell that is called as
+    # `self.x(...)`, with casts, and of no other.
     def construct(self, first: Tensor, second: Tensor, *axis: int) -> Tensor:
         watch = self.watch
         if self.weight_first:  # table, indices, axis
@@ -124,7 +124,7 @@ class ThorLayer:
         kind: DENSE, CONVOLUTION or EMBEDDING.
         cell: the layer.
         weight: its Parameter.
-        watch: what sees its inputs and the gradients of its outputs.
+        watch: sees its inputs and the gradients of its outputs.
         a_size, g_size: rows of A and of G.
     """
 
@@ -148,11 +148,11 @@ class ThorLayer:
 
 
 def _computes_as(cell: nn.Cell, layer: type[nn.Cell]) -> bool:
-    """Whether a cell is a `layer`, with the construct of MindSpore, or with what level O1 has made of it."""
+    """Whether a cell is a `layer` with the construct of MindSpore, or with the one that level O1 made of it."""
     owner = next(cls for cls in type(cell).__mro__ if "construct" in vars(cls))
     if Path(_file_of(owner)).parent.name == "rewritten_network":
         owner = owner.__bases__[0]
-    # What level O1 has written imports layers a second time, by another name.
+    # The source that level O1 writes imports layers again, under another module name.
     return owner is layer or (owner.__qualname__ == layer.__qualname__ and _file_of(owner) == _file_of(layer))
 
 
@@ -161,7 +161,7 @@ def _file_of(cls: type) -> str:
 
 
 def _primitive_of(cell: nn.Cell) -> tuple[int, str] | None:
-    """The kind of a layer that thor can treat, and the name of its primitive."""
+    """The kind of a layer that can be converted, and the name of its primitive; else None."""
     if _computes_as(cell, nn.Dense):
         return DENSE, "matmul"
     if _computes_as(cell, nn.Conv2d):
@@ -176,7 +176,7 @@ def _weight_of(cell: nn.Cell, kind: int) -> Parameter:
 
 
 def _watch_in(cell: nn.Cell, name: str) -> _Watch | None:
-    """Of a converted layer. What is around it may have been written anew, and is no Observed then."""
+    """The watch of a converted layer, else None. Level O1 may have rewritten the Observed around it."""
     watch = getattr(getattr(cell, name), "watch", None)
     return watch if isinstance(watch, _Watch) else None
 
@@ -198,12 +198,12 @@ def thor_layers(net: nn.Cell) -> list[ThorLayer]:
 
 
 def convert_to_thor_net(net: nn.Cell) -> nn.Cell:
-    """Let the layers of a network gather what :func:`thor` needs, in place; :func:`thor` calls it.
+    """Convert the layers of a network for :func:`thor`, which calls this, in place.
 
-    Stands where ``ConvertNetUtils().convert_to_thor_net`` of ``mindspore.train.train_thor`` stands. Converted are the
-    ``Dense``, ``Conv2d`` (NCHW, one group) and ``Embedding`` (without one-hot) layers whose weight trains and belongs
-    to no other layer. Their cells, Parameters and names stay what they are, so checkpoints fit in both directions; they
-    compute the same bits. A network may be converted twice.
+    Replaces ``ConvertNetUtils().convert_to_thor_net`` of ``mindspore.train.train_thor``. It converts ``Dense``,
+    ``Conv2d`` (NCHW, one group) and ``Embedding`` (without one-hot) layers whose weight is trained and belongs to no
+    other layer. Cells, Parameters and names do not change, so checkpoints load in both directions. The layers compute
+    the same bits. A network may be converted again.
 
     Args:
         net (Cell): with or without its loss.
@@ -247,6 +247,6 @@ def convert_to_thor_net(net: nn.Cell) -> nn.Cell:
 
 
 def forget_graphs(net: nn.Cell) -> None:
-    """Or the next call of a cell in GRAPH_MODE would run what was compiled before."""
+    """Drop compiled graphs: the next call of a cell in GRAPH_MODE would run them."""
     for _, cell in net.cells_and_names():
         cell.compile_cache.clear()

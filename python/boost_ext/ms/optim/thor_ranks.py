@@ -1,4 +1,4 @@
-"""What thor's matrices are with several ranks: the mean of all of theirs."""
+"""The mean of thor's matrices over the ranks."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ __all__ = ["mean_over_ranks"]
 
 
 class _RanksMean(nn.Cell):
-    """``cell(done)``: the mean over all ranks of some matrices, in place, by one all-reduce. In a step that was skipped
-    they are the same everywhere, and stay."""
+    """``cell(done)``: replaces matrices by their mean over all ranks, in one all-reduce. In a skipped step they are
+    equal already."""
 
     def __init__(self, matrices: Sequence[Parameter], following: nn.Cell | None) -> None:
         super().__init__(auto_prefix=False)
@@ -38,10 +38,11 @@ class _RanksMean(nn.Cell):
 
 
 def mean_over_ranks(a: Sequence[Parameter], g: Sequence[Parameter], split: Sequence[int]) -> nn.Cell | None:
-    """For several ranks a cell for each group of layers, one after the other."""
+    """A chain of cells, one for each group of layers; None for a single rank."""
     if ms.get_auto_parallel_context("parallel_mode") == ms.ParallelMode.STAND_ALONE:
         return None
     cell: nn.Cell | None = None
-    for begin, end in reversed(list(zip((0, *(i + 1 for i in split)), (i + 1 for i in split), strict=False))):
+    bounds = [0, *(i + 1 for i in split)]
+    for begin, end in reversed(list(itertools.pairwise(bounds))):
         cell = _RanksMean([*a[begin:end], *g[begin:end]], cell)
     return cell

@@ -1,4 +1,4 @@
-"""AdaSum: weight deltas are added up over ranks so that orthogonal ones add and parallel ones average."""
+"""AdaSum: a sum of weight deltas over ranks, in which orthogonal deltas add and parallel ones average."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _FLOATS = (ms.float32, ms.float16, ms.bfloat16)
 
 @functools.cache
 def group_of(ranks: tuple[int, ...]) -> str:
-    """The communication group of these ranks, created when it is first asked for; all of them must ask."""
+    """The communication group of these ranks. The first call creates it; all of the ranks must call."""
     if len(ranks) == get_group_size():
         return str(GlobalComm.WORLD_COMM_GROUP)
     name = "-".join(map(str, ranks))
@@ -37,10 +37,10 @@ def group_of(ranks: tuple[int, ...]) -> str:
 
 
 class _Gather(nn.Cell):
-    """``cell(x)``: the x of each rank, one behind the other.
+    """``cell(x)``: the concatenation of the x of these ranks.
 
-    MindSpore's CPU backend gathers among all ranks only. Among some of them it can add up, and a sum with zeros leaves
-    every number but -0 and those below the normal ones as it is.
+    MindSpore's CPU backend gathers over all ranks only, but sums over some of them too. A sum with zeros changes no
+    number except -0 and subnormal ones.
     """
 
     def __init__(self, rank: int, ranks: tuple[int, ...]) -> None:
@@ -82,7 +82,7 @@ class _Pair(nn.Cell):
 
 
 class _Fold(nn.Cell):
-    """``cell(own)``: the upper rank's share is added to the lower one's."""
+    """``cell(own)``: adds the share of the upper rank to that of the lower one."""
 
     def __init__(self, rank: int, exchange: Exchange, *pair: Any) -> None:
         super().__init__(auto_prefix=False)
@@ -98,7 +98,7 @@ class _Fold(nn.Cell):
 
 
 class _Halve(nn.Cell):
-    """``cell(own)``: the half that this rank keeps, added up with the other rank's."""
+    """``cell(own)``: exchanges halves with the other rank, and sums the half that this rank keeps."""
 
     def __init__(self, rank: int, exchange: Exchange, half: int, *pair: Any) -> None:
         super().__init__(auto_prefix=False)
@@ -119,7 +119,7 @@ def _plan(holds_bf16: bool, numbers: Sequence[int]) -> Tensor:
 
 
 class _Vector(nn.Cell):
-    """The deltas of one dtype, one behind the other, and their way over the ranks."""
+    """The deltas of one dtype as one vector, and its reduction over the ranks."""
 
     def __init__(
         self, plan: Schedule, parameters: Sequence[Parameter], name: str, half_members: Sequence[int] = ()
@@ -151,12 +151,12 @@ class _Vector(nn.Cell):
             index = 2 * index + (plan.rank == level.pair[1])
             steps.append(_Halve(plan.rank, level, share, holds_bf16, index, sizes))
         self.steps = nn.CellList(steps, auto_prefix=False)
-        self.part = size // plan.part_count  # of a rank that has given all away it is never read
+        self.part = size // plan.part_count  # never read of a rank that has given its share away
         self.gives = plan.gives_away
         self.gather = _Gather(plan.rank, tuple(range(len(plan.parts))))
 
     def construct(self, packed: Tensor, parameters: Any, old: Any, halves: Any = ()) -> Tensor:
-        """The sum of what was packed, into the parameters, and into the halves whose masters they are."""
+        """Write the sum of the packed deltas to the parameters, and rounded to the halves whose masters they are."""
         own = ops.depend(self.vector, packed)
         if not self.whole:
             own = own[self.begin : self.end]
@@ -176,12 +176,12 @@ class AdaSum(nn.Cell):
 
     Args:
         rank (int): the rank of this process, from 0.
-        device_number (int): devices of one node. Node k has the ranks from ``k * device_number`` on, which bring the
-            same deltas (as they do if their gradients were averaged), and each of them works on its share of them.
+        device_number (int): devices of one node. Node k has the ranks from ``k * device_number`` on. They pass the same
+            deltas, as they do if their gradients were averaged, and each works on its share of them.
         group_number (int): nodes; ``device_number * group_number`` is the number of ranks.
         parameter_tuple (tuple[Parameter]): float32, float16 or bfloat16; gives shapes and dtypes.
-        half_members (tuple[int]): for :meth:`update` only, and if all parameters are float32: which of them are the
-            masters of half-precision parameters. Default: none.
+        half_members (tuple[int]): indices of the parameters that are masters of half-precision parameters, for
+            :meth:`update`. All parameters are float32 then. Default: none.
 
     Inputs:
         - **delta_weights** (tuple[Tensor]) - old minus new weights, of the parameters' shapes and dtypes.
@@ -248,7 +248,9 @@ class AdaSum(nn.Cell):
         done = None
         for k in range(len(self.members)):
             vector = self.vectors[k]
-            deltas, weights, old = self._of(k, delta_weights), self._of(k, parameters), self._of(k, old_parameters)
+            deltas = self._of(k, delta_weights)
+            weights = self._of(k, parameters)
+            old = self._of(k, old_parameters)
             if done is not None:  # collectives in the same order on all ranks
                 deltas = ops.depend(deltas, done)
             packed = vector.pack(vector.stored, vector.vector, deltas)
@@ -256,9 +258,9 @@ class AdaSum(nn.Cell):
         return ops.depend(parameters, done)
 
     def update(self, parameters: Any, old_parameters: Any, halves: Any = ()) -> Tensor:
-        """The same for the deltas ``old_parameters - parameters``, which are not stored as tensors of their own.
+        """A call with the deltas ``old_parameters - parameters``, which need no tensors of their own.
 
-        `halves` gets what the parameters that are its masters (`half_members`) round to.
+        `halves` are the parameters whose masters are `half_members`. They get the rounded masters.
         """
         done = None
         for k in range(len(self.members)):
@@ -271,7 +273,7 @@ class AdaSum(nn.Cell):
         return done
 
     def _of(self, k: int, tensors: Any) -> Any:
-        """Those of the k-th dtype."""
+        """The tensors of the k-th dtype."""
         if self.one:
             return tensors
         chosen: tuple[Any, ...] = ()

@@ -1,4 +1,4 @@
-"""AdaSum in a training cell: the optimizer steps on the gradients of a node, its steps are added up over the nodes."""
+"""AdaSum in a training cell: the optimizer steps on the gradients of a node; the steps are summed over the nodes."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ _logger = logging.getLogger("boost_ext")
 
 
 class AdaSumUpdate(nn.Cell):
-    """An optimizer whose steps are added up over the nodes: ``cell(grads)``.
+    """``cell(grads)``: a step of an optimizer, summed over the nodes by AdaSum.
 
-    Where half-precision parameters have float32 masters, the steps are those of the masters: rounded to the parameters
-    they would be 0 or a spacing, at other times on each node and so nearly orthogonal, and AdaSum would add them up
-    where it must average.
+    Where half-precision parameters have float32 masters, the deltas are those of the masters. Deltas of the parameters
+    would be 0 or one spacing, for other elements on each node. They would be nearly orthogonal, and AdaSum would add
+    them where it must average.
 
     Args:
         optimizer (Cell): steps on the gradients of this node.
@@ -61,7 +61,7 @@ class AdaSumUpdate(nn.Cell):
 
 
 def over_nodes(cell: Any, options: StepOptions, plan: Plan | None) -> tuple[AdaSumUpdate | None, Plan | None]:
-    """The optimizer of a training cell over nodes, if AdaSum was asked for and is possible; and what the plan says."""
+    """The AdaSum update of a training cell, or None without AdaSum; and the plan with the reason."""
     devices = options.adasum_devices
     if devices is None:
         return None, plan
@@ -77,7 +77,7 @@ def over_nodes(cell: Any, options: StepOptions, plan: Plan | None) -> tuple[AdaS
 
 
 def node_reducer(mean: bool, schedule: Schedule) -> GradReducer | None:
-    """What averages gradients over the devices of this rank's node; None for a node of one device."""
+    """The reducer over the devices of this rank's node; None for a node of one device."""
     devices = schedule.device_number
     if devices == 1:
         return None

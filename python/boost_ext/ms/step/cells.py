@@ -1,4 +1,4 @@
-"""The training cells: they own the state and put the slots of the pipeline together.
+"""The training cells: they own the state and assemble the slots of the pipeline.
 
 source (loss and gradients) -> guard (one flag) -> hold (accumulation) -> apply (gradients into weights)
 -> update of the loss scale
@@ -27,7 +27,6 @@ from boost_ext.ms.optim.adoption import whole_of
 from boost_ext.ms.ranks.grad_reducer import Agreement, GradReducer
 from boost_ext.ms.ranks.ranks import Ranks
 from boost_ext.ms.step.adasum_step import node_reducer, over_nodes
-from boost_ext.ms.step.algorithm_methods import AlgorithmMethods
 from boost_ext.ms.step.grad_accumulation import GradientAccumulation
 from boost_ext.ms.step.observation import Observation, observation
 from boost_ext.ms.step.options import StepOptions, step_options, warn_of_strangers, what_trains
@@ -54,11 +53,11 @@ if TYPE_CHECKING:
 __all__ = ["BoostTrainOneStepCell", "BoostTrainOneStepWithLossScaleCell"]
 
 
-class BoostTrainOneStepCell(AlgorithmMethods, nn.TrainOneStepCell):
+class BoostTrainOneStepCell(nn.TrainOneStepCell):
     r"""A training step: forward, backward, check, update.
 
-    Replaces ``mindspore.boost.BoostTrainOneStepCell``. A step with inf or nan in its gradients
-    changes nothing: no weight, no optimizer state, no state of an algorithm. ``overflow`` is then True.
+    Replaces ``mindspore.boost.BoostTrainOneStepCell``. A step with inf or nan in its gradients changes nothing: no
+    weight, no optimizer state, no state of an algorithm. ``overflow`` is then True.
 
     MindSpore runs the ``construct`` of a subclass as usual: docs/step.md lists the attributes for it.
 
@@ -77,8 +76,9 @@ class BoostTrainOneStepCell(AlgorithmMethods, nn.TrainOneStepCell):
             :class:`GradientAccumulation`. Default: None, that of the optimizer, or 1.
         plan (Plan, optional): the plan of AutoBoost, for :attr:`plan`. The optimizer and the other arguments may add to
             it. Default: None.
-        clip_norm (float, optional): the greatest norm of all gradients together, without any loss scale: longer ones
-            are shortened to it (Pascanu et al. 2013), with accumulation their mean is. Default: None, any.
+        clip_norm (float, optional): the maximum global norm of the gradients, without loss scale. Gradients with a
+            larger norm are scaled down to it (Pascanu et al. 2013); with accumulation, their mean is. Default: None,
+            no limit.
         fused_optimizer (bool, optional): step an optimizer of ``mindspore.nn`` by one native call on its own state:
             Momentum and SGD with the same bits, Adam and AdamWeightDecay up to rounding of the last bit. Default:
             None, the choice of AutoBoost, or True.
@@ -114,6 +114,8 @@ class BoostTrainOneStepCell(AlgorithmMethods, nn.TrainOneStepCell):
         >>> print(loss, overflow, loss_scale)
         1.0 False 1.0
     """
+
+    adasum_update: Any  # None without AdaSum
 
     @telling
     def __init__(
@@ -155,7 +157,7 @@ class BoostTrainOneStepCell(AlgorithmMethods, nn.TrainOneStepCell):
         *,
         unscale: bool = False,
     ) -> None:
-        """Put the slots together. ``unscale``: the optimizer gets gradients without the loss scale."""
+        """Assemble the slots. ``unscale``: the optimizer gets gradients without the loss scale."""
         require_compile(type(self).__name__, compile)
         if unscale and not options.check_overflow:
             name = type(self).__name__
@@ -223,7 +225,7 @@ class BoostTrainOneStepCell(AlgorithmMethods, nn.TrainOneStepCell):
 
     @classmethod
     def _has_own_construct(cls) -> bool:
-        """Whether somebody else's subclass has overridden ``construct``."""
+        """Whether a subclass outside of boost_ext overrides ``construct``."""
         return not cls.construct.__module__.startswith("boost_ext.")
 
     def _apply_slot(
@@ -275,7 +277,7 @@ class BoostTrainOneStepCell(AlgorithmMethods, nn.TrainOneStepCell):
 
     @property
     def steps_made(self) -> int:
-        """Steps so far: calls, and steps inside graphs around this cell. In every checkpoint, as ``boost.steps``."""
+        """Steps so far, in calls and in graphs around this cell. Every checkpoint has it, as ``boost.steps``."""
         return int(self.steps.asnumpy()[0])
 
     @property
@@ -285,7 +287,7 @@ class BoostTrainOneStepCell(AlgorithmMethods, nn.TrainOneStepCell):
 
     @property
     def apply_slot(self) -> ApplySlot:
-        """The cell that turns gradients into weights: that of the first pipeline."""
+        """The apply slot of the first pipeline."""
         return self.slots[0][2]
 
     def __call__(self, *inputs: Any, **kwargs: Any) -> Any:
@@ -294,7 +296,7 @@ class BoostTrainOneStepCell(AlgorithmMethods, nn.TrainOneStepCell):
                 return super().__call__(*inputs, **kwargs)
         if self.average is not None:
             self.average.require_own_weights()
-        # The host chooses the pipeline, so that each is a graph of its own and none is compiled before its turn.
+        # The host chooses the pipeline: each is a graph of its own, and is compiled at its first step.
         number = self.optimizer.current() if self.freeze else 0
         if number != self._running:
             if self._running is not None and self.optimizer.is_over(self._running):
@@ -304,7 +306,7 @@ class BoostTrainOneStepCell(AlgorithmMethods, nn.TrainOneStepCell):
             return self.pipelines[number](*inputs, **kwargs)
 
     def construct(self, *inputs: Tensor) -> Any:
-        """Inside another graph, a data sink's for example."""
+        """The step inside another graph, such as that of a data sink."""
         if self.freeze:
             return self.choice(self.optimizer.chosen(), *inputs)
         return self.choice.pipeline(*inputs)
@@ -322,6 +324,50 @@ class BoostTrainOneStepCell(AlgorithmMethods, nn.TrainOneStepCell):
         for pipeline in self.pipelines:
             pipeline.set_inputs(*inputs, **kwargs)
 
+    def gradient_freeze_process(self, *inputs: Tensor) -> Tensor:
+        """Train one step of gradient freezing on the network's inputs; returns the loss."""
+        return self.choice(self.optimizer.chosen(), *inputs)[0]
+
+    def gradient_accumulation_process(
+        self, loss: Tensor, grads: tuple[Tensor, ...], sens: Tensor, *inputs: Tensor
+    ) -> Tensor:
+        """Accumulate gradients, and update the weights after enough micro-batches.
+
+        Args:
+            loss (Tensor): returned as it is.
+            grads (tuple[Tensor]): of all parameters, with the scale that the optimizer expects.
+            sens (Tensor): not used.
+            inputs (tuple[Tensor]): the network's inputs; not used.
+
+        Returns:
+            Tensor, the loss.
+        """
+        return self.accumulation(loss, grads)
+
+    def adasum_process(self, loss: Tensor, grads: tuple[Tensor, ...]) -> Tensor:
+        """Step the optimizer, and sum its steps over the nodes by AdaSum.
+
+        Args:
+            loss (Tensor): returned as it is.
+            grads (tuple[Tensor]): of all parameters, the mean over the devices of this node.
+
+        Returns:
+            Tensor, the loss.
+        """
+        return ops.depend(loss, self.adasum_update(grads))
+
+    def check_adasum_enable(self) -> bool:
+        """Whether this cell trains with AdaSum.
+
+        It does if AutoBoost switched it on, the parallel mode is data_parallel or hybrid_parallel, and there are
+        several nodes of ``common.device_number`` ranks. :attr:`plan` says what is missing.
+        """
+        return self.adasum_update is not None
+
+    def check_dim_reduce_enable(self) -> bool:
+        """Whether this cell trains with dimension reduction."""
+        return isinstance(self.apply_slot, ApplyDimReduce)
+
     def instrument(self, on: bool = True) -> None:
         """Measure the time of each slot, in compiled steps too, for :meth:`observe`. Compiles the step again."""
         if on != self.pipelines[0].instrumented:
@@ -332,7 +378,7 @@ class BoostTrainOneStepCell(AlgorithmMethods, nn.TrainOneStepCell):
         return observation(self, int(self.last.asnumpy()[0]), self.steps_made)
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Copies of everything that moves, by name: weights, statistics, the state of the optimizer and of each
+        """Copies of the whole training state, by name: weights, statistics, the state of the optimizer and of each
         algorithm, the loss scale with its counters, MindSpore's random state, the number of steps.
 
         See :func:`boost_ext.checkpoint.save_training_state` for a file.

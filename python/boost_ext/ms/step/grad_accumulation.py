@@ -47,11 +47,11 @@ class GradientAccumulation(nn.Cell):
         a \leftarrow a + g / N, \quad \text{and every N-th time } optimizer(a)
 
     The mean over N micro-batches of equal size is the gradient of the large batch, if the loss is a mean and no layer
-    mixes the samples of a batch (batch norm does). The first micro-batch of a window overwrites the accumulators, so
-    that there is no pass that clears them and nothing of an older window survives.
+    mixes the samples of a batch (batch norm does). The first micro-batch of a window overwrites the accumulators, so no
+    pass clears them.
 
-    The training cells call it for gradients without inf or nan only: a micro-batch that overflows is dropped, counts
-    for nothing, and the window waits for another one. So an update is always the mean of exactly N micro-batches.
+    The training cells call it only for gradients without inf or nan. A micro-batch that overflows is dropped, and the
+    window waits for another one: an update is always the mean of exactly N micro-batches.
 
     Args:
         max_accumulation_step (int): N >= 1.

@@ -42,8 +42,7 @@ class Observation(TypedDict):
     loss_scale: float
     """Of the next step."""
     overflow: bool | None
-    """None if a graph that was compiled before :meth:`instrument` made the step, which nothing here tells of; and with
-    ``check_overflow=False``."""
+    """None with ``check_overflow=False``, and for a step in a graph that was compiled before :meth:`instrument`."""
     overflowed: list[Overflowed]
     largest_gradient: float | None
     """The largest finite magnitude of all gradients, as the optimizer got them; None before the first step, and with
@@ -62,7 +61,7 @@ class Observation(TypedDict):
 
 
 def observation(cell: Any, number: int, step: int) -> Observation:
-    """Of ``cell``, whose last step was that of its pipeline ``number``."""
+    """The record of the last step of ``cell``, which its pipeline ``number`` made."""
     pipeline = cell.pipelines[number]
     report = pipeline.report.asnumpy()
     checks = pipeline.guard.checks

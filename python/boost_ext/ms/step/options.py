@@ -1,4 +1,4 @@
-"""What a training cell must know besides network and optimizer: it travels with the optimizer AutoBoost returns."""
+"""The options of a training step. AutoBoost attaches them to the optimizer that it returns."""
 
 from __future__ import annotations
 
@@ -55,15 +55,15 @@ class StepOptions:
 
 
 def brought_by(optimizer: nn.Cell) -> StepOptions:
-    """What AutoBoost has sent with an optimizer."""
+    """The options that AutoBoost has attached to an optimizer, or the defaults."""
     options = getattr(optimizer, "boost_options", None)
     return options if isinstance(options, StepOptions) else StepOptions()
 
 
 def what_trains(plan: Plan, optimizer: nn.Cell, options: StepOptions, groups: bool | None = None) -> Plan:
-    """The plan, with what it did not know of: algorithms that an optimizer brings, or arguments of a training cell.
+    """The plan, completed by the algorithms that the optimizer carries and by the arguments of the training cell.
 
-    ``groups``: whether there is a loss scale for each group of layers; None: not known yet.
+    ``groups``: whether each group of layers has a loss scale; None: not known yet.
     """
     brought, dim_reduce = brought_by(optimizer), options.dim_reduce
     steps, devices = options.accumulation_steps, options.adasum_devices
@@ -109,7 +109,7 @@ def step_options(
     fused_optimizer: bool | None = None,
     check_overflow: bool | None = None,
 ) -> StepOptions:
-    """What the optimizer brings, as ``boost_options``, with the keywords of a training cell over it."""
+    """The ``boost_options`` of the optimizer, overridden by the keywords of a training cell."""
     brought = brought_by(optimizer)
     steps = brought.accumulation_steps if accumulation_steps is None else accumulation_steps
     if check_overflow is not None and not isinstance(check_overflow, bool):
@@ -126,13 +126,13 @@ def step_options(
         raise ValueError(f"{owner}: dim_reduce must be the only algorithm, got freezing or accumulation with it")
     if options.dim_reduce is not None and options.clip_norm is not None:
         raise ValueError(f"{owner}: clip_norm must be None with dim_reduce, which searches the length of its step")
-    if hasattr(optimizer, "require_options"):  # it does not go with all of them
+    if hasattr(optimizer, "require_options"):
         optimizer.require_options(owner, options)
     return options
 
 
 def warn_of_strangers(owner: str, network: nn.Cell, weights: Sequence[Parameter]) -> None:
-    """Say that the optimizer trains parameters which the network does not have: it was made too early."""
+    """Warn of parameters of the optimizer that the network does not have: it was made before a rewrite."""
     inside = {id(p) for p in network.get_parameters()}
     names = [w.name for w in weights if id(w) not in inside]
     if names:

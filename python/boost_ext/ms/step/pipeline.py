@@ -1,7 +1,7 @@
 """One training step for one set of trained weights: source, guard, apply, update of the loss scale.
 
-The training cells (:mod:`boost_ext.ms.step.cells`) own the state and put the slots together; with gradient freezing
-there is one pipeline for each group, all on the same state.
+The training cells (:mod:`boost_ext.ms.step.cells`) own the state and assemble the slots. With gradient freezing each
+group of parameters has a pipeline of its own, on the same state.
 """
 
 from __future__ import annotations
@@ -51,19 +51,19 @@ __all__ = [
 ]
 
 NOT_RUN = -1.0
-"""In the report, in the place of a number of inf: this pipeline has made no step since it was built."""
+"""A count of inf in the report which means that this pipeline has made no step since it was built."""
 SLOTS = ("source", "guard", "apply", "update_scale")
-"""What the slot clock tells apart; the hold slot is part of apply, which calls it."""
+"""The slots that are timed. The time of apply includes hold, which it calls."""
 
 
 class ApplySlot(nn.Cell):
-    """``cell(loss, grads, scale, *inputs)``: gradients into weights; returns the loss.
+    """``cell(loss, grads, scale, *inputs)``: updates the weights and returns the loss.
 
     Attributes:
-        unscales: it takes the loss scale out of the gradients, which the guard then only reads.
-        skips: it gets the flag of the guard in the place of the inputs, and heeds it.
-        clipping: what the guard has to fill in for it, or None.
-        refuses_rows: with which option it takes no RowTensors; "" if it takes them.
+        unscales: it divides the gradients by the loss scale. The guard then only reads them.
+        skips: it takes the overflow flag instead of the inputs, and makes no step if the flag is set.
+        clipping: the settings of clipping that the guard fills in, or None.
+        refuses_rows: the option that excludes RowTensors; "" if they are accepted.
     """
 
     unscales = False
@@ -84,10 +84,10 @@ class ApplyOptimizer(ApplySlot):
 
 
 class ApplyFused(ApplySlot):
-    """The apply slot of an optimizer of boost_ext, which takes the scale out of the gradients and heeds the flag; with
-    ``clipping`` the guard says what to divide by.
+    """The apply slot of an optimizer of boost_ext. It divides the gradients by the loss scale and heeds the flag; with
+    ``clipping`` the guard gives the divisor.
 
-    One pass over the gradients less, and no branch in the graph."""
+    This saves a pass over the gradients, and a branch in the graph."""
 
     unscales = True
     skips = True
@@ -105,7 +105,7 @@ class ApplyFused(ApplySlot):
 
 
 class Clipped(ApplySlot):
-    """A slot whose gradients are clipped in place before."""
+    """Clips the gradients in place, then calls a slot."""
 
     refuses_rows = "with clip_norm"
 
@@ -125,9 +125,9 @@ def apply_optimizer(
     """The apply slot of an optimizer.
 
     Args:
-        unscale: its gradients may hold the loss scale, and the weights must not.
-        whole: the gradients reach the guard with one scale, so that it can say what clips them.
-        fused: an optimizer of ``mindspore.nn`` may step as one native call.
+        unscale: whether the slot has to divide the gradients by the loss scale.
+        whole: whether all gradients have the same scale, so that the guard can find their global norm.
+        fused: whether an optimizer of ``mindspore.nn`` may step as one native call.
     """
     slot: ApplySlot
     step = native_step(optimizer, fused)
@@ -136,7 +136,7 @@ def apply_optimizer(
 
 
 class ApplyAccumulated(ApplySlot):
-    """The hold slot and the apply slot: gradients, scaled ones too, are held until there are enough."""
+    """The hold slot and the apply slot: accumulates gradients, and updates the weights after enough micro-batches."""
 
     unscales = True
     refuses_rows = "with accumulation_steps"
@@ -153,7 +153,7 @@ class ApplyAccumulated(ApplySlot):
 
 
 class ApplyDimReduce(ApplySlot):
-    """The apply slot: a dimension-reduced step, which takes scaled gradients."""
+    """The apply slot: a dimension-reduced step on scaled gradients."""
 
     unscales = True
     refuses_rows = "with dim_reduce"
@@ -190,7 +190,7 @@ class ApplyDimReduce(ApplySlot):
 
 
 class NoGuard(nn.Cell):
-    """In the place of a guard: nothing is looked at, and nothing is ever found."""
+    """A guard that reads nothing and never reports an overflow."""
 
     checks = False
     groups = None
@@ -205,10 +205,12 @@ class NoGuard(nn.Cell):
 
 
 class Guard(nn.Cell):
-    """The guard slot: one flag, and what was found in each gradient.
+    """The guard slot: one overflow flag, and a report on each gradient.
 
-    ``scaled``: the gradients hold the loss scale, which the report does not; ``divide``: take it out of them in place;
-    ``clipping``: what to fill in, in the same read.
+    Args:
+        scaled: whether the gradients hold the loss scale. The report never does.
+        divide: whether to divide them by it, in place.
+        clipping: filled in during the same read, or None.
     """
 
     checks = True
@@ -233,7 +235,7 @@ class Guard(nn.Cell):
 
 
 class GroupGuard(nn.Cell):
-    """The guard slot with a loss scale for each group of layers, which it takes out."""
+    """The guard slot with a loss scale for each group of layers. It divides each gradient by its scale."""
 
     checks = True
 
@@ -247,7 +249,7 @@ class GroupGuard(nn.Cell):
 
 
 def require_no_groups(owner: str, network: nn.Cell) -> None:
-    """Refuse a network whose gradients come back with the scales of groups, when nobody takes them out."""
+    """Refuse a network that scales gradients by group, in a cell that does not divide by these scales."""
     if any(getattr(cell, "loss_scale_number", 0) for _, cell in network.cells_and_names()):
         raise ValueError(
             f"{owner}: network calls a GroupLossScaleManager, so the scale_sense of a cell with loss scaling "
@@ -258,9 +260,10 @@ def require_no_groups(owner: str, network: nn.Cell) -> None:
 def refused_rows(
     owner: str, slot: ApplySlot, optimizer: nn.Cell, guard: nn.Cell, ranks: int, freeze: bool
 ) -> str | None:
-    """How the message begins with which RowTensors are refused, or None: they are taken. `optimizer` is the user's.
+    """The start of the error message for RowTensors; None if they are accepted. `optimizer` is the user's.
 
-    Only an optimizer knows what to do with rows that come in parts: neither norms nor sums are those of the parts.
+    Some rows may be listed twice. Norms and sums of what is listed are then not those of the gradient, so only an
+    optimizer can take them.
     """
     if slot.clipping is not None or slot.refuses_rows:
         what = slot.refuses_rows or "with clip_norm"
@@ -278,9 +281,9 @@ def refused_rows(
 
 
 def step_counters() -> tuple[Parameter, Parameter]:
-    """What pipelines of one cell share: the number of steps that they made, and the number of the last pipeline.
+    """Shared by the pipelines of one cell: the number of steps made, and the number of the last pipeline.
 
-    Written by the step itself: graphs around a cell call no Python, and checkpoints hold Parameters."""
+    The step writes them, since a graph around the cell calls no Python. Checkpoints hold them."""
     return state("boost.steps", [0], ms.int32), state("boost.last", [0], ms.int32)
 
 
@@ -289,7 +292,7 @@ class Pipeline(nn.Cell):
 
     Args:
         counters: of :func:`step_counters`.
-        number: its own, among the pipelines of the cell; None if there is no other.
+        number: its place among the pipelines of the cell; None if it is the only one.
         average: ``average(found, loss)`` after the apply slot, or None.
 
     Attributes:
@@ -326,8 +329,8 @@ class Pipeline(nn.Cell):
         self.average = average
         self.update_scale = update_scale
         self.scale_sense = scale_sense
-        # The guard divides gradients in place. The gradient of a term that is added to the loss is the scale itself,
-        # the same memory; so the scale goes in as a product that no compiler can fold, and comes out as another one.
+        # The gradient of a term that is added to the loss is the scale itself, in the same memory, and the guard
+        # divides gradients in place. So the step works on products of the scale that no compiler can fold.
         self.one, self.unit = barriers
         self.names = tuple(w.name for w in weights)
         self.values_of = Values(self.names)
@@ -344,8 +347,8 @@ class Pipeline(nn.Cell):
 
     @property
     def compile_phase(self) -> Any:
-        """The name of the graph that the last call took. MindSpore tells it to every cell of a step, one by one, in
-        each call; only the graph compiler asks for it, so we pass on what changes."""
+        """The name of the graph of the last call. MindSpore sets it on every cell of a step in each call. Only the
+        graph compiler reads it, so it is passed on when it changes."""
         return self._compile_phase
 
     @compile_phase.setter
@@ -354,7 +357,7 @@ class Pipeline(nn.Cell):
             nn.Cell.compile_phase.fset(self, value)
 
     def __call__(self, *inputs: Any) -> Any:
-        # A graph goes on with the memory of what has changed since it was compiled, whatever size that has now.
+        # A compiled graph keeps the size and the storage that its Parameters had when it was compiled.
         if self._fixed is None:
             self._fix()
         native.require_same(self._fixed)
@@ -364,7 +367,7 @@ class Pipeline(nn.Cell):
             return super().__call__(*inputs)
         except RuntimeError as error:
             if self.source.whole is not None and "Undetermined" in str(error):
-                # What gives up before types are known: compiled alone, the source says which gradient is refused.
+                # The compiler gave up before types were known. Compiled alone, the source names the refused gradient.
                 self.source.compile(Tensor(1.0, ms.float32), *inputs)
             raise
         except (TypeError, ValueError, OSError) as error:
@@ -372,9 +375,10 @@ class Pipeline(nn.Cell):
             raise
 
     def release(self) -> None:
-        """Give back the memory of the compiled graph, 100 MB and more on a ResNet; the next call compiles again.
+        """Free the memory of the compiled graph, 100 MB and more on a ResNet. The next call compiles it again.
 
-        Once: what comes back after its time, in a loop that calls ``Model.train`` for each epoch, comes back often.
+        Only the first call frees it: a pipeline that is used again after its end, in a loop that calls ``Model.train``
+        for each epoch, is used often.
         """
         if self._released:
             return
@@ -387,7 +391,7 @@ class Pipeline(nn.Cell):
             trim(0)
 
     def _require_source(self, error: Exception) -> None:
-        """Say what to do where the graph compiler could not read a network that exec() or a console has defined."""
+        """Raise a TypeError with advice if the network has no source for the graph compiler (exec(), a console)."""
         if native.in_pynative_mode() and not (self._compile or self.source.compiles):
             return
         for _, cell in self.source.network.cells_and_names():
@@ -419,7 +423,7 @@ class Pipeline(nn.Cell):
         if self.agreement is not None:
             found = self.agreement(found)
         found = self._stamp(2, found)
-        if self.guard.writes or not self.apply_slot.skips:  # else `found` itself orders them, and grads may be rows
+        if self.guard.writes or not self.apply_slot.skips:  # else the slot takes `found`; grads may be rows
             grads = ops.depend(grads, found)
         overflow = ops.reshape(found, ())
         if self.apply_slot.skips:

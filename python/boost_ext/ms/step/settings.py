@@ -1,4 +1,4 @@
-"""What a training cell was made with, as text by name: what must be the same on all ranks for them to stay the same."""
+"""The settings of a training cell as text by name. They must be the same on all ranks."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from boost_ext.ms.core.optimizer_copy import attributes
 
 __all__ = ["settings_of"]
 
-# Each rank's own: which one it is, where its files are and how long it waits for them.
+# These may differ between ranks: the number of the rank, paths and time limits.
 _OWN = {"pca_mat_path", "weight_load_dir", "timeout", "progress"}
 _WITH_PARTS = (nn.Cell, Mapping, list, tuple)
 
 
 def settings_of(cell: Any) -> dict[str, str]:
-    """Numbers, strings, constants and classes below the optimizer, the guard and the update of the loss scale, and the
-    options of the cell. Not the values of Parameters, which are state, and not what is inside a function."""
+    """Options of the cell, and numbers, strings, constants and classes of its optimizer, guards, loss scale update and
+    weight average. Without values of Parameters, which are state, and without the code of functions."""
     found = {
         "mindspore": ms.__version__,
         "boost_ext": boost_ext.__version__,
@@ -74,7 +74,7 @@ def _joined(path: str, name: str) -> str:
 
 
 def _plain(value: Any) -> str | None:
-    """What has no parts with a name of their own; None for the others, and for what is no setting."""
+    """The text of a value without named parts; None for a value with parts, or for one that is no setting."""
     if isinstance(value, Parameter):
         return f"{value.name} {value.dtype} {tuple(value.shape)}"
     if isinstance(value, (Tensor, np.ndarray)):

@@ -1,4 +1,4 @@
-"""A step of several ranks: they must start alike, and a rank that does not answer must be told of in plain words."""
+"""Steps on several ranks: a consistency check before the first one, and a clear error if a rank does not answer."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ _OF_THE_GUARD = ("loss_scale.found", "loss_scale.reported")
 
 
 class Together:
-    """What a training cell holds for its steps with other ranks."""
+    """The context in which a training cell makes its steps with other ranks."""
 
     def __init__(self) -> None:
         self._alike = False
 
     @contextmanager
     def step(self, cell: Any) -> Iterator[None]:
-        """Around a step of the cell; nothing, if it trains alone.
+        """The context of one step. It does nothing on a single rank.
 
         Raises:
-            ValueError: before the first step, on every rank, if the ranks do not start alike; names what differs.
-            RuntimeError: if a collective operation fails, of which MindSpore names the kernel only.
+            ValueError: before the first step, on every rank, if the ranks differ. The message says where.
+            RuntimeError: if a collective operation fails.
         """
         if cell.ranks.size == 1:
             yield
@@ -63,9 +63,10 @@ class Together:
 
 
 def _start_alike(cell: Any, broadcast: bool) -> None:
-    """Settings, weights and what moves outside of the network: its statistics, and the states of its dropout layers,
-    are each rank's own. With AdaSum not the state of the optimizer, which steps on the gradients of one node, but for
-    its masters."""
+    """Compare settings, weights and state over the ranks.
+
+    Not compared: statistics and dropout states of the network, which are each rank's own. With AdaSum the state of the
+    optimizer either, except masters: it steps on the gradients of one node."""
     owner = type(cell).__name__
     network = list(cell.network.get_parameters())
     layout = {"the network": {f"the parameter {p.name}": f"{p.dtype} {tuple(p.shape)}" for p in network}}
@@ -96,7 +97,7 @@ def _start_alike(cell: Any, broadcast: bool) -> None:
 
 
 def _take_from_rank_0(parameters: list[Parameter], ranks: Ranks) -> None:
-    """What ``parameter_broadcast`` asks for."""
+    """Copy the parameters of rank 0 to this rank, for ``parameter_broadcast``."""
     arrays = [np.ascontiguousarray(p.asnumpy()) for p in parameters]
     data = b"".join(array.tobytes() for array in arrays)
     padded = data + bytes(-len(data) % 4)

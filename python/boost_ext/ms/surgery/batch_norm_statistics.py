@@ -1,4 +1,4 @@
-"""The moving statistics of batch norms, made anew for weights that no training step has left them for."""
+"""The moving statistics of batch norms, computed for given weights."""
 
 from __future__ import annotations
 
@@ -17,28 +17,27 @@ _OWNER = "update_batch_norm"
 
 
 def update_batch_norm(network: nn.Cell, dataset: Iterable[Any], *, inputs: int = 1) -> int:
-    """Set the moving statistics of all batch norms to the means over the batches of a dataset, by forward passes.
+    """Set the moving statistics of all batch norms to their means over a dataset, by forward passes.
 
-    Weights that were averaged, or loaded, have not produced the statistics that stand beside them. The statistics of a
-    batch are those that the layers themselves compute in training; each batch counts the same, as in
-    ``torch.optim.swa_utils.update_bn``. Nothing else changes: no weight, and afterwards every cell is in training or
-    evaluation mode as before. If something fails, the statistics are the old ones.
+    Needed after weights were averaged: the statistics belong to the weights before. Each batch has the same weight, as
+    in ``torch.optim.swa_utils.update_bn``. Weights, and the training or evaluation mode of each cell, do not change. If
+    something fails, the statistics are the old ones.
 
-    Each batch norm runs once in a forward pass; one that does not run keeps its statistics, and so do those of
-    ``mindspore.mint``. With several ranks each makes those of its own data (but for SyncBatchNorm).
+    A batch norm must run at most once in a forward pass. One that does not run keeps its statistics, and so do those of
+    ``mindspore.mint``. Each rank uses its own data (except for SyncBatchNorm).
 
     Args:
-        network (Cell): without its loss, or with it.
+        network (Cell): with or without its loss.
         dataset (Iterable): a MindSpore dataset, or batches: each a Tensor or array, or a tuple of them.
-        inputs (int): how many columns of a batch the network takes, the first ones. Default: 1, without labels.
+        inputs (int): the number of first columns of a batch that the network takes. Default: 1, without labels.
 
     Returns:
-        int, how many batch norms have new statistics. Without any the dataset is not read.
+        int, the number of batch norms with new statistics. If there are none, the dataset is not read.
 
     Raises:
         TypeError: if an argument has another type.
         ValueError: if `inputs` is less than 1 or more than a batch has, the dataset is empty, statistics are not
-            finite, or a batch norm has momentum 1: it lets nothing in.
+            finite, or a batch norm has momentum 1 and never changes.
 
     Examples:
         >>> import mindspore as ms
@@ -108,9 +107,9 @@ def _columns(batch: Any, inputs: int) -> list[Tensor]:
 def _means(
     network: nn.Cell, batches: Iterable[Any], inputs: int, norms: Sequence[Any], before: Sequence[Any]
 ) -> list[Any]:
-    """Mean and variance of each of the norms over the batches; those of `before` where it did not run."""
+    """Mean and variance of each norm over the batches; those of `before` where it did not run."""
     statistics = statistics_of(norms)
-    # A pass adds that share of a batch's statistics to what stands there, which is 0.
+    # A pass adds this share of the statistics of a batch to the moving ones, which are 0 here.
     shares = [float(np.float32(cell.momentum)) for cell in norms for _ in range(2)]
     zeros = [np.zeros_like(old) for old in before]
     sums = [np.zeros(old.shape) for old in before]

@@ -1,4 +1,4 @@
-"""Dropout that a resumed training repeats to the bit, and that costs no mask."""
+"""Dropout with a saved random state, without a stored mask."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ __all__ = ["Dropout", "replace_dropout"]
 
 
 class _NextKey(AnyPrecision, native.DropoutKey):
-    """The op, with its arguments in the precision that they have."""
+    """The op; mixed precision does not cast its arguments."""
 
 
 class _ApplyMask(AnyPrecision, native.DroppedOut):
-    """The same."""
+    """The op; mixed precision does not cast its arguments."""
 
 
 class _Drop(AnyPrecision):
@@ -42,27 +42,27 @@ class _Drop(AnyPrecision):
     def bprop(
         self, x: Tensor, state: Tensor, out: tuple[Tensor, Tensor], dout: tuple[Tensor, Tensor]
     ) -> tuple[Tensor, Tensor]:
-        return self.apply_mask(dout[0], out[1]), state  # of the state nobody asks the gradient
+        return self.apply_mask(dout[0], out[1]), state  # the gradient of the state is never used
 
 
 class Dropout(AnyPrecision):
     r"""Dropout with its random state in a Parameter. The backward pass draws the mask again.
 
     In training mode each element becomes 0 with probability `p`, and the others are multiplied by
-    :math:`1 / (1 - p)`; otherwise `x` is handed on. It replaces ``mindspore.nn.Dropout`` and ``Dropout1d`` to
-    ``Dropout3d``. MindSpore hides their state. This state is saved, so a resumed training has the same bits. No mask is
-    kept for the backward pass. Masks are those of :func:`boost_ext.ops.dropout`, the
-    same in both modes and for any number of threads, and of each rank its own.
+    :math:`1 / (1 - p)`; otherwise the output is `x`. Replaces ``mindspore.nn.Dropout`` and ``Dropout1d`` to
+    ``Dropout3d``, whose random state is hidden. Here it is saved, so a resumed training has the same bits. No mask is
+    stored for the backward pass. Masks are those of :func:`boost_ext.ops.dropout`: the same in both modes and for any
+    number of threads, and different on each rank.
 
-    The state, ``dropout_state``, int32 (4,), is part of the network's checkpoint: the seed, low half first, the passes
-    made, and 0.
+    ``dropout_state``, int32 (4,), is part of the network's checkpoint: the seed, low half first, the number of passes,
+    and 0.
 
     Source: Srivastava et al., JMLR 2014; `shared_axes`: Tompson et al., CVPR 2015.
 
     Args:
         p (float): 0 <= p < 1. Default: 0.5.
-        shared_axes (int, optional): how many of the last axes are dropped or kept together: 1, 2 and 3 are
-            ``Dropout1d``, ``Dropout2d`` and ``Dropout3d``, which drop whole channels. Default: 0.
+        shared_axes (int, optional): the number of last axes that share a random draw. 1, 2 and 3 are ``Dropout1d``,
+            ``Dropout2d`` and ``Dropout3d``, which drop whole channels. Default: 0.
         seed (int, optional): 0 <= seed < 2^64. Default: drawn from NumPy's generator, which ``mindspore.set_seed``
             seeds.
 
@@ -76,8 +76,8 @@ class Dropout(AnyPrecision):
         TypeError: if `p` is no number, or `shared_axes` or `seed` is no int.
         ValueError: if one of them is out of range.
 
-    Make it after the ranks have met, or all draw the masks of rank 0. In a cell that is recomputed
-    (``Cell.recompute``) the second forward pass would draw another mask: leave it out of such cells.
+    Make it after ``mindspore.communication.init``, or all ranks draw the masks of rank 0. Do not use it in a cell that
+    is recomputed (``Cell.recompute``): the second forward pass would draw another mask.
 
     Examples:
         >>> import mindspore as ms
@@ -123,16 +123,16 @@ _SHARED_AXES = {nn.Dropout: 0, nn.Dropout1d: 1, nn.Dropout2d: 2, nn.Dropout3d: 3
 
 
 def replace_dropout(network: nn.Cell) -> tuple[str, ...]:
-    """Put a :class:`Dropout` in the place of each dropout layer of MindSpore, in place.
+    """Replace each dropout layer of MindSpore in a network by a :class:`Dropout`, in place.
 
-    Before the training cell is made; an optimizer may be there already. Layers of a class derived from MindSpore's, and
-    calls of functions such as ``mindspore.ops.dropout``, stay as they are.
+    Call it before the training cell is made; the optimizer may exist. Subclasses of MindSpore's layers, and calls of
+    functions such as ``mindspore.ops.dropout``, are not replaced.
 
     Args:
-        network (Cell): with its loss, or without it. The cells inside, not the cell itself.
+        network (Cell): with or without its loss. Its cells are replaced, not the cell itself.
 
     Returns:
-        tuple[str], the names of the layers that are new.
+        tuple[str], the names of the replaced layers.
 
     Raises:
         TypeError: if `network` is no Cell.

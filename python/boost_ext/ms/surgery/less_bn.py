@@ -1,7 +1,7 @@
 """LessBN: residual networks with fewer batch norms.
 
-The functions rewrite a network in place, once, before its optimizer is made; the Cell is their documented form. See
-:mod:`boost_ext.ms.surgery.residual` for which batch norms go.
+The functions rewrite a network in place, before its optimizer is made; :class:`LessBN` calls them. See
+:mod:`boost_ext.ms.surgery.residual` for the batch norms that are removed.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from boost_ext.ms.surgery.residual import NORMS, RemovedBatchNorm, find_inner_no
 __all__ = ["CommonHeadLastFN", "LessBN", "LessBNReport", "RemovedBatchNorm", "remove_batch_norms", "replace_head"]
 
 HEAD_MULTIPLIER = 10.0
-"""Where :func:`replace_head` starts the multiplier; docs/less_bn.md has the measurement."""
+"""The first value of the multiplier of :func:`replace_head`; docs/less_bn.md has the measurement."""
 
 
 @dataclass(frozen=True)
@@ -28,11 +28,11 @@ class LessBNReport:
     """The changes of LessBN to a network; a second call reports the same.
 
     Args:
-        removed (tuple[str]): names of the batch norms that are gone.
-        kept (tuple[str]): names of those that are left.
+        removed (tuple[str]): names of the removed batch norms.
+        kept (tuple[str]): names of the other batch norms.
         head (str, optional): name of the layer that is now a :class:`CommonHeadLastFN`.
-        removed_parameters (tuple[str]): names of the Parameters that went with the batch norms.
-        notes (tuple[str]): cells that were not understood and parts that were not done, with reasons.
+        removed_parameters (tuple[str]): names of the Parameters of the removed batch norms.
+        notes (tuple[str]): cells that could not be analyzed, and changes that were not made, with reasons.
     """
 
     removed: tuple[str, ...] = ()
@@ -77,12 +77,12 @@ def remove_batch_norms(network: nn.Cell) -> LessBNReport:
 def replace_head(network: nn.Cell, multiplier: float = HEAD_MULTIPLIER) -> LessBNReport:
     """Replace the last Dense of a network by a :class:`CommonHeadLastFN`, in place.
 
-    The last is the one that runs last. If the analysis did not understand a cell with a Dense in it, it is the last in
-    the order of the cells, with a note.
+    The last is the one that runs last. If a cell with a Dense could not be analyzed, it is the last in the order of the
+    cells, and the report has a note.
 
     Args:
         network (Cell): as for :func:`remove_batch_norms`.
-        multiplier (float): where the multiplier starts, > 0. Default: 10.0.
+        multiplier (float): its first value, > 0. Default: 10.0.
 
     Returns:
         LessBNReport, `head` is None if there is no Dense.
@@ -108,10 +108,9 @@ def replace_head(network: nn.Cell, multiplier: float = HEAD_MULTIPLIER) -> LessB
 class LessBN(nn.Cell):
     r"""A network with fewer batch norms.
 
-    Replaces ``mindspore.boost.LessBN``. Rewrites `network` itself, so that it works in both modes: each inner
-    batch norm of a residual branch becomes a :class:`RemovedBatchNorm`, under the same name. All other cells and
-    Parameters do not change, and keep their names. Give the network for training and the one for evaluation the
-    same treatment; make the optimizer afterwards.
+    Replaces ``mindspore.boost.LessBN``, and works in both modes. Each inner batch norm of a residual branch of
+    `network` becomes a :class:`RemovedBatchNorm`, under the same name. Other cells and Parameters do not change.
+    Rewrite the networks for training and for evaluation alike, and make the optimizer afterwards.
 
     Args:
         network (Cell): with or without its loss.
@@ -174,7 +173,7 @@ def _check_network(name: str, network: Any) -> None:
 
 
 def _last_dense(network: nn.Cell, flow: Flow, notes: list[str]) -> nn.Cell | None:
-    """The head that is there already counts, or a second call would replace the layer before it."""
+    """The last Dense, or the head of an earlier call: a second call must not replace the layer before it."""
     layers = [c for _, c in network.cells_and_names() if isinstance(c, (nn.Dense, CommonHeadLastFN))]
     if any(isinstance(c, nn.Dense) for cell in flow.opaque for _, c in cell.cells_and_names()):
         notes.append("the order of the Dense layers is not known: the last in the order of the cells is the head")
@@ -184,7 +183,10 @@ def _last_dense(network: nn.Cell, flow: Flow, notes: list[str]) -> nn.Cell | Non
 
 
 def _report(network: nn.Cell, notes: list[str]) -> LessBNReport:
-    removed, kept, parameters, head = [], [], list[str](), None
+    removed: list[str] = []
+    kept: list[str] = []
+    parameters: list[str] = []
+    head: str | None = None
     names = cell_names(network)
     inside: set[int] = set()  # BatchNorm3d holds a BatchNorm2d
     for _, cell in network.cells_and_names():

@@ -1,4 +1,4 @@
-"""OptimizerProcess and ParameterProcess: parameter groups, and an optimizer over them like a given one."""
+"""OptimizerProcess and ParameterProcess: parameter groups, and an optimizer constructed again over them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def _checked(owner: str, parameters: Any) -> list[Any]:
 
 
 def _parameters(groups: Sequence[dict[str, Any]]) -> list[Parameter]:
-    """All parameters of the groups, in the order that the optimizer gives them."""
+    """All parameters of the groups, in the order of the optimizer."""
     for group in groups:
         if "order_params" in group:
             return list(group["order_params"])
@@ -37,12 +37,12 @@ def _parameters(groups: Sequence[dict[str, Any]]) -> list[Parameter]:
 
 
 def _is_decayed(parameter: Parameter) -> bool:
-    """Whether an optimizer of MindSpore decays it, if its parameters are no groups."""
+    """Whether an optimizer of MindSpore decays a parameter that is in no group."""
     return "beta" not in parameter.name and "gamma" not in parameter.name
 
 
 def _as_groups(parameters: Sequence[Parameter], decayed: Sequence[bool]) -> list[dict[str, Any]]:
-    """Groups for a plain list. A group is decayed as a whole, so the others become a group without weight decay."""
+    """Groups for a plain list: the decayed parameters, and the others without weight decay."""
     if all(decayed):
         return [{"params": list(parameters)}]
     pairs = list(zip(parameters, decayed, strict=True))
@@ -54,20 +54,20 @@ def _as_groups(parameters: Sequence[Parameter], decayed: Sequence[bool]) -> list
 
 
 class OptimizerProcess:
-    """Add gradient centralization to an optimizer, and construct one over changed parameter groups.
+    """Add gradient centralization to an optimizer, and construct it again over changed parameter groups.
 
-    Replaces ``mindspore.boost.OptimizerProcess``. Works for optimizers of a plain parameter list too, for
-    every optimizer of ``mindspore.nn`` that runs on the CPU, and for LARS around one of them; no Parameter is copied.
+    Replaces ``mindspore.boost.OptimizerProcess``. Works for every optimizer of ``mindspore.nn`` that runs on the CPU,
+    for LARS around one of them, and for plain parameter lists. No Parameter is copied.
 
     Args:
-        opt (Optimizer): does not change.
+        opt (Optimizer): not changed.
 
     Raises:
         TypeError: if `opt` is no Optimizer.
 
     Attributes:
-        origin_params (list[Union[Parameter, dict]]): input of :meth:`generate_new_optimizer`; at first the
-            Parameters or groups of `opt`.
+        origin_params (list[Union[Parameter, dict]]): the parameters of :meth:`generate_new_optimizer`; at first those
+            of `opt`.
 
     Examples:
         >>> from mindspore import nn
@@ -108,8 +108,8 @@ class OptimizerProcess:
     ) -> list[dict[str, Any]]:
         """Split each group into a centralized group and the rest.
 
-        :func:`boost_ext.ms.optim.grad_centralization.is_centralized` chooses the weights. Groups keep all their other
-        settings, a group with ``grad_centralization`` False stays as it is, and the parameters keep their order.
+        :func:`boost_ext.ms.optim.grad_centralization.is_centralized` chooses the weights. Groups keep their other
+        settings, and the parameters their order. A group with ``grad_centralization`` False is not split.
 
         Args:
             params_dict (dict): of :meth:`build_params_dict`.
@@ -144,7 +144,7 @@ class OptimizerProcess:
         return result
 
     def add_grad_centralization(self, network: nn.Cell) -> None:
-        """Let the new optimizer centralize the gradients of the network's convolutions and Dense.
+        """Centralize the gradients of the network's convolutions and Dense in the new optimizer.
 
         Args:
             network (Cell): the training network, after all rewriting.
@@ -165,20 +165,19 @@ class OptimizerProcess:
         return zip(self._optimizer.parameters, self._optimizer.decay_flags, strict=True)
 
     def generate_new_optimizer(self) -> nn.Optimizer:
-        """An optimizer of the class and hyperparameters of the given one over ``origin_params``.
+        """An optimizer of the same class over ``origin_params``, with the hyperparameters, state and algorithms.
 
-        It has the state of the given one, see :func:`boost_ext.ms.optim.rebuild.rebuild`. If a group asks for
-        gradient centralization, its class is a subclass that does it. It keeps the algorithms of AutoBoost.
+        See :func:`boost_ext.ms.optim.rebuild.rebuild`. With gradient centralization its class is a subclass.
 
         Raises:
-            TypeError: if the class of the optimizer does not tell its constructor arguments.
+            TypeError: if the optimizer has not recorded the arguments of its constructor.
         """
         new = rebuild(self._optimizer, _checked("OptimizerProcess: origin_params", self.origin_params))
         return new if self._options is None else for_cells(new, self._options)
 
 
 class ParameterProcess:
-    """Assign parameters to fusion groups of the all-reduce, and bring parameter groups up to date with a network.
+    """Assign parameters to fusion groups of the all-reduce, and update parameter groups after a rewrite.
 
     Replaces ``mindspore.boost.ParameterProcess``.
 
@@ -194,13 +193,13 @@ class ParameterProcess:
         self._fusion = 1
 
     def assign_parameter_group(self, parameters: Any, split_point: int | Sequence[int] | None = None) -> Any:
-        """Set ``comm_fusion`` of the parameters: gradients with the same number are reduced together.
+        """Set ``comm_fusion`` of the parameters: gradients with the same number share an all-reduce.
 
-        A number ends before each split point. The next call of the same object continues the numbers.
+        A new number begins at each split point. The next call of the same object continues the numbers.
 
         Args:
             parameters (Union[list[Parameter], tuple[Parameter]]): in the order of the network.
-            split_point (Union[int, list[int]], optional): indices >= 0; those beyond the end split nothing. Default:
+            split_point (Union[int, list[int]], optional): indices >= 0; those beyond the end have no effect. Default:
                 None, or empty: half of the parameters.
 
         Returns:
@@ -229,15 +228,15 @@ class ParameterProcess:
 
     @staticmethod
     def generate_group_params(parameters: Iterable[Parameter], origin_params: Iterable[Any]) -> list[dict[str, Any]]:
-        """The groups of an optimizer, for the parameters that a network has now.
+        """The groups of an optimizer for the current parameters of a network.
 
-        Parameters are matched by name, since a rewritten network may hold another object of that name. Groups that
-        have none left vanish. A parameter that was in no group joins a new group with the settings of the group that
-        has the most keys, the first of such. A plain list becomes groups with the same weight decay: names with beta
-        or gamma get none. Everything but the lists is shared, nothing is copied.
+        Parameters are matched by name, since a rewritten network may hold another object of that name. Empty groups are
+        dropped. Parameters that were in no group form a new one, with the settings of the first group with the most
+        keys. A plain list becomes groups with the same weight decay: names with beta or gamma get none. Only the lists
+        are new.
 
         Args:
-            parameters (list[Parameter]): of the network now.
+            parameters (list[Parameter]): of the network.
             origin_params (list[Union[Parameter, dict]]): of the optimizer.
 
         Returns:

@@ -7,13 +7,13 @@ other operands do not share is a **branch**. One operand is a shortcut:
 * another view of it without weights, or one convolution or Dense that changes channels or stride; then the other
   branches end in a batch norm, as those of a block do and those of two models side by side often do not.
 
-No branch is long, and none goes down in resolution to come up again: that is an encoder with its decoder.
+No branch is long, and none lowers the resolution and raises it again, as an encoder with its decoder does.
 
-A batch norm of a branch is **inner** if a convolution or Dense lies before it in that branch and if everything that its
-output reaches inside the branch goes through another batch norm of the branch. What is left are the last batch norms of
-the branches, those of the shortcuts, and those that come before the first convolution of a branch.
+A batch norm of a branch is **inner** if a convolution or Dense precedes it in that branch, and every path from its
+output to the end of the branch passes another batch norm of the branch. Not inner are the last batch norms of branches,
+those of shortcuts, and those before the first convolution of a branch.
 
-Where blocks are nested, a batch norm must be inner in every branch that holds it: the innermost decides.
+Where blocks are nested, a batch norm must be inner in every branch that holds it.
 """
 
 from __future__ import annotations
@@ -31,33 +31,29 @@ from boost_ext.ms.surgery.dataflow import Flow, Kind, Node, trace
 __all__ = ["LONGEST_BRANCH", "InnerNorms", "find_inner_norms"]
 
 LONGEST_BRANCH = 8
-"""Convolutions and Dense in a row. More is no residual block but a skip connection over a part of the network (of a
-U-Net, a feature pyramid), which needs its batch norms."""
+"""The most convolutions and Dense in a row. A longer branch belongs to a skip connection over a part of the network
+(U-Net, feature pyramid), which needs its batch norms."""
 
-NORMS = (
-    *(nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm),
-    *(mint.nn.BatchNorm1d, mint.nn.BatchNorm2d, mint.nn.BatchNorm3d),
-)
-_WEIGHTED = (
-    *(nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.Conv1dTranspose, nn.Conv2dTranspose, nn.Conv3dTranspose),
-    *(nn.Dense, nn.Linear, mint.nn.Conv2d, mint.nn.Conv3d),
-)
+_MINT_NORMS = (mint.nn.BatchNorm1d, mint.nn.BatchNorm2d, mint.nn.BatchNorm3d)
+NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm, *_MINT_NORMS)
+_CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.Conv1dTranspose, nn.Conv2dTranspose, nn.Conv3dTranspose)
+_WEIGHTED = (*_CONVOLUTIONS, nn.Dense, nn.Linear, mint.nn.Conv2d, mint.nn.Conv3d)
 
 _LARGER = re.compile(
     "conv.*transpose|transpose.*conv|deconv|backpropinput|upsampl|interpolat|resize|pixel_?shuffle|depth_?to_?space"
     "|unpool|grid_?sample|repeat_interleave",
     re.IGNORECASE,
 )
-"""Names of what makes a feature map larger."""
+"""Names of operations that enlarge a feature map."""
 _ERRORS = {"Pow", "pow", "Square", "square", "Abs", "abs", "norm"}
-"""What a difference goes through that is no block but the error of a loss by hand."""
+"""Operations that follow a difference which is the error of a handwritten loss, not a block."""
 
 
 class RemovedBatchNorm(nn.Cell):
     """The identity in place of a batch norm.
 
     Args:
-        norm (Cell): the batch norm that it stands for; only its description is kept.
+        norm (Cell): the replaced batch norm; only its description is kept.
 
     Attributes:
         parameter_names (tuple[str]): of the batch norm.
@@ -84,7 +80,7 @@ class RemovedBatchNorm(nn.Cell):
 
 @dataclass(frozen=True)
 class InnerNorms:
-    """``norms``: what can be removed. ``branches``: whether any branch was found. ``flow``: where."""
+    """``norms`` can be removed. ``branches``: whether any branch was found. ``flow``: the data flow of the network."""
 
     norms: tuple[nn.Cell, ...]
     branches: bool
@@ -98,12 +94,12 @@ def _own(cell: nn.Cell) -> bool:
 
 
 def is_norm(cell: nn.Cell) -> bool:
-    """Whether a cell is, or was, a batch norm. One with a construct of its own does more than that."""
+    """Whether a cell is, or was, a batch norm, with the ``construct`` of the library."""
     return isinstance(cell, RemovedBatchNorm) or (isinstance(cell, NORMS) and _own(cell))
 
 
 def _leaf(cell: nn.Cell) -> Kind | None:
-    """What a cell is to the analysis; None: to be looked into."""
+    """The kind of node that a cell is; None: its ``construct`` is followed."""
     if is_norm(cell):
         return "norm"
     if isinstance(cell, NORMS):

@@ -1,8 +1,8 @@
-"""What ``boost-ext run`` puts in the place of MindSpore's training, in a script that does not know of boost_ext.
+"""Replacements of MindSpore's training classes, in a script that ``boost-ext run`` executes.
 
-The classes keep their identity: ``nn.TrainOneStepCell(...)`` and ``mindspore.Model(...)`` make objects of subclasses.
-So ``isinstance`` stays true, it does not matter from where the script imports a name, and a class that the script
-derives from one of them stays what it was.
+The classes stay the same objects, but ``nn.TrainOneStepCell(...)`` and ``mindspore.Model(...)`` make instances of
+subclasses. So ``isinstance`` is still true, names may be imported from anywhere, and classes that the script derives do
+not change.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from types import CodeType, FunctionType
 from typing import Any
 
@@ -33,7 +34,7 @@ from boost_ext.ms.training.first_step import caller, is_library
 __all__ = ["swap_in"]
 
 _SHAPES = 8
-"""Input shapes that PYNATIVE_MODE compiles a step for; compiling for more of them would cost more than it saves."""
+"""The number of input shapes for which PYNATIVE_MODE compiles a step; more would cost more than they save."""
 _GIVEN = ("sens", "return_grad", "scale_sense")
 """Keywords of MindSpore's cells."""
 _HOOKS = ("_lazy_forward_pre_hook", "_lazy_forward_hook", "_lazy_backward_pre_hook", "_lazy_backward_hook")
@@ -41,13 +42,13 @@ _HOOKS = ("_lazy_forward_pre_hook", "_lazy_forward_hook", "_lazy_backward_pre_ho
 
 @dataclass
 class _Run:
-    """Of this process, since the script is the process."""
+    """The state of a run. There is one in a process."""
 
     record: Record
     level: str
     eager: bool = False
     where: str = ""
-    """The line of what is being made, and what the script calls it."""
+    """The line of the script that is creating something, and the name that it uses."""
     what: str = ""
     off: bool = False
 
@@ -56,13 +57,13 @@ _run: _Run
 
 
 def swap_in(record: Record, level: str, *, eager: bool = False) -> None:
-    """From now on MindSpore's training is boost_ext's in this process.
+    """Replace MindSpore's training by that of boost_ext in this process.
 
     ``nn.TrainOneStepCell``, ``nn.TrainOneStepWithLossScaleCell``, ``Model`` and ``amp.build_train_network`` keep their
-    arguments, and what they make keeps its outputs. What cannot be swapped stays MindSpore's.
+    arguments and outputs. A training that cannot be replaced runs in MindSpore.
 
     Args:
-        record (Record): is told of each of them.
+        record (Record): records each replacement.
         level (str): "O0", "O1" or "O2", see :class:`AutoBoost`.
         eager (bool): whether PYNATIVE_MODE runs forward and backward without compiling them. Default: False.
     """
@@ -96,10 +97,10 @@ def _swap_class(cls: type, what: str, make: Callable[..., Any]) -> None:
 
 
 def _made(what: str, make: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """What boost_ext makes of these arguments; None if MindSpore has to."""
+    """The replacement, made from these arguments; None if MindSpore has to make it."""
     if _run.off:
         return None
-    inner = bool(_run.where)  # inside of something else that is being made
+    inner = bool(_run.where)  # part of something else that is being made
     if not inner:
         _run.where, _run.what = caller()[0], what
     networks = [thing for thing in (*args, *kwargs.values()) if isinstance(thing, nn.Cell)]
@@ -110,7 +111,7 @@ def _made(what: str, make: Callable[..., Any], args: tuple[Any, ...], kwargs: di
             try:
                 made = make(*args, **kwargs)
             except Exception as error:
-                if _structure(networks) != before:  # MindSpore would train something else than the script has made
+                if _structure(networks) != before:  # then MindSpore would train another network
                     raise
                 reason = _summary(error)
         if reason:
@@ -139,7 +140,7 @@ def _summary(error: Exception) -> str:
 
 
 class _Once:
-    """Python calls ``__init__`` on what ``__new__`` returns, where it was called already."""
+    """Runs ``__init__`` once: Python calls it again on the object that ``__new__`` returns."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         if "_made" not in self.__dict__:
@@ -148,10 +149,10 @@ class _Once:
 
 
 class _Measured:
-    """A training cell that measures its steps, and that MindSpore's own cell can replace.
+    """A training cell that measures its steps, and can hand over to MindSpore's own cell.
 
-    At level O0 that cell trains the same Parameters and the same optimizer, so it can go on: where the step cannot be
-    built of this network, and where PYNATIVE_MODE would compile it again and again.
+    At level O0 that cell trains the same Parameters with the same optimizer. It takes over if the step cannot be built
+    for this network, and if PYNATIVE_MODE would compile it too often.
     """
 
     def __init__(self, network: nn.Cell, optimizer: nn.Cell, *args: Any, **kwargs: Any) -> None:
@@ -165,7 +166,7 @@ class _Measured:
         super().__init__(network, optimizer, *args, **kwargs)  # type: ignore[call-arg]
         cell: Any = self
         swap = Swap(_run.where, _run.what, cell.plan, lambda: int(cell.steps_made), notes)
-        plain: Callable[[], nn.Cell] = lambda: _plain(cell, network, optimizer, *args, **given)  # noqa: E731
+        plain = partial(_plain, cell, network, optimizer, *args, **given)
         # Not as attributes, which would make children of cells, with parameters of this one.
         self.__dict__.update(_swap=_run.record.swapped(swap), _make_plain=plain, _plain=None, _shapes=set())
 
@@ -187,7 +188,7 @@ class _Measured:
     def _varies(self, inputs: tuple[Any, ...]) -> bool:
         cell: Any = self
         if cell.compile_option != "step" or cell.ranks.size > 1 or not in_pynative_mode():
-            return False  # ranks must change to the other cell together, or not at all
+            return False  # all ranks would have to change cells together
         shapes = self.__dict__["_shapes"]
         shapes.add(tuple(tuple(x.shape) if isinstance(x, Tensor) else None for x in inputs))
         return len(shapes) > _SHAPES and self._give_way(
@@ -195,7 +196,7 @@ class _Measured:
         )
 
     def _give_way(self, why: str) -> bool:
-        """Let MindSpore's cell train from now on; False if it would train something else."""
+        """Hand over to MindSpore's cell; False above level O0, where it would train something else."""
         swap: Swap = self.__dict__["_swap"]
         if swap.plan.level != "O0":
             return False
@@ -231,7 +232,7 @@ class Model(_Once, model.Model):
 
 
 def _level(asked: Any) -> str:
-    """The level of a call: that of the run, which stands in for a boost level of MindSpore's."""
+    """The level of the run, which replaces the boost level of a call."""
     if asked in ("O1", "O2") and _run.level == "O0":
         raise ValueError(f"boost_level {asked!r} is that of mindspore.boost; --level {asked} trains with boost_ext's")
     return _run.level
@@ -241,7 +242,7 @@ _MODEL, _BUILD = inspect.signature(ms.Model.__init__), inspect.signature(_refere
 
 
 def _arguments(signature: inspect.Signature, *args: Any, **kwargs: Any) -> dict[str, Any]:
-    """By name, with the level of the run."""
+    """The arguments by name, with the level of the run."""
     given = signature.bind(*args, **kwargs).arguments
     given |= given.pop("kwargs", {})
     given["boost_level"] = _level(given.get("boost_level"))
@@ -263,7 +264,7 @@ def _built(*args: Any, **kwargs: Any) -> nn.Cell:
 
 
 def _python_of(network: nn.Cell) -> str:
-    """What a compiled network would do once instead of once a step, as far as its code shows it; "" if nothing."""
+    """A Python side effect in the network's code, which a compiled graph would run only once; "" without one."""
     seen: set[CodeType] = set()
     for _, cell in network.cells_and_names():
         if any(getattr(cell, name, None) for name in _HOOKS):

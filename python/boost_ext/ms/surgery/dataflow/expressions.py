@@ -42,18 +42,18 @@ _OPERATORS: dict[type[ast.AST], Any] = {
 
 
 def truth(value: Any) -> bool | None:
-    """None: it depends on data."""
+    """The truth of a value; None if it depends on data."""
     if isinstance(value, (Node, Unknown, Tensor, TensorMethod, Rest)):
         return None
     return bool(value)
 
 
 class Expressions(ABC):
-    """Evaluates expressions. A subclass says what calls, attributes and operations do."""
+    """Evaluates expressions. A subclass defines calls, attributes and operations."""
 
     @abstractmethod
     def op(self, values: Any, kind: Kind = "op", name: str = "") -> Any:
-        """An operation that is not followed."""
+        """The node of an operation that is not followed."""
 
     @abstractmethod
     def call(self, function: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
@@ -167,7 +167,9 @@ class Expressions(ABC):
         if isinstance(node.func, ast.Name) and node.func.id == "super" and not node.args:
             first = next(iter(frame.env.values()))
             return super(self._eval_Name(ast.Name("__class__"), frame), first)
-        function, args, kwargs = self.eval(node.func, frame), list[Any](), dict[str, Any]()
+        function = self.eval(node.func, frame)
+        args: list[Any] = []
+        kwargs: dict[str, Any] = {}
         for argument in node.args:
             if isinstance(argument, ast.Starred):
                 value = self.eval(argument.value, frame)
@@ -229,7 +231,7 @@ class Expressions(ABC):
         return self.eval(node.body if known else node.orelse, frame)
 
     def merge(self, *values: Any) -> Any:
-        """One of the values, nobody knows which."""
+        """A value that is one of these, depending on data."""
         first = values[0]
         if all(v is first for v in values):
             return first

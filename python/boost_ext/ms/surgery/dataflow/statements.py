@@ -34,7 +34,7 @@ class Statements(Expressions):
     """Runs a function on nodes."""
 
     def run(self, function: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-        """What ``function(*args, **kwargs)`` returns."""
+        """The result of ``function(*args, **kwargs)``."""
         function = inspect.unwrap(function)
         try:
             tree = ast.parse(textwrap.dedent(inspect.getsource(function))).body[0]
@@ -154,7 +154,9 @@ class Statements(Expressions):
         known = truth(self.eval(statement.test, frame))
         if known is not None:
             return self._block(statement.body if known else statement.orelse, frame)
-        before, lefts, envs = frame.env, [], []
+        before = frame.env
+        lefts: list[str | None] = []
+        envs: list[dict[str, Any]] = []
         for block in (statement.body, statement.orelse):
             frame.env = _copy(before)
             lefts.append(self._block(block, frame))

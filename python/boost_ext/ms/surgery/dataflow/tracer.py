@@ -1,4 +1,4 @@
-"""Calls of cells, functions and operations, and the graph that they make."""
+"""Calls of cells, functions and operations, and the graph of their nodes."""
 
 from __future__ import annotations
 
@@ -63,10 +63,10 @@ _LIBRARIES = {"mindspore", "numpy", "builtins"}
 
 @dataclass
 class Flow:
-    """What was found.
+    """The data flow of a network.
 
-    ``outputs``: what comes out of the network, and of cells that were followed on their own. ``opaque``: the cells that
-    were not understood. ``pinned``: by identity, cells that are used in another way than being called, and how.
+    ``outputs``: of the network, and of cells that were followed on their own. ``opaque``: the cells that could not be
+    followed. ``pinned``: by identity, cells that are used without being called, and how.
     """
 
     nodes: list[Node] = field(default_factory=list)
@@ -82,7 +82,7 @@ def trace(network: nn.Cell, leaf: Callable[[nn.Cell], Kind | None], names: dict[
     Args:
         network (Cell): what to follow.
         leaf (Callable): the kind of node that a cell is, or None to follow the cell's own construct.
-        names (dict): by identity, what the notes call a cell.
+        names (dict): by identity, the names of cells for the notes.
     """
     tracer = _Tracer(leaf, names)
     tracer.enter(network)
@@ -105,7 +105,7 @@ def _name(function: Any) -> str:
 
 
 def _changes_nothing(method: BuiltinMethodType) -> bool:
-    """Of the user's: a construct may change its own lists."""
+    """Whether a method changes none of the user's objects. A construct may change its own lists."""
     owner = method.__self__
     if isinstance(owner, dict) and not isinstance(owner, LocalDict):
         return method.__name__ in {"get", "items", "keys", "values", "copy"}
@@ -123,7 +123,7 @@ def _kind(name: str, args: Sequence[Any], kwargs: dict[str, Any]) -> Kind:
 
 
 def _reached_into(cell: nn.Cell) -> Iterator[nn.Cell]:
-    """The cells that a class may mean when it names an attribute of something else than self."""
+    """The cells that a class may reach by an attribute of another object than self."""
     try:
         tree = ast.parse(textwrap.dedent(inspect.getsource(type(cell))))
     except (OSError, TypeError, SyntaxError):
@@ -185,7 +185,9 @@ class _Tracer(Statements):
         kind = self.leaf(cell)
         if kind is not None:
             return self.node(kind, (args, kwargs), cell)
-        flow, mark, followed = self.flow, len(self.flow.nodes), dict(self.followed)
+        flow = self.flow
+        mark = len(flow.nodes)
+        followed = dict(self.followed)
         self.followed[id(cell)] = cell
         self.callers.append(cell)
         try:
@@ -239,7 +241,7 @@ class _Tracer(Statements):
         return self.op(values, _kind(name, args, kwargs), name)
 
     def call_function(self, function: FunctionType, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-        """A function of the user's; one operation if it is not understood and has no cells to call."""
+        """A function of the user; one operation if it cannot be followed and calls no cells."""
         mark, values = len(self.flow.nodes), (*args, kwargs)
         try:
             return self.run(function, args, kwargs)

@@ -1,4 +1,4 @@
-"""What a construct computes with when it is followed instead of run."""
+"""The values that stand for tensors and other data while a construct is followed."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ class NotUnderstoodError(Exception):
 
 @dataclass(eq=False)
 class Node:
-    """A tensor, or several: what one operation made of its inputs. ``optional``: it may be None. ``name``: of the
-    operation, or of the class of the cell."""
+    """The result of one operation: a tensor, or several. ``optional``: it may be None. ``name``: of the operation, or
+    of the class of the cell."""
 
     index: int
     kind: Kind
@@ -34,7 +34,7 @@ class Node:
 
 
 class Unknown:
-    """A value that is no tensor and not fixed by the instance: a shape, a number of the data, the training flag."""
+    """A value that is no tensor and depends on the data: a shape, a number, the training flag."""
 
 
 UNKNOWN = Unknown()
@@ -56,7 +56,7 @@ class TensorMethod:
 
 @dataclass
 class Rest:
-    """``*inputs`` whose number is not known."""
+    """``*inputs`` of unknown length."""
 
     node: Node
 
@@ -81,7 +81,7 @@ def nodes_of(value: Any) -> tuple[Node, ...]:
 
 
 def fixed(value: Any) -> bool:
-    """Whether Python may compute with it here."""
+    """Whether Python can compute with the value: it depends on no data."""
     return not any(isinstance(v, (Node, Unknown, Tensor)) for v in flat(value))
 
 
