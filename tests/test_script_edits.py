@@ -134,6 +134,12 @@ def test_what_a_person_has_to_look_at() -> None:
     ]
 
 
+@pytest.mark.parametrize("source", ["1" + "+1" * 50_000, "-" * 50_000 + "1"])
+def test_nested_too_deeply_for_the_parser(source: str) -> None:
+    with pytest.raises(ValueError, match=r"^run: script must be Python, got code that is nested too deeply$"):
+        edited(source, "O1", limit_isa=True)
+
+
 def test_no_python() -> None:
     with pytest.raises(ValueError, match="run: script must be Python, got line 1: "):
         edit("a b\n")

@@ -270,3 +270,9 @@ def test_boost_ext_is_no_use_of_mindspores(tmp_path: Path) -> None:
     path = tmp_path / "good.py"
     path.write_text("import mindspore as ms\nfrom boost_ext import boost\nboost.LessBN\nms.amp\n")
     assert not list(mindspore_boost_uses(path))
+
+
+def test_a_form_feed_ends_no_line(tmp_path: Path) -> None:
+    path = tmp_path / "old.py"
+    path.write_text("x = 1\n\x0c\nimport mindspore.boost\n")
+    assert list(mindspore_boost_uses(path)) == ["old.py:3: import mindspore.boost"]

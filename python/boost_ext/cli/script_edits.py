@@ -57,6 +57,8 @@ def edited(source: str, level: str, *, limit_isa: bool) -> tuple[str, list[str]]
         script = _Script(source, level)
     except SyntaxError as error:
         raise ValueError(f"run: script must be Python, got line {error.lineno}: {error.msg}") from error
+    except (RecursionError, MemoryError) as error:  # of Python's parser
+        raise ValueError("run: script must be Python, got code that is nested too deeply") from error
     return script.edited(limit_isa), script.notes
 
 
