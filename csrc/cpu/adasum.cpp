@@ -29,9 +29,9 @@ void adasum_dots(const Context& context, Tensors a, Tensors b, double* dots) {
         constexpr int half = decltype(u)::value % 2;
         const D x = widen(io.load(pa + i));
         const D y = widen(io.load(pb + i));
-        ab[half] = ab[half] + x * y;
-        aa[half] = aa[half] + x * x;
-        bb[half] = bb[half] + y * y;
+        ab[half] = add_product(ab[half], x, y);
+        aa[half] = add_product(aa[half], x, x);
+        bb[half] = add_product(bb[half], y, y);
       });
     });
     double* p = &partial[3 * at.index];

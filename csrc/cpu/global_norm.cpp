@@ -13,7 +13,7 @@ void sums_of_squares(const Context& context, Tensors tensors, double* squares) {
       sweep(at.count, [&](auto io, std::int64_t i, auto u) BOOST_EXT_INLINE_LAMBDA {
         const D x = widen(io.load(p + at.begin + i));
         D& acc = sums[decltype(u)::value];
-        acc = acc + x * x;
+        acc = add_product(acc, x, x);
       });
     });
     partial[at.index] = sum((sums[0] + sums[1]) + (sums[2] + sums[3]));

@@ -71,12 +71,11 @@ BOOST_EXT_INLINE void random_bits(std::uint64_t key, std::int64_t index, std::in
 // The sixteen bits of state k.
 BOOST_EXT_INLINE Vu sixteen_bits(Vu random, int k) { return (random >> (16 * k)) & 0xffffu; }
 
+// Away from 0 as often as the bits cut off say.
 BOOST_EXT_INLINE void store_rounded_at_random(BFloat* p, F a, const U& random, int k) {
   BOOST_EXT_EACH(i) {
-    const Vu bits = reinterpret_cast<Vu>(a.v[i]);
-    const Vu rounded = (bits + sixteen_bits(random.v[i], k)) >> 16;  // away from 0 as often as the bits cut off say
-    const Vu quiet = (bits >> 16) | 0x40u;
-    store_halves(p + i * kWidth, __builtin_convertvector((bits & 0x7fffffffu) > 0x7f800000u ? quiet : rounded, Vh));
+    const Vu rounded = reinterpret_cast<Vu>(a.v[i]) + sixteen_bits(random.v[i], k);
+    store_halves(p + i * kWidth, upper_halves(a.v[i], rounded));
   }
 }
 

@@ -35,7 +35,7 @@ struct Squares {
 };
 BOOST_EXT_INLINE void add_square(D& total, F x) {
   const D wide = widen(x);
-  total = total + wide * wide;
+  total = add_product(total, wide, wide);
 }
 
 // Where a block of a state may go over the end of a row, rows are no blocks of work: their means come first.

@@ -160,6 +160,38 @@ BOOST_EXT_INLINE std::int32_t max_lane(I a) {
   return m;
 }
 
+// Sixteen bits as integers, and the upper sixteen bits of each lane. By hand, since GCC 12 converts by several shuffles
+// where one instruction does it, and shuffles have one port on Intel.
+#if defined(__AVX512F__)
+BOOST_EXT_INLINE Vu to_words(Vh h) { return reinterpret_cast<Vu>(_mm512_cvtepu16_epi32(reinterpret_cast<__m256i>(h))); }
+BOOST_EXT_INLINE Vh upper_halves(Vu x) {
+  const auto odd = _mm512_castsi256_si512(_mm256_set_epi16(31, 29, 27, 25, 23, 21, 19, 17, 15, 13, 11, 9, 7, 5, 3, 1));
+  return reinterpret_cast<Vh>(_mm512_castsi512_si256(_mm512_permutexvar_epi16(odd, reinterpret_cast<__m512i>(x))));
+}
+#elif defined(__AVX2__)
+BOOST_EXT_INLINE Vu to_words(Vh h) { return reinterpret_cast<Vu>(_mm256_cvtepu16_epi32(reinterpret_cast<__m128i>(h))); }
+BOOST_EXT_INLINE Vh upper_halves(Vu x) {
+  const __m256i low = _mm256_srli_epi32(reinterpret_cast<__m256i>(x), 16);
+  return reinterpret_cast<Vh>(_mm_packus_epi32(_mm256_castsi256_si128(low), _mm256_extracti128_si256(low, 1)));
+}
+#elif defined(__x86_64__)
+BOOST_EXT_INLINE Vu to_words(Vh h) {
+  const __m128i low = _mm_cvtsi64_si128(reinterpret_cast<std::int64_t>(h));
+  return reinterpret_cast<Vu>(_mm_unpacklo_epi16(low, _mm_setzero_si128()));
+}
+BOOST_EXT_INLINE Vh upper_halves(Vu x) {
+  const __m128i low = _mm_srai_epi32(reinterpret_cast<__m128i>(x), 16);  // with its sign: the instruction packs those
+  return reinterpret_cast<Vh>(_mm_cvtsi128_si64(_mm_packs_epi32(low, low)));
+}
+#else
+BOOST_EXT_INLINE Vu to_words(Vh h) { return __builtin_convertvector(h, Vu); }
+BOOST_EXT_INLINE Vh upper_halves(Vu x) { return __builtin_convertvector(x >> 16, Vh); }
+#endif
+// The upper half of `rounded`, but a nan stays one: it must not round to inf.
+BOOST_EXT_INLINE Vh upper_halves(Vf a, Vu rounded) {
+  return upper_halves(a != a ? reinterpret_cast<Vu>(a) | 0x400000u : rounded);
+}
+
 #if defined(__AVX512F__)
 BOOST_EXT_INLINE Vd widen_low(Vf a) {
   return reinterpret_cast<Vd>(_mm512_cvtps_pd(_mm512_castps512_ps256(reinterpret_cast<__m512>(a))));
@@ -192,7 +224,7 @@ BOOST_EXT_INLINE Vf from_half(Vh h) { return __builtin_convertvector(reinterpret
 BOOST_EXT_INLINE Vh to_half(Vf f) { return reinterpret_cast<Vh>(__builtin_convertvector(f, Vfp16)); }
 #else
 BOOST_EXT_INLINE Vf from_half(Vh h) {
-  const Vu wide = __builtin_convertvector(h, Vu);
+  const Vu wide = to_words(h);
   // The half's exponent and mantissa, moved to their float32 places, are the value times 2^-112: exact to undo, also
   // for subnormals. Only inf and nan need their exponent set.
   const Vf scaled = reinterpret_cast<Vf>((wide & 0x7fffu) << 13) * 0x1p112f;
@@ -212,7 +244,7 @@ BOOST_EXT_INLINE Vh to_half(Vf f) {
   Vu half = magnitude < 0x38800000u ? subnormal : normal;
   half = magnitude >= 0x477ff000u ? zero + 0x7c00u : half;  // 65520 and up round to inf
   half = magnitude > 0x7f800000u ? nan : half;
-  return __builtin_convertvector(half | ((bits >> 16) & 0x8000u), Vh);
+  return upper_halves((half << 16) | (bits & 0x80000000u));
 }
 #endif
 #endif
@@ -233,7 +265,7 @@ BOOST_EXT_INLINE F load(const Half* p) {
 }
 BOOST_EXT_INLINE F load(const BFloat* p) {
   F r;
-  BOOST_EXT_EACH(i) r.v[i] = reinterpret_cast<Vf>(__builtin_convertvector(load_halves(p + i * kWidth), Vu) << 16);
+  BOOST_EXT_EACH(i) r.v[i] = reinterpret_cast<Vf>(to_words(load_halves(p + i * kWidth)) << 16);
   return r;
 }
 BOOST_EXT_INLINE void store(float* p, F a) {
@@ -243,10 +275,7 @@ BOOST_EXT_INLINE void store(Half* p, F a) { BOOST_EXT_EACH(i) store_halves(p + i
 BOOST_EXT_INLINE void store(BFloat* p, F a) {
   BOOST_EXT_EACH(i) {
     const Vu bits = reinterpret_cast<Vu>(a.v[i]);
-    const Vu rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;  // to nearest, ties to even
-    const Vu quiet = (bits >> 16) | 0x40u;                            // a nan must not round to inf
-    const Vu kept = (bits & 0x7fffffffu) > 0x7f800000u ? quiet : rounded;
-    store_halves(p + i * kWidth, __builtin_convertvector(kept, Vh));
+    store_halves(p + i * kWidth, upper_halves(a.v[i], bits + 0x7fffu + ((bits >> 16) & 1u)));  // ties to even
   }
 }
 
@@ -265,6 +294,25 @@ BOOST_EXT_INLINE D widen(F a) {
     r.v[2 * i + 1] = widen_high(a.v[i]);
   }
   return r;
+}
+
+// sum + a * b of lanes that were float32: the product is exact in float64, so fused or not the bits are the same.
+BOOST_EXT_INLINE D add_product(D sum, D a, D b) {
+#if defined(__AVX512F__)
+  BOOST_EXT_EACH2(i) {
+    const auto x = reinterpret_cast<__m512d>(a.v[i]), y = reinterpret_cast<__m512d>(b.v[i]);
+    sum.v[i] = reinterpret_cast<Vd>(_mm512_fmadd_pd(x, y, reinterpret_cast<__m512d>(sum.v[i])));
+  }
+  return sum;
+#elif defined(__AVX2__)
+  BOOST_EXT_EACH2(i) {
+    const auto x = reinterpret_cast<__m256d>(a.v[i]), y = reinterpret_cast<__m256d>(b.v[i]);
+    sum.v[i] = reinterpret_cast<Vd>(_mm256_fmadd_pd(x, y, reinterpret_cast<__m256d>(sum.v[i])));
+  }
+  return sum;
+#else
+  return sum + a * b;
+#endif
 }
 
 // The sum of the lanes in float64, in one fixed order.

@@ -61,7 +61,7 @@ BOOST_EXT_INLINE Finiteness check(T* p, float scale, Block at, double* squares =
     if (kSquares) {
       const D wide = widen(x);
       D& of = sums[decltype(u)::value];
-      of = of + wide * wide;
+      of = add_product(of, wide, wide);
     }
   });
   if (kSquares) *squares = sum((sums[0] + sums[1]) + (sums[2] + sums[3]));
