@@ -34,7 +34,7 @@ with tempfile.TemporaryDirectory() as folder:
     checkpoints.mkdir()
     net = new_network()
     step = boost.BoostTrainOneStepCell(nn.WithLossCell(net, nn.MSELoss()), optim.Adam(net.trainable_params(), 3e-3))
-    losses = []
+    losses: list[float] = []
     for i in track(range(ADAM_STEPS), "Adam", transient=True, console=Console(stderr=True)):
         if i % CHECKPOINT_EVERY == 0:
             ms.save_checkpoint(net, str(checkpoints / f"{i}.ckpt"))
@@ -43,14 +43,15 @@ with tempfile.TemporaryDirectory() as folder:
 
     net = new_network()
     config = DimReduceConfig(
-        n_components=COMPONENTS, weight_load_dir=checkpoints, pca_mat_path=Path(folder, "pca.safetensors")
+        n_components=COMPONENTS, weight_load_dir=str(checkpoints), pca_mat_path=str(Path(folder, "pca.safetensors"))
     )
     sgd = nn.SGD(net.trainable_params(), 1.0)
     step = boost.BoostTrainOneStepCell(nn.WithLossCell(net, nn.MSELoss()), sgd, dim_reduce=config)
     losses, accepted = [], 0
     for _ in track(range(STEPS), "DimReduce", transient=True, console=Console(stderr=True)):
         losses.append(float(step(upper, lower)[0].asnumpy()))
-        accepted += step.observe()["line_search"]["accepted"]
+        search = step.observe()["line_search"]
+        accepted += bool(search and search["accepted"])
     weights = sum(p.size for p in net.trainable_params())
     print(f"DimReduce: loss {losses[0]:.4f} -> {losses[-1]:.4f} in {STEPS} steps,")
     print(f"in {COMPONENTS} of {weights} dimensions; the line search accepted {accepted} steps")

@@ -9,6 +9,7 @@ updates the weights. Each op is one native call on all arrays. One gradient hold
 
 # %%
 import numpy as np
+import numpy.typing as npt
 from rich.console import Console
 from rich.progress import track
 from sklearn.datasets import load_digits
@@ -17,11 +18,11 @@ from sklearn.model_selection import train_test_split
 from boost_ext import ops
 
 EPOCHS, BATCH, LOSS_SCALE, CLIP_NORM, BROKEN = 15, 64, 1024.0, 1.0, 100
-Arrays = list[np.ndarray]
+Array = npt.NDArray[np.float32]
 
 
 # %%
-def gradients(weights: Arrays, x: np.ndarray, y: np.ndarray) -> Arrays:
+def gradients(weights: list[Array], x: Array, y: npt.NDArray[np.int64]) -> list[Array]:
     """Of the mean cross-entropy of two dense layers, times the loss scale."""
     w1, b1, w2, b2 = weights
     hidden = np.maximum(x @ w1 + b1, 0)

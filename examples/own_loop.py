@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 import mindspore as ms
 import numpy as np
+import numpy.typing as npt
 from mindspore import Tensor, nn
 from rich.console import Console
 from rich.progress import track
@@ -25,7 +26,7 @@ x, x_test, y, y_test = train_test_split(
 )
 
 
-def train(name: str, make_cell: Callable[..., nn.Cell], **options: float) -> list[np.ndarray]:
+def train(name: str, make_cell: Callable[..., nn.Cell], **options: float) -> list[npt.NDArray[np.float32]]:
     """Print what came out, and return the weights."""
     ms.set_seed(0)
     rng = np.random.default_rng(0)
@@ -33,13 +34,14 @@ def train(name: str, make_cell: Callable[..., nn.Cell], **options: float) -> lis
     loss_fn = nn.SoftmaxCrossEntropyWithLogits(sparse=True, reduction="mean")
     optimizer = nn.SGD(net.trainable_params(), 0.1, momentum=0.9)
     cell = make_cell(nn.WithLossCell(net, loss_fn), optimizer, **options).set_train()
-    seconds, clipped = [], 0
+    seconds: list[float] = []
+    clipped = 0
     for _ in track(range(EPOCHS), name, transient=True, console=Console(stderr=True)):
         order = rng.permutation(len(x))
         for start in range(0, len(x) - BATCH + 1, BATCH):
             batch = order[start : start + BATCH]
             began = time.perf_counter()
-            outputs = cell(Tensor(x[batch]), Tensor(y[batch]))
+            outputs: Tensor | tuple[Tensor, ...] = cell(Tensor(x[batch]), Tensor(y[batch]))
             (outputs[0] if isinstance(outputs, tuple) else outputs).asnumpy()  # waits for the step
             seconds.append(time.perf_counter() - began)
             if options:

@@ -51,7 +51,8 @@ manager = DynamicLossScaleManager(2.0**24, 2, 50)  # float16 overflows at this s
 optimizer = optim.AdamWeightDecay(net.trainable_params(), 2e-3, weight_decay=0.01)
 step = TrainStep(nn.WithLossCell(net, loss_fn), optimizer, manager.get_update_cell(), clip_norm=1.0).set_train()
 
-rng, skipped, losses = np.random.default_rng(0), 0, []
+rng, skipped = np.random.default_rng(0), 0
+losses: list[float] = []
 for _ in track(range(EPOCHS), "training", transient=True, console=Console(stderr=True)):
     order = rng.permutation(len(x))
     for start in range(0, len(x) - BATCH + 1, BATCH):

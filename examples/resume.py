@@ -39,7 +39,7 @@ def train(folder: Path) -> None:
 
 def start(folder: Path, killed_at: str | None = None) -> list[str]:
     """The lines that a training printed, until it was complete or killed."""
-    lines = []
+    lines: list[str] = []
     # The small pipe makes the child wait for its reader, so that it cannot be complete before it is killed.
     command = [sys.executable, "-u", __file__, str(folder)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, pipesize=4096) as child:
