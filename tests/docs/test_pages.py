@@ -22,7 +22,7 @@ NOT_RUN = {
     ".venvs/dev/bin/python -m pytest": "the tests themselves",
     "cmake": "make test-native and test-nvcc configure and build",
     "source": "a toolkit that is not here",
-    "boost-ext run -m": "tests/ms/test_run_script.py does, of a package of its own",
+    "boost-ext run -m": "tests/test_script_run.py does",
     "boost-ext run --compare": "as the first command, three times",
     "boost-ext run --level": "as the first command, which is at O0",
     RANKS_BY: "test_ranks starts the script so",
