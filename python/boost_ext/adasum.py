@@ -36,6 +36,11 @@ class Exchange:
     Attributes:
         pair (tuple[int, int]): the two ranks, the lower one first.
         holders (tuple[int]): the ranks whose dot products are added up, rising.
+
+    Examples:
+        >>> from boost_ext.adasum import schedule
+        >>> schedule(rank=1, device_number=1, group_number=2).levels[0]
+        Exchange(pair=(0, 1), holders=(0, 1))
     """
 
     pair: tuple[int, int]
@@ -51,6 +56,12 @@ class Schedule:
         fold (Exchange, optional): the upper rank gives its whole share to the lower one, and has nothing to do then.
         levels (tuple[Exchange]): halves are exchanged; the lower rank keeps the lower half.
         parts (tuple[int]): for each rank which part of the vector it holds at the end, -1 for none.
+
+    Examples:
+        >>> from boost_ext.adasum import schedule
+        >>> third = schedule(rank=2, device_number=1, group_number=3)  # gives its share to rank 0
+        >>> third.gives_away, third.part_count
+        (True, 2)
     """
 
     rank: int
@@ -94,6 +105,11 @@ def schedule(rank: int, device_number: int, group_number: int) -> Schedule:
     Raises:
         TypeError: if an argument is no int.
         ValueError: if one is out of range.
+
+    Examples:
+        >>> from boost_ext.adasum import schedule
+        >>> [exchange.pair for exchange in schedule(rank=0, device_number=1, group_number=4).levels]
+        [(0, 1), (0, 2)]
     """
     _checked("AdaSum", rank=rank, device_number=device_number, group_number=group_number)
     if rank >= device_number * group_number:
@@ -120,7 +136,13 @@ def schedule(rank: int, device_number: int, group_number: int) -> Schedule:
 
 
 def padded(elements: int, parts: int) -> int:
-    """The length of a vector of so many elements that is cut into so many parts."""
+    """The length of a vector of so many elements that is cut into so many parts.
+
+    Examples:
+        >>> from boost_ext.adasum import padded
+        >>> padded(elements=100, parts=2)
+        128
+    """
     return parts * max(1, -(-elements // (parts * _ALIGNED))) * _ALIGNED
 
 

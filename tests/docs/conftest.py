@@ -22,8 +22,8 @@ def forkserver() -> ForkServerContext:
 
 
 @pytest.fixture
-def in_a_fork(forkserver: ForkServerContext, tmp_path: Path) -> Callable[..., str]:
-    """Run a function in such a process. It gets a file for its output, and the arguments."""
+def in_a_fork(forkserver: ForkServerContext, tmp_path: Path) -> Callable[..., tuple[int | None, str]]:
+    """Run a function in such a process, on the path of a file for its output and the arguments: exit status, output."""
 
     def run(function: Callable[..., None], *arguments: Any) -> tuple[int | None, str]:
         log = tmp_path / "log"

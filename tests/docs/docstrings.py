@@ -11,7 +11,8 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-CORE = ["boost_ext", "boost_ext.ops", *(f"boost_ext.{m}" for m in ("config", "convolutions", "cuda", "pca", "plan"))]
+_NAMES = "ops adasum config convolutions cuda pca pca_span plan run_log run_report"
+CORE = ["boost_ext", *(f"boost_ext.{name}" for name in _NAMES.split())]
 """The public modules that need no MindSpore."""
 
 OPTIONS = doctest.ELLIPSIS | doctest.REPORT_NDIFF

@@ -85,14 +85,27 @@ class _Record(BaseModel):
 
 
 class Parameters(_Record):
-    """How much is trained."""
+    """How much is trained.
+
+    Examples:
+        >>> from boost_ext.run_log import Parameters
+        >>> Parameters(tensors=4, elements=2410)
+        Parameters(tensors=4, elements=2410)
+    """
 
     tensors: Count
     elements: Count
 
 
 class Header(_Record):
-    """What a run is: once, at its start, and again where it was resumed."""
+    """What a run is: once, at its start, and again where it was resumed.
+
+    Examples:
+        >>> from boost_ext.run_log import Header
+        >>> header = Header(started="2025-01-01T12:00:00+00:00", name="first")
+        >>> header.schema_version, header.ranks
+        (2, 1)
+    """
 
     kind: Literal["header"] = "header"
     schema_version: int = SCHEMA_VERSION
@@ -121,7 +134,13 @@ class Header(_Record):
 
 
 class TensorOverflow(_Record):
-    """A gradient with elements that are inf or nan."""
+    """A gradient with elements that are inf or nan.
+
+    Examples:
+        >>> from boost_ext.run_log import TensorOverflow
+        >>> TensorOverflow(name="0.weight", inf=2, nan=0, first_index=17)
+        TensorOverflow(name='0.weight', inf=2, nan=0, first_index=17, largest=None)
+    """
 
     name: str
     inf: Count
@@ -133,7 +152,13 @@ class TensorOverflow(_Record):
 
 
 class LineSearch(_Record):
-    """What the line search of DimReduce did."""
+    """What the line search of DimReduce did.
+
+    Examples:
+        >>> from boost_ext.run_log import LineSearch
+        >>> LineSearch(accepted=True, rho=0.55, failed_in_a_row=0)
+        LineSearch(accepted=True, rho=0.55, failed_in_a_row=0)
+    """
 
     accepted: bool
     rho: Number
@@ -150,7 +175,13 @@ class LineSearch(_Record):
 
 
 class Step(_Record):
-    """One recorded step. What the training cell does not know is left out."""
+    """One recorded step. What the training cell does not know is left out.
+
+    Examples:
+        >>> from boost_ext.run_log import Step
+        >>> Step(step=1, loss=0.5, loss_scale=1024.0, overflow=False).model_dump(exclude_none=True)
+        {'kind': 'step', 'step': 1, 'loss': 0.5, 'loss_scale': 1024.0, 'overflow': False}
+    """
 
     kind: Literal["step"] = "step"
     step: Whole
@@ -215,7 +246,13 @@ class Step(_Record):
 
 
 class Evaluation(_Record):
-    """The metrics of an evaluation."""
+    """The metrics of an evaluation.
+
+    Examples:
+        >>> from boost_ext.run_log import Evaluation
+        >>> Evaluation(step=100, epoch=1, metrics={"accuracy": 0.97}).metrics
+        {'accuracy': 0.97}
+    """
 
     kind: Literal["evaluation"] = "evaluation"
     step: Whole
@@ -232,7 +269,13 @@ class Evaluation(_Record):
 
 
 class End(_Record):
-    """How a run ended; a run without it was killed."""
+    """How a run ended; a run without it was killed.
+
+    Examples:
+        >>> from boost_ext.run_log import End
+        >>> End(error="RuntimeError: no space left").error
+        'RuntimeError: no space left'
+    """
 
     kind: Literal["end"] = "end"
     error: str | None = None
@@ -256,6 +299,14 @@ class RunLogWriter:
         FileExistsError: if the file exists and `resume` is False.
         ValueError: if `resume` is True and the file is no run log of this schema.
         OSError: the disk; no file is left that was not there before.
+
+    Examples:
+        >>> from boost_ext.run_log import End, Header, RunLogWriter, Step
+        >>> writer = RunLogWriter("run.jsonl", Header(started="2025-01-01T12:00:00+00:00"))
+        >>> for step in (1, 2):
+        ...     writer.write(Step(step=step, loss=1 / step))
+        >>> writer.write(End())
+        >>> writer.close()
     """
 
     def __init__(self, path: str | Path, header: Header, *, resume: bool = False) -> None:
@@ -328,6 +379,12 @@ def keep(path: str | Path) -> Path:
 
     Raises:
         ValueError: if the file is no run log of this schema. It keeps its name then.
+
+    Examples:
+        >>> from boost_ext.run_log import Header, RunLogWriter, keep
+        >>> RunLogWriter("run.jsonl", Header(started="2025-01-01T12:00:00+00:00")).close()
+        >>> keep("run.jsonl").name
+        'run.1.jsonl'
     """
     path = Path(path)
     next(iterate(path))
@@ -353,6 +410,13 @@ def iterate(path: str | Path, on_progress: Callable[[int, int], None] | None = N
 
     Raises:
         ValueError: if the file is empty, no run log, of another schema version, or damaged; names file and line.
+
+    Examples:
+        >>> from boost_ext.run_log import Header, RunLogWriter, Step, iterate
+        >>> with RunLogWriter("run.jsonl", Header(started="2025-01-01T12:00:00+00:00")) as writer:
+        ...     writer.write(Step(step=1, loss=0.5))
+        >>> [record.kind for record in iterate("run.jsonl")]
+        ['header', 'step']
     """
     path = Path(path)
     total = path.stat().st_size

@@ -60,6 +60,15 @@ def html(runs: Sequence[Run]) -> str:
     Raises:
         ValueError: if there is no run.
         ImportError: if matplotlib is missing.
+
+    Examples:
+        >>> from boost_ext import run_report
+        >>> from boost_ext.run_log import Header, RunLogWriter, Step
+        >>> with RunLogWriter("run.jsonl", Header(started="2025-01-01T12:00:00+00:00")) as writer:
+        ...     writer.write(Step(step=1, loss=0.5))
+        >>> page = run_report.html([run_report.read("run.jsonl")])
+        >>> "<svg" in page
+        True
     """
     if not runs:
         raise ValueError("run_report.html: runs must hold at least one run, got none")
@@ -107,6 +116,14 @@ def write(runs: Sequence[Run], output: str | Path) -> Path:
     Raises:
         ValueError: if there is no run, or `output` is one of the logs.
         ImportError: if matplotlib is missing.
+
+    Examples:
+        >>> from boost_ext import run_report
+        >>> from boost_ext.run_log import Header, RunLogWriter, Step
+        >>> with RunLogWriter("run.jsonl", Header(started="2025-01-01T12:00:00+00:00")) as writer:
+        ...     writer.write(Step(step=1, loss=0.5))
+        >>> run_report.write([run_report.read("run.jsonl")], "run.html").name
+        'run.html'
     """
     output = Path(output)
     if any(output.exists() and output.samefile(run.path) for run in runs):

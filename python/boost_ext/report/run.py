@@ -36,7 +36,16 @@ _LINE_SEARCH = ("accepted", "rho", "failed_in_a_row")
 
 @dataclass(frozen=True)
 class Overflows:
-    """One tensor that overflowed, over all its steps."""
+    """One tensor that overflowed, over all its steps.
+
+    Examples:
+        >>> from boost_ext import run_report
+        >>> from boost_ext.run_log import Header, RunLogWriter, Step, TensorOverflow
+        >>> with RunLogWriter("run.jsonl", Header(started="2025-01-01T12:00:00+00:00")) as writer:
+        ...     writer.write(Step(step=1, overflow=True, overflowed=(TensorOverflow(name="w", inf=2, nan=0),)))
+        >>> run_report.read("run.jsonl").overflows()[0].inf
+        2
+    """
 
     name: str
     steps: int
@@ -52,7 +61,17 @@ class Overflows:
 
 @dataclass(frozen=True)
 class Run:
-    """A run. A column has one float64 a recorded step, nan where the log has nothing."""
+    """A run. A column has one float64 a recorded step, nan where the log has nothing.
+
+    Examples:
+        >>> from boost_ext import run_report
+        >>> from boost_ext.run_log import Header, RunLogWriter, Step
+        >>> with RunLogWriter("run.jsonl", Header(started="2025-01-01T12:00:00+00:00")) as writer:
+        ...     writer.write(Step(step=1, loss=0.5))
+        >>> run = run_report.read("run.jsonl")
+        >>> len(run), run.columns["loss"].tolist()
+        (1, [0.5])
+    """
 
     path: Path
     header: Header
@@ -172,6 +191,14 @@ def read(path: str | Path, on_progress: Callable[[int, int], None] | None = None
 
     Raises:
         ValueError: as :func:`boost_ext.report.log.iterate`.
+
+    Examples:
+        >>> from boost_ext import run_report
+        >>> from boost_ext.run_log import Header, RunLogWriter, Step
+        >>> with RunLogWriter("run.jsonl", Header(started="2025-01-01T12:00:00+00:00")) as writer:
+        ...     writer.write(Step(step=1, loss=0.5))
+        >>> run_report.read("run.jsonl").columns["loss"].tolist()
+        [0.5]
     """
     rows, headers, resumed_at, end = _Rows(), list[Header](), list[int](), None
     resumed = False

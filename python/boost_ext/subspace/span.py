@@ -23,14 +23,28 @@ _DTYPES = ("float32", "float16", "bfloat16")
 
 
 class Span(NamedTuple):
-    """`basis` (k, n): orthonormal rows, float32, float16 or bfloat16. `average` (n,) float32."""
+    """`basis` (k, n): orthonormal rows, float32, float16 or bfloat16. `average` (n,) float32.
+
+    Examples:
+        >>> import numpy as np
+        >>> from boost_ext.pca_span import weight_span
+        >>> span = weight_span([{"w": np.float32([1, 1])}, {"w": np.float32([3, 1])}], {"w": (2,)})
+        >>> span.basis.shape, span.average.shape
+        ((2, 2), (2,))
+    """
 
     basis: Array
     average: Array
 
 
 def average_path(path: str | os.PathLike[str]) -> Path:
-    """Where the average is if the file at `path` is a plain basis, such as yours: `twa.npy` → `twa.average.npy`."""
+    """Where the average is if the file at `path` is a plain basis, such as yours: `twa.npy` → `twa.average.npy`.
+
+    Examples:
+        >>> from boost_ext.pca_span import average_path
+        >>> average_path("twa.npy").name
+        'twa.average.npy'
+    """
     file = Path(path)
     return file.with_name(f"{file.stem}.average{file.suffix}")
 
@@ -67,6 +81,15 @@ def weight_span(
             is not finite, or nothing but zeros; the message names it.
         FileExistsError: `path` holds a file that this module did not write.
         OSError: the disk, if full for one. No temporary file is left.
+
+    Examples:
+        >>> import numpy as np
+        >>> from boost_ext.pca_span import weight_span
+        >>> checkpoints = [{"w": np.float32([1, 1])}, {"w": np.float32([3, 1])}]  # or files
+        >>> span = weight_span(checkpoints, {"w": (2,)})
+        >>> print(span.average, abs(span.basis @ span.basis.T).round(3))
+        [2. 1.] [[1. 0.]
+         [0. 1.]]
     """
     if str(dtype) not in _DTYPES:
         raise ValueError(f"weight_span: dtype must be float32, float16 or bfloat16, got {dtype}")
@@ -101,6 +124,14 @@ def load_span(
 
     Raises:
         FileNotFoundError, TimeoutError, ValueError: as `pca.load_matrix`.
+
+    Examples:
+        >>> import numpy as np
+        >>> from boost_ext.pca_span import load_span, weight_span
+        >>> checkpoints = [{"w": np.float32([1, 1])}, {"w": np.float32([3, 1])}]
+        >>> _ = weight_span(checkpoints, {"w": (2,)}, path="span.safetensors")
+        >>> print(load_span("span.safetensors", n_elements=2).average)
+        [2. 1.]
     """
     stored = load_stored(Path(path), None, n_elements, timeout, parameters, checkpoints)
     basis = _floats(path, stored.matrix)
