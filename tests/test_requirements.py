@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import subprocess
 import sys
@@ -10,7 +11,9 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 
-PYPROJECT = (Path(__file__).parents[1] / "pyproject.toml").read_text()
+ROOT = Path(__file__).parents[1]
+PYPROJECT = (ROOT / "pyproject.toml").read_text()
+DISTRIBUTIONS = {"sklearn": "scikit-learn", "pydantic_core": "pydantic", "typing_extensions": "pydantic"}
 IMPORTS = ("boost", "amp", "optim", "model", "callbacks", "checkpoint", "distributed", "ms")
 
 
@@ -29,6 +32,17 @@ def test_the_extra_asks_for_mindspore_on_every_python(python: str) -> None:
 
 def _on(python: str) -> dict[str, str]:
     return {"python_version": python, "extra": "mindspore"}
+
+
+def test_what_the_package_imports_is_asked_for() -> None:
+    """The environment of the tests has more than `pip install boost_ext[train]` installs."""
+    nodes = [n for p in ROOT.glob("python/boost_ext/**/*.py") for n in ast.walk(ast.parse(p.read_text()))]
+    modules = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
+    modules |= {str(node.module) for node in nodes if isinstance(node, ast.ImportFrom) and node.level == 0}
+    packages = {module.partition(".")[0] for module in modules} - sys.stdlib_module_names - {"boost_ext"}
+    asked = {r.name for name in ("dependencies", "mindspore", "report", "train") for r in extra(name)}
+    assert {"numpy", "mindspore"} <= packages
+    assert {DISTRIBUTIONS.get(package, package) for package in packages} <= asked
 
 
 def test_the_report_needs_no_mindspore() -> None:
