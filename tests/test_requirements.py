@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import subprocess
 import sys
@@ -10,9 +11,12 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 
-PYPROJECT = (Path(__file__).parents[1] / "pyproject.toml").read_text()
-CONSTRAINTS = (Path(__file__).parent / "constraints.txt").read_text()
-MS = Path(__file__).parents[1] / "python" / "boost_ext" / "ms" / "__init__.py"
+ROOT = Path(__file__).parents[1]
+PYPROJECT = (ROOT / "pyproject.toml").read_text()
+CONSTRAINTS = (ROOT / "tests" / "constraints.txt").read_text()
+MS = ROOT / "python" / "boost_ext" / "ms" / "__init__.py"
+DISTRIBUTIONS = {"sklearn": "scikit-learn", "pydantic_core": "pydantic", "typing_extensions": "pydantic"}
+PEERS = {"torch", "ml_dtypes"}  # of boost-ext bench, where they are installed
 IMPORTS = ("boost", "amp", "optim", "model", "callbacks", "checkpoint", "distributed", "ms")
 
 
@@ -38,6 +42,17 @@ def test_tests_run_with_one_mindspore() -> None:
 
 def _on(python: str) -> dict[str, str]:
     return {"python_version": python, "extra": "mindspore"}
+
+
+def test_what_the_package_imports_is_asked_for() -> None:
+    """The environment of the tests has more than `pip install boost_ext[train]` installs."""
+    nodes = [n for p in ROOT.glob("python/boost_ext/**/*.py") for n in ast.walk(ast.parse(p.read_text()))]
+    modules = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
+    modules |= {str(node.module) for node in nodes if isinstance(node, ast.ImportFrom) and node.level == 0}
+    packages = {module.partition(".")[0] for module in modules} - sys.stdlib_module_names - {"boost_ext"}
+    asked = {r.name for name in ("dependencies", "mindspore", "report", "train") for r in extra(name)}
+    assert {"numpy", "mindspore"} <= packages
+    assert {DISTRIBUTIONS.get(package, package) for package in packages - PEERS} <= asked
 
 
 def test_the_report_needs_no_mindspore() -> None:

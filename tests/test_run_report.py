@@ -82,10 +82,10 @@ def page_of(*paths: Path) -> Page:
     return Page(run_report.html([run_report.read(path) for path in paths]))
 
 
-@pytest.fixture
-def full(tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def full(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write(
-        tmp_path / "full.jsonl",
+        tmp_path_factory.mktemp("full") / "full.jsonl",
         full_steps(),
         end=End(),
         name=HOSTILE,
@@ -102,8 +102,13 @@ def full(tmp_path: Path) -> Path:
     )
 
 
-def test_summary_and_header(full: Path) -> None:
-    page = page_of(full)
+@pytest.fixture(scope="module")
+def page(full: Path) -> Page:
+    """Drawn once: nine panels take a second or two."""
+    return page_of(full)
+
+
+def test_summary_and_header(page: Page) -> None:
     assert page.headings[0] == f"Training run {HOSTILE}"
     expected = {
         "steps recorded": "200",
@@ -138,8 +143,8 @@ def test_summary_and_header(full: Path) -> None:
     assert {key: page.row("header", key) for key in expected} == {key: [value] for key, value in expected.items()}
 
 
-def test_overflowing_tensors_the_most_frequent_first(full: Path) -> None:
-    rows = page_of(full).tables["overflows"]
+def test_overflowing_tensors_the_most_frequent_first(page: Page) -> None:
+    rows = page.tables["overflows"]
     assert rows[1:] == [["b", "20", "40", "20", "10", "5", "60000"], ["a", "10", "10", "0", "20", "0", "1"]]
     assert rows[0][:4] == ["tensor", "steps", "inf", "nan"]
 
@@ -151,8 +156,7 @@ def test_many_overflowing_tensors_are_counted(tmp_path: Path) -> None:
     assert page.tables["overflows"][-1] == ["and 50 more"]
 
 
-def test_plan_and_freezing(full: Path) -> None:
-    page = page_of(full)
+def test_plan_and_freezing(page: Page) -> None:
     assert page.row("plan", "less_bn") == [
         "applied",
         "level O1 has it",
@@ -170,8 +174,7 @@ def test_a_plan_of_another_form_is_shown_too(tmp_path: Path) -> None:
     assert page.row("plan", "n") == ["1"]
 
 
-def test_all_plots_are_there_and_labelled(full: Path) -> None:
-    page = page_of(full)
+def test_all_plots_are_there_and_labelled(page: Page) -> None:
     labels = {
         "loss": "loss",
         "largest_gradient": "largest gradient",
@@ -189,19 +192,21 @@ def test_all_plots_are_there_and_labelled(full: Path) -> None:
     assert HOSTILE in page.figures["slots"]
 
 
-def test_overflows_and_broken_losses_are_marked(full: Path) -> None:
+def test_overflows_and_broken_losses_are_marked(page: Page) -> None:
     """20 overflows and one nan: as many crosses as that."""
-    styles = page_of(full).styles
+    styles = page.styles
     marked = {name: len([s for s in styles[name] if s.startswith("use") and "stroke: #cc3311" in s]) for name in styles}
     assert (marked["loss_scale"], marked["loss"], marked["seconds"]) == (20, 1, 0)
 
 
 def test_nothing_leaves_the_page_and_nothing_runs(full: Path) -> None:
-    page = page_of(full, full)
+    text = run_report.html([run_report.read(full)] * 2)
+    page = Page(text)
+    assert page.tables["summary"][0] == ["", f"{HOSTILE} (1)", f"{HOSTILE} (2)"], "runs of one name are numbered"
     assert not page.elements & {"script", "link", "iframe", "object", "embed", "img", "image", "foreignobject"}
     assert page.links
     assert all(link.startswith("#") for link in page.links), page.links
-    assert "default-src 'none'" in run_report.html([run_report.read(full)])
+    assert "default-src 'none'" in text
 
 
 def test_means_of_stretches() -> None:
@@ -213,7 +218,7 @@ def test_means_of_stretches() -> None:
     np.testing.assert_array_equal(stretches(values, 100), [part.mean() if len(part) else np.nan for part in expected])
 
 
-def test_two_runs_are_compared(full: Path, tmp_path: Path) -> None:
+def test_two_runs_are_compared(full: Path, page: Page, tmp_path: Path) -> None:
     other = write(
         tmp_path / "other.jsonl",
         [Step(step=i, loss=1.0, elapsed=0.1 * i) for i in range(1, 4)],
@@ -221,7 +226,7 @@ def test_two_runs_are_compared(full: Path, tmp_path: Path) -> None:
         cell="TrainOneStepCell",
         every=5,
     )
-    page = page_of(full, other)
+    alone, page = page, page_of(full, other)
     assert page.headings[0] == "2 training runs"
     assert page.tables["summary"][0] == ["", HOSTILE, "other.jsonl"]
     assert page.row("summary", "steps recorded") == ["200", "3"]
@@ -230,7 +235,7 @@ def test_two_runs_are_compared(full: Path, tmp_path: Path) -> None:
     assert page.row("header", "recorded") == ["every step", "every 5 steps"]
     assert "not of boost_ext" in page.row("header", "training cell")[1]
     assert "seconds since the start" in page.figures["loss_over_time"]
-    assert "loss_over_time" not in page_of(full).figures
+    assert "loss_over_time" not in alone.figures
     assert f"Plan: {HOSTILE}" in page.headings
     assert "Plan: other.jsonl" not in page.headings
 
@@ -239,10 +244,6 @@ def test_two_runs_are_compared(full: Path, tmp_path: Path) -> None:
 
     assert [drawn("loss", colour) for colour in ("#0072b2", "#d55e00", "#009e73")] == [True, True, False]
     assert not drawn("loss_scale", "#d55e00"), "a run keeps its colour, and is only where it has data"
-
-
-def test_runs_of_the_same_name_are_numbered(full: Path) -> None:
-    assert page_of(full, full).tables["summary"][0] == ["", f"{HOSTILE} (1)", f"{HOSTILE} (2)"]
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""What test_adasum_ranks.py launches: ``adasum_script.py FOLDER CASE...``. Each rank writes what it ended with.
+"""What test_adasum_ranks.py runs on ranks: main([FOLDER, CASE...]). Each rank writes what it ended with.
 
 A case is ``DEVICES/MODE/DTYPES``, ``training``, or a variant of it by its name. The deltas of a node are a function of
 its number, so that the test knows all of them.
@@ -6,8 +6,6 @@ its number, so that the test knows all of them.
 
 from __future__ import annotations
 
-import gc
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -43,10 +41,10 @@ def olds(dtypes: list[Any]) -> list[Any]:
     ]
 
 
-def main() -> None:
+def main(arguments: list[str]) -> None:
     import mindspore as ms
     from mindspore import Parameter, ParameterTuple, Tensor, nn
-    from mindspore.communication import get_group_size, get_rank, init
+    from mindspore.communication import get_group_size, get_rank
 
     from boost_ext.boost import AdaSum
 
@@ -74,11 +72,7 @@ def main() -> None:
             Parameter(tensor(array), name=f"{prefix}{i}", requires_grad=False) for i, array in enumerate(arrays)
         )
 
-    folder, cases = Path(sys.argv[1]), sys.argv[2:]
-    gc.freeze()  # as in tests/conftest.py
-    ms.set_device("CPU")
-    init()
-    ms.set_auto_parallel_context(parallel_mode="data_parallel", gradients_mean=True)
+    folder, cases = Path(arguments[0]), arguments[1:]
     rank, ranks = get_rank(), get_group_size()
     found: dict[str, Any] = {}
     for case in cases:
@@ -102,7 +96,3 @@ def main() -> None:
                 found[key] = numpy_of(weight)
                 assert np.array_equal(numpy_of(result), found[key]), key
     np.savez(folder / f"rank_{rank}.npz", **found)
-
-
-if __name__ == "__main__":
-    main()

@@ -3,22 +3,17 @@ whether the exponential moving average beside it is."""
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
-import mindspore as ms
 import numpy as np
-from mindspore.communication import get_rank, init
+from mindspore.communication import get_rank
 from tests.ms.test_weight_averaging import Definition, Regression, basis_of, batch, close, gradients, made, sgd
 
 from boost_ext.boost import BoostTrainOneStepCell, ExponentialMovingAverage
 
 
-def main() -> None:
-    ms.set_device("CPU")
-    init()
-    ms.set_auto_parallel_context(parallel_mode="data_parallel", gradients_mean=True, device_num=2)
-    folder = Path(sys.argv[1])
+def main(arguments: list[str]) -> None:
+    folder = Path(arguments[0])
     net = Regression()
     twa = made(net, weight_load_dir=folder, pca_mat_path=folder / "twa.npy", timeout=120)
     definition = Definition(basis_of(twa), sgd(0.1))
@@ -33,7 +28,4 @@ def main() -> None:
         means = [(a + w.asnumpy()) / 2 for a, w in zip(means, average.weights, strict=True)]
         for got, expected in zip(average.averages, means, strict=True):
             np.testing.assert_allclose(got.asnumpy(), expected, rtol=1e-5, atol=1e-6)
-    print(f"rank {get_rank()} is right", flush=True)
-
-
-main()
+    print(f"averaging: rank {get_rank()} is right", flush=True)

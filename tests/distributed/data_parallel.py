@@ -1,6 +1,6 @@
 """What each rank of test_data_parallel.py and test_dim_reduce_ranks.py runs; alone: the same with the whole batch.
 
-    python data_parallel.py alone|ranks OUT MODE/CASE...
+    main([OUT, MODE/CASE...]) on ranks, python data_parallel.py OUT MODE/CASE... alone.
 
 Each case trains a small network for some steps and returns arrays, which go into OUT/<rank>-<mode>-<case>.npz.
 """
@@ -23,7 +23,6 @@ from boost_ext import boost, optim, pca
 from boost_ext.amp import DynamicLossScaleManager, FixedLossScaleManager
 from boost_ext.checkpoint import load_training_state, save_training_state
 from boost_ext.config import DimReduceConfig
-from boost_ext.distributed import init_ranks
 
 BATCH, FEATURES, HIDDEN, OUTPUTS = 24, 5, 4, 3
 OVERFLOW_STEP = 2
@@ -348,16 +347,12 @@ def meet() -> None:
         ops.AllReduce()(Tensor([0.0], ms.float32)).asnumpy()
 
 
-def main() -> None:
-    how, out, *names = sys.argv[1:]
+def main(arguments: list[str], alone: bool = False) -> None:
+    out, *names = arguments
     World.out = Path(out)
     World.out.mkdir(parents=True, exist_ok=True)
-    gc.freeze()  # as in tests/conftest.py
-    ms.set_device("CPU")
-    if how == "ranks":
-        init_ranks(60)
+    if not alone:
         World.rank, World.size = ms.communication.get_rank(), ms.communication.get_group_size()
-        ms.set_auto_parallel_context(parallel_mode=ms.ParallelMode.DATA_PARALLEL, gradients_mean=True)
     for which in names:
         World.mode, name = which.split("/")
         ms.set_context(mode=ms.GRAPH_MODE if World.mode == "graph" else ms.PYNATIVE_MODE)
@@ -371,4 +366,6 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    gc.freeze()  # as in tests/conftest.py
+    ms.set_device("CPU")
+    main(sys.argv[1:], alone=True)

@@ -1,10 +1,11 @@
 """Start the ranks of a test with msrun, never wait longer than said, and hand back what each rank said.
 
-A launch costs about ten seconds, so a script runs many cases, and a module-scoped fixture launches it once.
+A launch costs about ten seconds, so a script runs many cases and is launched once: see conftest.py.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import secrets
 import subprocess
@@ -29,11 +30,13 @@ def python_path() -> dict[str, str]:
 
 @dataclass(frozen=True)
 class Launch:
-    """What is left of a run: how msrun ended (None: it was stopped at the time-out), how long it took, the logs."""
+    """What is left of a run: how msrun ended (None: it was stopped at the time-out), how long it took, the logs and
+    the folder."""
 
     returncode: int | None
     seconds: float
     logs: tuple[str, ...]
+    folder: Path
 
     def require_success(self) -> Launch:
         assert self.returncode == 0, f"msrun: {self.returncode}\n" + "\n".join(log[-4000:] for log in self.logs)
@@ -70,7 +73,12 @@ def launch(
             process.wait()
     seconds = time.monotonic() - start
     texts = [path.read_text(errors="replace") for path in sorted(logs.glob("worker_*.log"))]
-    return Launch(returncode, seconds, (*texts, (folder / "msrun.log").read_text(errors="replace")))
+    return Launch(returncode, seconds, (*texts, (folder / "msrun.log").read_text(errors="replace")), folder)
+
+
+def launch_jobs(jobs: list[list[str]], ranks: int, folder: Path) -> Launch:
+    """Run the main functions of some scripts of this folder, one after another; a job is a script and its arguments."""
+    return launch(Path(__file__).with_name("ranks.py"), ranks, json.dumps(jobs), folder=folder, timeout=600)
 
 
 def _kill_marked(marker: str) -> None:

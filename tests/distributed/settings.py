@@ -1,12 +1,11 @@
 """What each rank of test_settings.py runs: one training cell after another, in which one setting is another on rank 1.
 
-python settings.py FOLDER: writes for each case the error of this rank, or "trained".
+main([FOLDER]) writes for each case the error of this rank, or "trained".
 """
 
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,6 @@ from mindspore import Parameter, Tensor, nn, ops
 from boost_ext import amp, boost, optim
 from boost_ext.callbacks import TrainingState
 from boost_ext.config import DimReduceConfig
-from boost_ext.distributed import init_ranks
 
 Case = Callable[[int], nn.Cell]
 CASES: dict[str, Case] = {}
@@ -215,7 +213,7 @@ def _(rank: int) -> nn.Cell:
 
 @case("dim_reduce.sigma")
 def _(rank: int) -> nn.Cell:
-    path = Path(sys.argv[1]) / f"P{rank}.npy"
+    path = Path.cwd() / f"P{rank}.npy"
     np.save(path, np.linalg.qr(np.random.default_rng(0).standard_normal((15, 2)))[0].T.astype(np.float32))
     config = DimReduceConfig(n_components=2, pca_mat_path=str(path), sigma=0.4 + 0.1 * rank)
     return of(lambda p: nn.SGD(p, 0.1), dim_reduce=config)
@@ -274,13 +272,9 @@ def resumed(rank: int, folder: Path) -> dict[str, str]:
     return {"a TrainingState": f"{cell.steps_made} steps"}
 
 
-def main() -> None:
-    folder = Path(sys.argv[1])
-    ms.set_context(mode=ms.PYNATIVE_MODE)
-    ms.set_device("CPU")
-    init_ranks(60)
+def main(arguments: list[str]) -> None:
+    folder = Path(arguments[0])
     rank = ms.communication.get_rank()
-    ms.set_auto_parallel_context(parallel_mode=ms.ParallelMode.DATA_PARALLEL, gradients_mean=True)
     said = {}
     for name, make in CASES.items():
         cell = make(rank)
@@ -291,7 +285,3 @@ def main() -> None:
             said[name] = str(error)
     said |= resumed(rank, folder)
     (folder / f"said-{rank}.json").write_text(json.dumps(said))
-
-
-if __name__ == "__main__":
-    main()

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import adasum_script
 import adasum_training
 import mindspore as ms
 import numpy as np
 import pytest
 from adasum_script import CALLS, SHAPES, deltas, dtypes_of, olds
-from launch import launch
+from tests.distributed.launch import Launch, launch_jobs
 
 from boost_ext import adasum_simulate
 
@@ -27,19 +27,27 @@ TRAINED = (2, 4)
 ON_TWO = [2, pytest.param(4, marks=pytest.mark.exhaustive)]
 NODES = "nodes of two"
 MARGIN = 0.02
+NAME = "adasum"
+
+
+def job(ranks: int, folder: Path) -> list[str]:
+    (folder / NAME).mkdir()
+    return ["adasum_script", str(folder / NAME), *CASES[ranks], *{2: ["training"], 4: [NODES]}.get(ranks, [])]
 
 
 @pytest.fixture(scope="module")
-def results(tmp_path_factory: pytest.TempPathFactory) -> Any:
+def results(launched: Callable[[int], Launch], tmp_path_factory: pytest.TempPathFactory) -> Any:
     """What each of so many ranks wrote; they are started when a test first asks: once, four again for `training`."""
     known: dict[tuple[int, bool], list[Any]] = {}
 
     def of(ranks: int, training: bool = False) -> list[Any]:
         again = training and ranks > 2
         if (ranks, again) not in known:
-            folder = tmp_path_factory.mktemp(f"ranks_{ranks}")
-            cases = ["training"] if again else CASES[ranks] + {2: ["training"], 4: [NODES]}.get(ranks, [])
-            launch(Path(adasum_script.__file__), ranks, str(folder), *cases, folder=folder).require_success()
+            if again:
+                folder = tmp_path_factory.mktemp("training")
+                launch_jobs([["adasum_script", str(folder), "training"]], ranks, folder).require_success()
+            else:
+                folder = launched(ranks).folder / NAME
             known[ranks, again] = [np.load(folder / f"rank_{rank}.npz") for rank in range(ranks)]
         return known[ranks, again]
 

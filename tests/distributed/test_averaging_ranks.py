@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
-from tests.distributed.launch import launch
+from tests.distributed.launch import Launch
 from tests.ms.test_weight_averaging import checkpoints
 
+NAME = "averaging"
 
-def test_two_ranks(tmp_path: Path) -> None:
+
+def job(ranks: int, folder: Path) -> list[str]:
+    if ranks != 2:
+        return []
+    (folder / NAME).mkdir()
     for i, values in enumerate(checkpoints()):
-        np.savez(tmp_path / f"net-{i}.npz", **values)
-    script = Path(__file__).with_name("averaging_ranks.py")
-    done = launch(script, 2, str(tmp_path), folder=tmp_path / "run").require_success()
-    text = "".join(done.logs)
-    assert "rank 0 is right" in text
-    assert "rank 1 is right" in text
-    assert [p.name for p in tmp_path.glob("twa*")] == ["twa.npy"]
+        np.savez(folder / NAME / f"net-{i}.npz", **values)
+    return ["averaging_ranks", str(folder / NAME)]
+
+
+def test_two_ranks(launched: Callable[[int], Launch]) -> None:
+    run = launched(2)
+    for rank in range(2):
+        assert f"averaging: rank {rank} is right" in "".join(run.logs)
+    assert [p.name for p in (run.folder / NAME).glob("twa*")] == ["twa.npy"]

@@ -15,9 +15,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.distributed.launch import launch, python_path
+from tests.distributed.launch import Launch, launch_jobs, python_path
 
-SCRIPT = Path(__file__).with_name("data_parallel.py")
 TRAINING = ["plain", "network", "eager", "halves", "dynamic_scale", "fixed_scale", "group_scale", "accumulation"]
 TRAINING += ["freezing", "resume", "broadcast", "freeze_cells", "own_construct"]
 OTHERS = ["added_up", "different_starts", "rank_0_fails"]
@@ -29,6 +28,7 @@ ONLY_PYNATIVE = {"network", "eager", "dim_reduce_4_eager"}
 EAGER = {*ONLY_PYNATIVE, "own_construct", "freeze_cells"}
 MODES = ["graph", pytest.param("pynative", marks=pytest.mark.exhaustive)]
 Results = Callable[[int, str, str], list[dict[str, np.ndarray]]]
+NAME = "data_parallel"
 
 
 def is_exhaustive(mode: str, case: str) -> bool:
@@ -42,30 +42,39 @@ def cases_of(mode: str, exhaustive: bool, ranks: int) -> list[str]:
     return [f"{mode}/{c}" for c in known if is_exhaustive(mode, c) == exhaustive]
 
 
-@pytest.fixture(scope="module")
-def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
-    """results(ranks, mode, case): what each rank wrote; launched when first asked for."""
-    folder = tmp_path_factory.mktemp("ranks")
-    done: set[tuple[int, bool]] = set()
+def job(ranks: int, folder: Path, exhaustive: bool = False) -> list[str]:
+    cases = [c for mode in ("graph", "pynative") for c in cases_of(mode, exhaustive, ranks)]
+    return ["data_parallel", str(folder / NAME), *cases] if ranks <= 3 else []
 
-    def run(ranks: int, exhaustive: bool) -> None:
-        out = folder / str(ranks)
-        cases = [c for mode in ("graph", "pynative") for c in cases_of(mode, exhaustive, ranks)]
-        if ranks > 1:
-            where = folder / f"launch-{ranks}-{exhaustive}"
-            launch(SCRIPT, ranks, "ranks", str(out), *cases, folder=where, timeout=400).require_success()
-            return
-        command = [sys.executable, str(SCRIPT), "alone", str(out), *cases]
+
+@pytest.fixture(scope="module")
+def results(launched: Callable[[int], Launch], tmp_path_factory: pytest.TempPathFactory) -> Results:
+    """results(ranks, mode, case): what each rank wrote; launched when first asked for."""
+    known: dict[tuple[int, bool], Path] = {}
+
+    def alone(exhaustive: bool) -> Path:
+        folder = tmp_path_factory.mktemp("alone")
+        script = Path(__file__).with_name("data_parallel.py")
+        command = [sys.executable, str(script), *job(1, folder, exhaustive)[1:]]
         environment = {**os.environ, "GLOG_v": "3", "OMP_NUM_THREADS": "1", **python_path()}
         done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=400)
         assert done.returncode == 0, done.stdout + done.stderr
+        return folder
+
+    def run(ranks: int, exhaustive: bool) -> Path:
+        if ranks == 1:
+            return alone(exhaustive)
+        if not exhaustive:
+            return launched(ranks).folder
+        folder = tmp_path_factory.mktemp("exhaustive")
+        launch_jobs([job(ranks, folder, exhaustive)], ranks, folder).require_success()
+        return folder
 
     def get(ranks: int, mode: str, case: str) -> list[dict[str, np.ndarray]]:
-        exhaustive = is_exhaustive(mode, case)
-        if (ranks, exhaustive) not in done:
-            run(ranks, exhaustive)
-            done.add((ranks, exhaustive))
-        files = [folder / str(ranks) / f"{rank}-{mode}-{case}.npz" for rank in range(ranks)]
+        key = ranks, is_exhaustive(mode, case)
+        if key not in known:
+            known[key] = run(*key)
+        files = [known[key] / NAME / f"{rank}-{mode}-{case}.npz" for rank in range(ranks)]
         return [dict(np.load(file)) for file in files]
 
     return get

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tests.distributed.launch import launch
+from tests.distributed.launch import Launch
 
-SCRIPT = Path(__file__).with_name("settings.py")
+NAME = "settings"
 BOTH = {
     "Adam beta1": "optimizer.beta1 must be the same on all ranks, got 0.8 on rank 1 and 0.9 on rank 0",
     "Adam use_nesterov": "optimizer.use_nesterov must be the same on all ranks, got True on rank 1 and False on rank 0",
@@ -50,12 +51,17 @@ EXPECTED = {f"{owner}.{name}": text for owner in ("nn", "optim") for name, text 
 }
 
 
+def job(ranks: int, folder: Path) -> list[str]:
+    if ranks != 2:
+        return []
+    (folder / NAME).mkdir()
+    return ["settings", str(folder / NAME)]
+
+
 @pytest.fixture(scope="module")
-def said(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, str]]:
+def said(launched: Callable[[int], Launch]) -> list[dict[str, str]]:
     """What each rank said of each case."""
-    folder = tmp_path_factory.mktemp("settings")
-    launch(SCRIPT, 2, str(folder), folder=folder, timeout=240).require_success()
-    return [json.loads((folder / f"said-{rank}.json").read_text()) for rank in range(2)]
+    return [json.loads((launched(2).folder / NAME / f"said-{rank}.json").read_text()) for rank in range(2)]
 
 
 @pytest.mark.parametrize("name", EXPECTED)

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tests.distributed.launch import launch
+from tests.distributed.launch import Launch
+
+MODES = ("pynative", "graph")
 
 
-@pytest.fixture(scope="module")
-def said(tmp_path_factory: pytest.TempPathFactory) -> str:
-    folder = tmp_path_factory.mktemp("thor")
-    return "".join(launch(Path(__file__).with_name("thor_ranks.py"), 2, folder=folder).logs)
+def job(ranks: int, folder: Path) -> list[str]:
+    return ["thor_ranks", *MODES] if ranks == 2 else []
 
 
-@pytest.mark.parametrize("mode", ["pynative", "graph"])
-def test_two_ranks(mode: str, said: str) -> None:
+@pytest.mark.parametrize("mode", MODES)
+def test_two_ranks(mode: str, launched: Callable[[int], Launch]) -> None:
+    text = "".join(launched(2).logs)
     for rank in range(2):
-        assert f"{mode}: rank {rank} is right" in said, said[-4000:]
+        assert f"thor, {mode}: rank {rank} is right" in text

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import mindspore as ms
 import numpy as np
-from mindspore.communication import get_rank, init
+from mindspore.communication import get_rank
 from tests.ms.optim.thor_oracle import BLOCK, Oracle, Small, backward, batch, tensors, weights_of
 
 from boost_ext import optim
@@ -45,11 +45,9 @@ def trained(mode: str) -> None:
         cell(*tensors(batch(10 * step + get_rank())))
     for name, w in weights_of(net).items():
         np.testing.assert_allclose(w, exact[name], rtol=0, atol=2e-4 * abs(exact[name]).max(), err_msg=name)
-    print(f"{mode}: rank {get_rank()} is right", flush=True)
+    print(f"thor, {mode}: rank {get_rank()} is right", flush=True)
 
 
-ms.set_device("CPU")
-init()
-ms.set_auto_parallel_context(parallel_mode="data_parallel", gradients_mean=True, device_num=2)
-for mode in ("pynative", "graph"):
-    trained(mode)
+def main(arguments: list[str]) -> None:
+    for mode in arguments:
+        trained(mode)
