@@ -13,9 +13,15 @@
 
 #include "ops/tensor.h"
 
-#define BOOST_EXT_INLINE inline __attribute__((always_inline))
 #define BOOST_EXT_BACKEND boost_ext::cpu::BOOST_EXT_ISA  // for what ops/ has for all backends
+// Without NDEBUG it is not forced: under the address sanitizer a kernel compiles in a fifth of the time.
+#if defined(NDEBUG)
+#define BOOST_EXT_INLINE inline __attribute__((always_inline))
 #define BOOST_EXT_INLINE_LAMBDA __attribute__((always_inline))
+#else
+#define BOOST_EXT_INLINE inline
+#define BOOST_EXT_INLINE_LAMBDA
+#endif
 
 namespace boost_ext::cpu::BOOST_EXT_ISA {
 

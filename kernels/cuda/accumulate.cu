@@ -5,7 +5,7 @@
 namespace boost_ext::cuda {
 namespace {
 
-template <bool kFirst> __global__ void accumulate_blocks(const __grid_constant__ Table<2> table, float factor) {
+template <bool kFirst> __global__ void accumulate_blocks(const Table<2> __grid_constant__ table, float factor) {
   const Chunk chunk = chunk_of(table, blockIdx.x);
   void* sums = table.data[0][chunk.t];
   const Source grads = source(table, 1, chunk);

@@ -23,7 +23,7 @@ BOOST_EXT_DEVICE Chunk chunk_of(const AdaFactorJobs& jobs, int which) {
 
 // The sums of (u / sqrt(V))^2 and of w^2. A weight that is no longer what its master rounds to was set by somebody
 // else, and the master follows.
-__global__ void measure(const __grid_constant__ AdaFactorJobs jobs, const __grid_constant__ AdaFactorNumbers all) {
+__global__ void measure(const AdaFactorJobs __grid_constant__ jobs, const AdaFactorNumbers __grid_constant__ all) {
   if (all.skips()) return;
   const int which = job_of(jobs, blockIdx.x);
   const AdaFactorTensor& x = jobs.job[which];
@@ -70,7 +70,7 @@ __global__ void measure(const __grid_constant__ AdaFactorJobs jobs, const __grid
 }
 
 // A block a tensor.
-__global__ void decide(const __grid_constant__ AdaFactorJobs jobs, const __grid_constant__ AdaFactorNumbers all) {
+__global__ void decide(const AdaFactorJobs __grid_constant__ jobs, const AdaFactorNumbers __grid_constant__ all) {
   if (all.skips()) return;
   const AdaFactorTensor& x = jobs.job[blockIdx.x];
   const std::int64_t blocks = (x.size + kChunk - 1) / kChunk;
@@ -90,7 +90,7 @@ __global__ void decide(const __grid_constant__ AdaFactorJobs jobs, const __grid_
 
 BOOST_EXT_DEVICE float in_half(float v) { return v > 65504.0F && v != HUGE_VALF ? 65504.0F : v; }
 
-__global__ void update(const __grid_constant__ AdaFactorJobs jobs, const __grid_constant__ AdaFactorNumbers all) {
+__global__ void update(const AdaFactorJobs __grid_constant__ jobs, const AdaFactorNumbers __grid_constant__ all) {
   if (all.skips()) return;
   const int which = job_of(jobs, blockIdx.x);
   const AdaFactorTensor& x = jobs.job[which];

@@ -22,7 +22,7 @@ __host__ __device__ int threads_of_channel(const AdaFactorTensor& x) {
 std::int64_t blocks_of_means(const AdaFactorTensor& x) {
   return x.means == nullptr ? 0 : quotient_up(x.size / x.channel, kThreads / threads_of_channel(x));
 }
-__global__ void find_means(const __grid_constant__ AdaFactorJobs jobs, const __grid_constant__ AdaFactorNumbers all) {
+__global__ void find_means(const AdaFactorJobs __grid_constant__ jobs, const AdaFactorNumbers __grid_constant__ all) {
   if (all.skips()) return;
   const int which = job_of(jobs, blockIdx.x);
   const AdaFactorTensor& x = jobs.job[which];
@@ -53,7 +53,7 @@ std::int64_t matrices_of_block(const AdaFactorTensor& x) { return kChunk / x.mat
 std::int64_t blocks_of_small(const AdaFactorTensor& x) {
   return x.small() ? quotient_up(x.matrices(), matrices_of_block(x)) : 0;
 }
-__global__ void factor_small(const __grid_constant__ AdaFactorJobs jobs, const __grid_constant__ AdaFactorNumbers all) {
+__global__ void factor_small(const AdaFactorJobs __grid_constant__ jobs, const AdaFactorNumbers __grid_constant__ all) {
   __shared__ float u[kChunk];
   if (all.skips()) return;
   const int which = job_of(jobs, blockIdx.x);
@@ -137,7 +137,7 @@ struct RowOfTile {
 };
 
 __global__ void __launch_bounds__(kThreads, 2)
-    sum_tiles(const __grid_constant__ AdaFactorJobs jobs, const __grid_constant__ AdaFactorNumbers all) {
+    sum_tiles(const AdaFactorJobs __grid_constant__ jobs, const AdaFactorNumbers __grid_constant__ all) {
   __shared__ double shared[kWarps][kColumnsEach][kWarp + 1];
   if (all.skips()) return;
   constexpr int kTogether = 4;  // rows
@@ -196,8 +196,8 @@ __global__ void __launch_bounds__(kThreads, 2)
 std::int64_t blocks_of_columns(const AdaFactorTensor& x) {
   return x.large() ? quotient_up(x.size / x.height, kThreads) : 0;
 }
-__global__ void finish_columns(const __grid_constant__ AdaFactorJobs jobs,
-                               const __grid_constant__ AdaFactorNumbers all) {
+__global__ void finish_columns(const AdaFactorJobs __grid_constant__ jobs,
+                               const AdaFactorNumbers __grid_constant__ all) {
   if (all.skips()) return;
   const int which = job_of(jobs, blockIdx.x);
   const AdaFactorTensor& x = jobs.job[which];
@@ -214,7 +214,7 @@ __global__ void finish_columns(const __grid_constant__ AdaFactorJobs jobs,
 
 // R of large matrices and their factors: a block a matrix, since these need the mean of its R.
 std::int64_t blocks_of_rows(const AdaFactorTensor& x) { return x.large() ? x.matrices() : 0; }
-__global__ void finish_rows(const __grid_constant__ AdaFactorJobs jobs, const __grid_constant__ AdaFactorNumbers all) {
+__global__ void finish_rows(const AdaFactorJobs __grid_constant__ jobs, const AdaFactorNumbers __grid_constant__ all) {
   __shared__ float mean;
   if (all.skips()) return;
   const int which = job_of(jobs, blockIdx.x);

@@ -11,7 +11,7 @@ struct Dots {
 
 BOOST_EXT_DEVICE Dots both(const Dots& x, const Dots& y) { return {x.ab + y.ab, x.aa + y.aa, x.bb + y.bb}; }
 
-__global__ void dot_blocks(const __grid_constant__ Table<2> table, Dots* partial) {
+__global__ void dot_blocks(const Table<2> __grid_constant__ table, Dots* partial) {
   const Chunk chunk = chunk_of(table, blockIdx.x);
   Dots dots{0, 0, 0};
   each_pack_of<2>(chunk, {source(table, 0, chunk), source(table, 1, chunk)}, [&](std::int64_t, Count, auto pack) {
@@ -27,7 +27,7 @@ __global__ void dot_blocks(const __grid_constant__ Table<2> table, Dots* partial
 }
 
 // One block a tensor.
-__global__ void add_dots(const __grid_constant__ Table<2> table, const Dots* partial, double* out) {
+__global__ void add_dots(const Table<2> __grid_constant__ table, const Dots* partial, double* out) {
   const int t = static_cast<int>(blockIdx.x);
   const Dots dots = combine_partials(table, t, partial, Dots{0, 0, 0}, both);
   if (threadIdx.x != 0) return;
@@ -41,7 +41,7 @@ BOOST_EXT_DEVICE float coefficient(double ab, double norm2) {
   return norm2 == 0 ? 1.0F : static_cast<float>(1 - ab / (2 * norm2));
 }
 
-__global__ void combine_blocks(const __grid_constant__ Table<3> table, const double* dots) {
+__global__ void combine_blocks(const Table<3> __grid_constant__ table, const double* dots) {
   // From the end, of which most is still in the cache when the dots were taken just before.
   const Chunk chunk = chunk_of(table, table.blocks() - 1 - static_cast<std::int64_t>(blockIdx.x));
   __shared__ float coefficients[2];

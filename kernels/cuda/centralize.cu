@@ -173,7 +173,7 @@ BOOST_EXT_DEVICE void centralize_rows(const Matrices& m, int t, std::int64_t blo
   }
 }
 
-__global__ void centralize_teams(const __grid_constant__ Matrices m) {
+__global__ void centralize_teams(const Matrices __grid_constant__ m) {
   const int t = tensor_of(m.first, 0, m.count, blockIdx.x);
   const std::int64_t block = static_cast<std::int64_t>(blockIdx.x) - m.first[t];
   typed(m, t, [&](const auto& units) {
@@ -195,7 +195,7 @@ template <class Body> BOOST_EXT_DEVICE void each_batch(const Matrices& m, int t,
   }
 }
 
-__global__ void sum_parts(const __grid_constant__ Matrices m, double* partial) {
+__global__ void sum_parts(const Matrices __grid_constant__ m, double* partial) {
   const int t = tensor_of(m.first, 0, m.count, blockIdx.x);
   const std::int64_t block = static_cast<std::int64_t>(blockIdx.x) - m.first[t];
   typed(m, t, [&](const auto& units) {
@@ -211,7 +211,7 @@ __global__ void sum_parts(const __grid_constant__ Matrices m, double* partial) {
   });
 }
 
-__global__ void subtract_means(const __grid_constant__ Matrices m, const double* partial) {
+__global__ void subtract_means(const Matrices __grid_constant__ m, const double* partial) {
   // From the end, of which most is still in the cache.
   const std::int64_t b = static_cast<std::int64_t>(m.first[m.count]) - 1 - static_cast<std::int64_t>(blockIdx.x);
   const int t = tensor_of(m.first, 0, m.count, b), parts = m.parts[t], lane = static_cast<int>(threadIdx.x);
@@ -284,7 +284,7 @@ template <class LaunchOne> void each_kind(Tensors grads, Tensors out, Kind kind,
   flush();
 }
 
-__global__ void copy_blocks(const __grid_constant__ Table<2> table) {
+__global__ void copy_blocks(const Table<2> __grid_constant__ table) {
   const Chunk chunk = chunk_of(table, blockIdx.x);
   const void* from = table.data[0][chunk.t];
   void* to = table.data[1][chunk.t];

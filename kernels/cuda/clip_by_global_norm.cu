@@ -29,7 +29,7 @@ __global__ void find_factor(const double* squares, std::int64_t count, double cl
 }
 
 // Blocks go on from chunk to chunk, so that few of them come and go where nothing is to be done.
-__global__ void clip_blocks(const __grid_constant__ Table<1> table, const Factor* factor) {
+__global__ void clip_blocks(const Table<1> __grid_constant__ table, const Factor* factor) {
   const Factor by = *factor;
   if (by.second == 1) return;
   for (std::int64_t b = blockIdx.x; b < table.blocks(); b += gridDim.x) {

@@ -11,7 +11,7 @@ constexpr int kTileSize = kTile * kTile;
 constexpr std::int64_t kWanted = 1024;    // blocks of threads that fill a device
 constexpr std::int64_t kLeastRows = 512;  // that are worth a block
 
-__global__ void largest_bits(const __grid_constant__ Table<1> table, unsigned* largest) {
+__global__ void largest_bits(const Table<1> __grid_constant__ table, unsigned* largest) {
   const Chunk chunk = chunk_of(table, blockIdx.x);
   unsigned mine = 0;
   each_pack_of<1>(chunk, {source(table, 0, chunk)}, [&](std::int64_t, Count, auto pack) {
@@ -90,7 +90,7 @@ BOOST_EXT_DEVICE Place place_of_feature(const Patches& p, std::int64_t f) {
 }
 
 // kImages: neighbours in memory are rows, else features.
-template <bool kImages> __global__ void __launch_bounds__(kThreads, 2) sum_rows(const __grid_constant__ Work w) {
+template <bool kImages> __global__ void __launch_bounds__(kThreads, 2) sum_rows(const Work __grid_constant__ w) {
   __shared__ Tile a, b;
   __shared__ Place row_at[kSlab], feature_at[2][kTile];
   const std::int64_t tile = quotient(blockIdx.x, w.parts), part = blockIdx.x - tile * w.parts;
@@ -156,7 +156,7 @@ template <bool kImages> __global__ void __launch_bounds__(kThreads, 2) sum_rows(
   });
 }
 
-__global__ void add_parts(const __grid_constant__ Work w) {
+__global__ void add_parts(const Work __grid_constant__ w) {
   const Pair at = pair_of(w, blockIdx.x);
   const double* const parts = w.sums + blockIdx.x * w.parts * kTileSize;
   for (int e = static_cast<int>(threadIdx.x); e < kTileSize; e += kThreads) {

@@ -208,7 +208,7 @@ BOOST_EXT_DEVICE bool invert_diagonal(const Matrix& m) {
   return true;
 }
 
-__global__ void __launch_bounds__(kThreads, 2) invert_all(const __grid_constant__ Jobs<Matrix> jobs, float* inverted) {
+__global__ void __launch_bounds__(kThreads, 2) invert_all(const Jobs<Matrix> __grid_constant__ jobs, float* inverted) {
   __shared__ Shared tiles;
   const int which = job_of(jobs, blockIdx.x);
   Matrix m = jobs.job[which];

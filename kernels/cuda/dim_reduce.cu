@@ -48,7 +48,7 @@ struct FactorOf {
 };
 
 // Lists of the table: weights, saved, dn.
-template <bool kSave> __global__ void move_blocks(const __grid_constant__ Table<3> table, FactorOf step) {
+template <bool kSave> __global__ void move_blocks(const Table<3> __grid_constant__ table, FactorOf step) {
   const Chunk chunk = chunk_of(table, blockIdx.x);
   void* weights = table.data[0][chunk.t];
   void* saved = table.data[1][chunk.t];
@@ -79,7 +79,7 @@ struct Rates {
 
 // Lists of the table: momentum, gradients, their projection, dn, out, saved.
 template <bool kWeights>
-__global__ void apply_blocks(const __grid_constant__ Table<6> table, Rates rates, FactorOf lr) {
+__global__ void apply_blocks(const Table<6> __grid_constant__ table, Rates rates, FactorOf lr) {
   const Chunk chunk = chunk_of(table, blockIdx.x);
   const auto read = [&](int list, std::int64_t i, Count n) {
     return load_pack(table.data[list][chunk.t], table.type(list, chunk.t), i, n, chunk.aligned);

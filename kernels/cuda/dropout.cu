@@ -7,7 +7,7 @@
 namespace boost_ext::cuda {
 namespace {
 
-__global__ void drop(const __grid_constant__ Table<2> table, DropoutShare share, DropoutKey key, std::int64_t shared,
+__global__ void drop(const Table<2> __grid_constant__ table, DropoutShare share, DropoutKey key, std::int64_t shared,
                      const std::int32_t* draw) {
   const Chunk chunk = chunk_of(table, blockIdx.x);
   const Source x = source(table, 0, chunk);

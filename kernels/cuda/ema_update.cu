@@ -5,7 +5,7 @@
 namespace boost_ext::cuda {
 namespace {
 
-__global__ void ema_update_blocks(const __grid_constant__ Table<2> table, float rate) {
+__global__ void ema_update_blocks(const Table<2> __grid_constant__ table, float rate) {
   const Chunk chunk = chunk_of(table, blockIdx.x);
   void* averages = table.data[0][chunk.t];
   each_pack_of<2>(chunk, {{averages, DType::f32}, source(table, 1, chunk)}, [&](std::int64_t i, Count n, auto pack) {

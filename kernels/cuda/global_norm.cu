@@ -5,7 +5,7 @@
 namespace boost_ext::cuda {
 namespace {
 
-__global__ void square_blocks(const __grid_constant__ Table<1> table, double* partial) {
+__global__ void square_blocks(const Table<1> __grid_constant__ table, double* partial) {
   const Chunk chunk = chunk_of(table, blockIdx.x);
   double sum = 0;
   each_pack_of<1>(chunk, {source(table, 0, chunk)}, [&](std::int64_t, Count, auto pack) {

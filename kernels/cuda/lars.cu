@@ -20,7 +20,7 @@ struct Factors {
   bool clip;
 };
 
-__global__ void make_ratios(const __grid_constant__ Part part, const Factors f, const double* w_squares,
+__global__ void make_ratios(const Part __grid_constant__ part, const Factors f, const double* w_squares,
                             const double* g_squares, float* ratio, float* decay_ratio) {
   const int t = static_cast<int>(blockIdx.x * kThreads + threadIdx.x);
   if (t >= part.count) return;

@@ -185,7 +185,7 @@ BOOST_EXT_DEVICE T combine_partials(const Table<kLists, kOthers>& table, int t, 
 
 // out[t] = the sum of what the blocks of tensor t left in `partial`, in their order: one block a tensor.
 template <int kLists>
-__global__ void add_blocks(const __grid_constant__ Table<kLists> table, const double* partial, double* out) {
+__global__ void add_blocks(const Table<kLists> __grid_constant__ table, const double* partial, double* out) {
   const int t = static_cast<int>(blockIdx.x);
   const double sum = combine_partials(table, t, partial, 0.0, [](double a, double b) { return a + b; });
   if (threadIdx.x == 0) out[table.tensor + t] = sum;

@@ -77,7 +77,7 @@ BOOST_EXT_DEVICE Pack sum_of_rows(const Rows& r, std::int64_t s, std::int64_t co
 
 // Warps or blocks for the places of the list.
 __global__ void __launch_bounds__(kThreads)
-    mean_rows(const Rows r, const Place<0> at, const __grid_constant__ StepCall call) {
+    mean_rows(const Rows r, const Place<0> at, const StepCall __grid_constant__ call) {
   if (call.skips()) return;
   const Ready ready(call, 0, 0);
   const bool warps = r.width <= kWarpWidth;
@@ -116,7 +116,7 @@ constexpr std::int64_t kRowChunk = kWarp * kPack;  // columns of a warp
 
 template <class R, bool kNarrow>
 __global__ void __launch_bounds__(kThreads)
-    step_rows(const Rows r, const Place<R::kStates> at, const __grid_constant__ StepCall call, const R made) {
+    step_rows(const Rows r, const Place<R::kStates> at, const StepCall __grid_constant__ call, const R made) {
   if (call.skips()) return;
   const R rule = rule_of(call, made);
   const std::int64_t unit = thread_of_launch() / kWarp, parts = (r.width + kRowChunk - 1) / kRowChunk;

@@ -14,7 +14,7 @@ BOOST_EXT_DEVICE std::int64_t rows_before(std::int64_t i, std::int64_t width) {
 
 // The means of the ready gradients of the rows that begin in this chunk.
 __global__ void __launch_bounds__(kThreads)
-    mean_blocks(const __grid_constant__ StepTable<3> table, const __grid_constant__ StepCall call) {
+    mean_blocks(const StepTable<3> __grid_constant__ table, const StepCall __grid_constant__ call) {
   if (call.skips()) return;
   const Chunk chunk = chunk_of(table, blockIdx.x);
   const Place<0> at = place_of<0, false>(table, chunk);
@@ -60,8 +60,8 @@ template <> constexpr int kBlocksAtOnce<Ftrl, false> = 2;
 
 template <class R, bool kNarrow>
 __global__ void __launch_bounds__(kThreads, (kBlocksAtOnce<R, kNarrow>))
-    step_blocks(const __grid_constant__ StepTable<kListsOf<R::kStates, kNarrow>> table,
-                const __grid_constant__ StepCall call, const R made) {
+    step_blocks(const StepTable<kListsOf<R::kStates, kNarrow>> __grid_constant__ table,
+                const StepCall __grid_constant__ call, const R made) {
   if (call.skips()) return;
   const R rule = rule_of(call, made);
   const Chunk chunk = chunk_of(table, blockIdx.x);
@@ -93,7 +93,7 @@ BOOST_EXT_DEVICE Norms add(const Norms& a, const Norms& b) {
 
 template <bool kNarrow>
 __global__ void __launch_bounds__(kThreads)
-    lamb_moments(const __grid_constant__ StepTable<kListsOf<2, kNarrow>> table, const __grid_constant__ StepCall call,
+    lamb_moments(const StepTable<kListsOf<2, kNarrow>> __grid_constant__ table, const StepCall __grid_constant__ call,
                  const Lamb made, Norms* partial) {
   if (call.skips()) return;
   const Lamb rule = rule_of(call, made);
@@ -137,7 +137,7 @@ __global__ void __launch_bounds__(kThreads)
 
 // One block a tensor: |w| / |r|.
 template <bool kNarrow>
-__global__ void lamb_ratios(const __grid_constant__ StepTable<kListsOf<2, kNarrow>> table, const Norms* partial,
+__global__ void lamb_ratios(const StepTable<kListsOf<2, kNarrow>> __grid_constant__ table, const Norms* partial,
                             float* ratios) {
   const int t = static_cast<int>(blockIdx.x);
   const Norms sum = combine_partials(table, t, partial, Norms{0, 0}, add);
@@ -148,7 +148,7 @@ __global__ void lamb_ratios(const __grid_constant__ StepTable<kListsOf<2, kNarro
 
 template <bool kNarrow>
 __global__ void __launch_bounds__(kThreads)
-    lamb_weights(const __grid_constant__ StepTable<kListsOf<2, kNarrow>> table, const __grid_constant__ StepCall call,
+    lamb_weights(const StepTable<kListsOf<2, kNarrow>> __grid_constant__ table, const StepCall __grid_constant__ call,
                  const Lamb made, const float* ratios) {
   if (call.skips()) return;
   const Lamb rule = rule_of(call, made);

@@ -123,7 +123,7 @@ BOOST_EXT_DEVICE void add_block(const Table<1 + kVectors>& table, const Coordina
 // Lists of the table: the columns of P, then the outputs.
 template <class T, int kVectors>
 __global__ void __launch_bounds__(kThreads)
-    add_columns(const __grid_constant__ Table<1 + kVectors> table, Coordinates<kVectors> vectors, std::int64_t k,
+    add_columns(const Table<1 + kVectors> __grid_constant__ table, Coordinates<kVectors> vectors, std::int64_t k,
                 std::int64_t n, Scales scales) {
   __shared__ Weights<kVectors> w[kRows];
   constexpr int kParts = kChunk / kColumns<T>;

@@ -126,7 +126,7 @@ BOOST_EXT_DEVICE double dot_row(const T* p, const float4* g, int count, const Sc
 // each leaves its sum in a place of its own.
 template <class T>
 __global__ void __launch_bounds__(kThreads)
-    dot_blocks(const __grid_constant__ Table<2> table, std::int64_t k, std::int64_t n, int tiles, int parts,
+    dot_blocks(const Table<2> __grid_constant__ table, std::int64_t k, std::int64_t n, int tiles, int parts,
                double* partial, std::int64_t places, Scales scales) {
   __shared__ float4 chunk_of_grads[kChunk / 4];
   const std::int64_t block = blockIdx.x / tiles;

@@ -31,7 +31,7 @@ template <bool kLeft> __host__ __device__ std::int64_t tiles_of(const Product& p
 }
 
 template <bool kLeft>
-__global__ void __launch_bounds__(kThreads, 2) multiply_blocks(const __grid_constant__ Jobs<Product> jobs) {
+__global__ void __launch_bounds__(kThreads, 2) multiply_blocks(const Jobs<Product> __grid_constant__ jobs) {
   __shared__ Tile a, b;
   const int which = job_of(jobs, blockIdx.x);
   const Product& p = jobs.job[which];
@@ -89,7 +89,7 @@ __global__ void __launch_bounds__(kThreads, 2) multiply_blocks(const __grid_cons
   });
 }
 
-__global__ void multiply_diagonals(const __grid_constant__ Jobs<Product> jobs) {
+__global__ void multiply_diagonals(const Jobs<Product> __grid_constant__ jobs) {
   const int which = job_of(jobs, blockIdx.x);
   const Product& p = jobs.job[which];
   const std::int64_t begin = (blockIdx.x - jobs.first[which]) * kChunk;
@@ -100,7 +100,7 @@ __global__ void multiply_diagonals(const __grid_constant__ Jobs<Product> jobs) {
   }
 }
 
-__global__ void scale_blocks(const __grid_constant__ Table<2> table, float scale) {
+__global__ void scale_blocks(const Table<2> __grid_constant__ table, float scale) {
   const Chunk chunk = chunk_of(table, blockIdx.x);
   each_pack_of<1>(chunk, {source(table, 0, chunk)}, [&](std::int64_t i, Count n, auto pack) {
     Pack x = pack(0);

@@ -22,7 +22,7 @@ BOOST_EXT_DEVICE Seen both(const Seen& a, const Seen& b) {
 // Inf and nan are the largest bits there are: one maximum finds them, and what they are is counted where there are
 // some.
 template <bool kReport>
-__global__ void scale_blocks(const __grid_constant__ Table<1> table, Scalar inv_scale, Seen* partial, float* found) {
+__global__ void scale_blocks(const Table<1> __grid_constant__ table, Scalar inv_scale, Seen* partial, float* found) {
   const Chunk chunk = chunk_of(table, blockIdx.x);
   void* grads = table.data[0][chunk.t];
   const DType type = table.type(0, chunk.t);
@@ -62,7 +62,7 @@ __global__ void scale_blocks(const __grid_constant__ Table<1> table, Scalar inv_
 }
 
 // One block a tensor.
-__global__ void write_rows(const __grid_constant__ Table<1> table, const Seen* partial, double* report, float* found) {
+__global__ void write_rows(const Table<1> __grid_constant__ table, const Seen* partial, double* report, float* found) {
   const int t = static_cast<int>(blockIdx.x);
   const Seen seen = combine_partials(table, t, partial, Seen{0, 0, kNowhere, 0}, both);
   if (threadIdx.x != 0) return;

@@ -21,7 +21,7 @@
 #define __device__
 #define __host__
 #define __constant__
-#define __grid_constant__
+#define __grid_constant__ &  // behind the type: one for all threads; a copy of up to 32 KiB for each would take longest
 #define __launch_bounds__(...)
 #define __forceinline__ inline __attribute__((always_inline))
 #define __noinline__ __attribute__((noinline))

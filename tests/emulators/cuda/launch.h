@@ -43,11 +43,12 @@ template <class... Parameters, class... Arguments>
 cudaError_t launch(dim3 grid, dim3 block, cudaStream_t stream, void (*kernel)(Parameters...),
                    Arguments&&... arguments) {
   static_assert(parameter_bytes<Parameters...>() <= kMaxParameterBytes, "nvcc refuses as many bytes of parameters");
-  static_assert((std::is_trivially_copyable_v<Parameters> && ...), "parameters are copied byte by byte");
+  static_assert((std::is_trivially_copyable_v<std::decay_t<Parameters>> && ...), "parameters are copied byte by byte");
   if (!accepted(grid, block, stream)) return cudaPeekAtLastError();
   count_launch(reinterpret_cast<const void*>(kernel));
-  using Call = std::pair<void (*)(Parameters...), std::tuple<Parameters...>>;
-  Call call{kernel, std::tuple<Parameters...>(static_cast<Parameters>(std::forward<Arguments>(arguments))...)};
+  using Values = std::tuple<std::decay_t<Parameters>...>;
+  using Call = std::pair<void (*)(Parameters...), Values>;
+  Call call{kernel, Values(static_cast<std::decay_t<Parameters>>(std::forward<Arguments>(arguments))...)};
   run(
       grid, block,
       [](void* data) {

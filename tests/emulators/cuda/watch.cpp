@@ -10,6 +10,7 @@ void Sectors::count(const void* begin, std::size_t bytes) {
   *this = Sectors();
   begin_ = reinterpret_cast<std::uintptr_t>(begin);
   end_ = begin_ + bytes;
+  clock_now.counts_sectors = bytes > 0;
 }
 
 void Sectors::note(const void* code, const void* p, std::size_t bytes, bool writes) {
@@ -31,7 +32,7 @@ void Sectors::finish() {
 }
 
 void access(void* to, const void* from, std::size_t bytes, bool writes) {
-  sectors.note(__builtin_return_address(0), writes ? to : from, bytes, writes);
+  if (clock_now.counts_sectors) sectors.note(__builtin_return_address(0), writes ? to : from, bytes, writes);
   std::memcpy(to, from, bytes);
 }
 
@@ -84,7 +85,8 @@ class Shared {
             const auto data = reinterpret_cast<std::uintptr_t>(info->dlpi_tls_data);
             const std::size_t bytes = info->dlpi_phdr[i].p_memsz;
             if (info->dlpi_phdr[i].p_type != PT_TLS || mine < data || mine >= data + bytes) continue;
-            static_cast<Shared*>(self)->begin_ = data;
+            clock_now.shared = data;
+            clock_now.shared_bytes = bytes;
             static_cast<Shared*>(self)->bytes_.resize(bytes);
             return 1;
           }
@@ -93,12 +95,11 @@ class Shared {
         this);
   }
   Byte* find(std::uintptr_t address, std::size_t bytes) {
-    const std::uintptr_t at = address - begin_;
+    const std::uintptr_t at = address - clock_now.shared;
     return at < bytes_.size() && bytes <= bytes_.size() - at ? &bytes_[at] : nullptr;
   }
 
  private:
-  std::uintptr_t begin_ = 0;
   std::vector<Byte> bytes_;
 };
 
@@ -144,12 +145,8 @@ void write(const Clock& now, Byte& b) {
   b.write_time = now.warp_time;
 }
 
-void touch(const void* p, std::size_t bytes, bool writes, const void* code) {
-  const Clock& now = clock_now;
-  if (!now.inside) return;
-  sectors.note(code, p, bytes, writes);
+void touch_shared(const Clock& now, std::uintptr_t address, std::size_t bytes, bool writes) {
   static thread_local Shared shared;
-  const auto address = reinterpret_cast<std::uintptr_t>(p);
   Byte* b = shared.find(address, bytes);
   if (b == nullptr || built_in(address)) return;
   for (std::size_t i = 0; i < bytes; ++i) {
@@ -157,6 +154,14 @@ void touch(const void* p, std::size_t bytes, bool writes, const void* code) {
       give_up("shared memory: a thread reads what none of its block has written");
     writes ? write(now, b[i]) : read(now, b[i]);
   }
+}
+
+inline void touch(const void* p, std::size_t bytes, bool writes, const void* code) {
+  const Clock& now = clock_now;
+  if (!now.inside) return;
+  if (now.counts_sectors) sectors.note(code, p, bytes, writes);
+  const auto address = reinterpret_cast<std::uintptr_t>(p);
+  if (address - now.shared < now.shared_bytes) touch_shared(now, address, bytes, writes);
 }
 
 }  // namespace

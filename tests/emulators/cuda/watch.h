@@ -24,6 +24,11 @@ struct Clock {
   std::uint32_t block = 1;       // the first epoch of this block
   std::uint32_t warp_time = 0;   // how many __syncwarp its warp has completed
   std::uint32_t warp_since = 0;  // what that was after the last one of this lane
+
+  // What every access asks first, in one place: thread-local memory is slow to reach.
+  bool counts_sectors = false;
+  std::uintptr_t shared = 0;            // where shared memory begins
+  std::size_t shared_bytes = SIZE_MAX;  // not known yet
 };
 inline thread_local Clock clock_now;
 
@@ -31,7 +36,7 @@ inline thread_local Clock clock_now;
 // place of the code for as many times. As a device's counters of sectors a request, before any cache.
 class Sectors {
  public:
-  void count(const void* begin, std::size_t bytes);  // from now on
+  void count(const void* begin, std::size_t bytes);  // from now on; not at all if it is empty
   void note(const void* code, const void* p, std::size_t bytes, bool writes);
   std::int64_t reads() const { return counts_[0]; }
   std::int64_t writes() const { return counts_[1]; }
