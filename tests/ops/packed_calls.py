@@ -1,4 +1,5 @@
-"""The packed calls of MindSpore's cells, some of them damaged. A program: the name of a call, and how many times."""
+"""The packed calls of MindSpore's cells, some of them damaged. A program: the name of a call, how many times,
+and a seed. Default: 0."""
 
 import faulthandler
 import re
@@ -111,9 +112,11 @@ def damage(arrays, rng):
             array[int(rng.integers(array.size))] = NUMBERS[int(rng.integers(len(NUMBERS)))]
 
 
+if sys.argv[1] == "--names":
+    sys.exit(print(*CALLS))
 make, op = CALLS[sys.argv[1]]
 _core.call(op, make())
-rng = np.random.default_rng(0)
+rng = np.random.default_rng(int(sys.argv[3]) if len(sys.argv) > 3 else 0)
 refused = 0
 for number in range(int(sys.argv[2])):
     arrays = make()
