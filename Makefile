@@ -9,7 +9,7 @@ NATIVE := CMakeLists.txt pyproject.toml $(shell find csrc kernels -type f)
 SOURCES := $(NATIVE) $(shell find python -type f -not -name '*.so' -not -path '*/__pycache__/*')
 EMULATORS := $(shell find tests/emulators -type f)
 
-.PHONY: dev dev-mindspore train train-distributed test test-quick test-all test-python test-core test-native test-nvcc bench bench-levels bench-networks lint format docs clean
+.PHONY: dev dev-mindspore train train-distributed test test-quick test-all test-python test-core test-native test-nvcc fuzz bench bench-levels bench-networks lint format docs notebook clean
 
 # An editable build to work with: the core on the baseline instruction set, and what its tests need. Python files are used
 # where they are; after a change of C++ call it again.
@@ -76,6 +76,10 @@ test-nvcc: $(VENVS)/lint/installed
 	  $(VENVS)/lint/bin/cmake --build build/cuda && build/cuda/native_tests; \
 	else echo "no nvcc here: the CUDA kernels were compiled for the emulator only"; fi
 
+# Calls and files that nobody would write, another selection each time; ARGS="--seconds 60" for each target.
+fuzz: $(VENVS)/test/installed
+	$(VENVS)/test/bin/python -m tests.fuzz $(ARGS)
+
 bench: $(VENVS)/bench/installed
 	$(VENVS)/bench/bin/python -m benchmarks $(ARGS)
 
@@ -104,6 +108,12 @@ format: $(VENVS)/lint/installed
 # sources.
 docs: $(VENVS)/docs/installed
 	NO_MKDOCS_2_WARNING=1 $(VENVS)/docs/bin/mkdocs build --strict
+
+# The notebook of an example, from its script.
+KERNEL := {"jupytext": null, "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"}}
+notebook: $(VENVS)/lint/installed
+	$(VENVS)/lint/bin/python -m pip install -q jupytext
+	$(VENVS)/lint/bin/jupytext --to notebook --update-metadata '$(KERNEL)' examples/numpy_ops.py
 
 clean:
 	rm -rf build dist $(VENVS)
