@@ -200,7 +200,7 @@ PYBIND11_MODULE(_core, m) {
 Examples:
     >>> import boost_ext
     >>> sorted(boost_ext.build_info())
-    ['ascend', 'backends', 'built_isas', 'compiler', 'cpu_isas', 'cuda', 'isa', 'threads', 'version'])");
+    ['ascend', 'backends', 'built_isas', 'compiler', 'cpu_isas', 'cuda', 'flags', 'isa', 'threads', 'version'])");
   m.def("num_threads", &num_threads, R"(Threads that the ops use on a CPU, the calling one included.
 
 Examples:

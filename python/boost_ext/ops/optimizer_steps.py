@@ -301,6 +301,14 @@ def adamw_step(
     root. Here `weight_decay` has the default 0.
 
     Source: Loshchilov and Hutter 2019, *Decoupled weight decay regularization*, algorithm 2.
+
+    Examples:
+        >>> import numpy as np
+        >>> from boost_ext import ops
+        >>> w, m, v = np.ones(2, np.float32), np.zeros(2, np.float32), np.zeros(2, np.float32)
+        >>> ops.adamw_step([w], [np.float32([1, -1])], [m], [v], lr=0.5, step=1, weight_decay=0.1)
+        >>> print(w.round(3))
+        [0.45 1.45]
     """
     hyper = {"beta1": beta1, "beta2": beta2, "eps": eps}
     _step("adamw", params, grads, [moments1, moments2], hyper, lr, options, step=step)

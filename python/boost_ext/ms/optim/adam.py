@@ -208,6 +208,15 @@ class AdamW(DecoupledAdam):
         eps (float): > 0. Default: 1e-8.
         weight_decay (Union[float, int, Cell]): lambda. Default: 0.01.
         state_dtype (str), state_seed (int): see :class:`~boost_ext.ms.optim.storage.StateStorage`.
+
+    Examples:
+        >>> from mindspore import Parameter, Tensor
+        >>> from boost_ext import optim
+        >>> w = Parameter(Tensor([1.0, 1.0]), name="w")
+        >>> optimizer = optim.AdamW([w], 0.5, weight_decay=0.1)
+        >>> _ = optimizer((Tensor([1.0, -1.0]),))
+        >>> print(w.asnumpy().round(3))
+        [0.45 1.45]
     """
 
     rule = "adamw"
