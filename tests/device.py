@@ -284,7 +284,7 @@ def array_arguments(function: Callable[..., Any]) -> tuple[list[str], set[str]] 
     hints = {name: str(p.annotation) for name, p in parameters.items()}
     if any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
         hints |= {name: str(hint) for name, hint in StepOptions.__annotations__.items()}
-    return list(parameters), {name for name, hint in hints.items() if "Array" in hint}
+    return list(parameters), {n for n, hint in hints.items() if "Array" in hint or "Tensor" in hint}
 
 
 def on_device(function: Callable[..., Any], memory: Callable[[np.ndarray], Any], kind: int) -> Callable[..., Any]:
