@@ -97,6 +97,7 @@ def test_graph_mode_and_a_choice_of_runs(tmp_path: Path) -> None:
     assert list(runs) == ["boost"]
     assert runs["boost"]["test_accuracy"] >= 0.6
     assert "plain" not in result.output
+    assert "Handwritten digits, 1 epoch from" in result.output
     assert not (tmp_path / "run" / "loss_scale.png").exists()
 
 

@@ -76,7 +76,7 @@ def _results(folder: Path, ranks: int) -> list[Result]:
 
 def table(results: list[Result], settings: Settings) -> Fitting:
     """The results, a row each."""
-    view = Table(title=f"{settings.epochs} epochs, batch {settings.batch_size}, shared by the processes")
+    view = Table(title=f"{settings.length}, batch {settings.batch_size}, shared by the processes")
     view.add_column("cell", overflow="fold")
     for column in ("processes", "test accuracy", "ms a step", "seconds", "same bits on all"):
         view.add_column(column, justify="right", no_wrap=True)

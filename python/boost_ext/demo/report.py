@@ -29,7 +29,7 @@ _DASHES = {"boost": (0, (4, 3))}
 
 def table(runs: Sequence[Run], settings: Settings) -> Fitting:
     """One column a run, so that it fits a terminal of 80 characters."""
-    result = Table(title=f"Handwritten digits, {settings.epochs} epochs from the same initial weights")
+    result = Table(title=f"Handwritten digits, {settings.length} from the same initial weights")
     result.add_column("", no_wrap=True)
     for run in runs:
         result.add_column(run.name, justify="right")

@@ -57,5 +57,10 @@ class Settings:
         }
         return cls(**{**small, **changes})
 
+    @property
+    def length(self) -> str:
+        """For titles."""
+        return "1 epoch" if self.epochs == 1 else f"{self.epochs} epochs"
+
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
