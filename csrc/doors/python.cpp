@@ -157,7 +157,7 @@ py::dict build_info() {
 }  // namespace
 
 PYBIND11_MODULE(_core, m) {
-  py::register_exception_translator([](std::exception_ptr p) {
+  py::register_local_exception_translator([](std::exception_ptr p) {
     try {
       if (p) std::rethrow_exception(p);
     } catch (const TypeError& e) { PyErr_SetString(PyExc_TypeError, e.what()); }
