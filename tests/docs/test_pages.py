@@ -37,12 +37,19 @@ OF_THE_READER = {"script.py", "train.py"}
 """Nor are commands on these, where the page has no such file."""
 
 WITH_CODE = [page for page in pages.PAGES if pages.blocks(page)]
-RANKS = [page for page in WITH_CODE if any(c.startswith(RANKS_BY) for _, c in pages.commands(page))]
+
+
+def words_of(command: str) -> str:
+    """Without the variables before it."""
+    return re.sub(r"^(\w+=\S+ +)+", "", command)
+
+
+RANKS = [page for page in WITH_CODE if any(words_of(c).startswith(RANKS_BY) for _, c in pages.commands(page))]
 
 
 def reason(page: Path, command: str) -> str | None:
     """Why a command is not run."""
-    words = re.sub(r"^(\w+=\S+ +)+", "", command)  # without the variables before it
+    words = words_of(command)
     if set(words.split()) & (OF_THE_READER - set(pages.titled(page))):
         return "of the reader"
     return next((start for start in NOT_RUN if f"{words} ".startswith(f"{start} ")), None)
