@@ -9,7 +9,7 @@ NATIVE := CMakeLists.txt pyproject.toml $(shell find csrc kernels -type f)
 SOURCES := $(NATIVE) $(shell find python -type f -not -name '*.so' -not -path '*/__pycache__/*')
 EMULATORS := $(shell find tests/emulators -type f)
 
-.PHONY: dev dev-mindspore train train-distributed test test-quick test-all test-python test-core test-native test-nvcc fuzz bench bench-levels bench-networks lint format docs notebook clean
+.PHONY: dev dev-mindspore train train-distributed test test-quick test-all test-python test-core test-native test-nvcc fuzz loops bench bench-levels bench-networks lint format docs notebook clean
 
 # An editable build to work with: the core on the baseline instruction set, and what its tests need. Python files are used
 # where they are; after a change of C++ call it again.
@@ -79,6 +79,10 @@ test-nvcc: $(VENVS)/lint/installed
 # Calls and files that nobody would write, another selection each time; ARGS="--seconds 60" for each target.
 fuzz: $(VENVS)/test/installed
 	$(VENVS)/test/bin/python -m tests.fuzz $(ARGS)
+
+# The inner loops of the kernels beside benchmarks/loops.csv, by llvm-mca; those of build/aarch64 if they are built.
+loops: $(VENVS)/wheel/built
+	$(PYTHON) -m benchmarks.loops $(ARGS)
 
 bench: $(VENVS)/bench/installed
 	$(VENVS)/bench/bin/python -m benchmarks $(ARGS)
