@@ -81,8 +81,8 @@ fuzz: $(VENVS)/test/installed
 	$(VENVS)/test/bin/python -m tests.fuzz $(ARGS)
 
 # The inner loops of the kernels beside benchmarks/loops.csv, by llvm-mca; those of build/aarch64 if they are built.
-loops: $(VENVS)/wheel/built
-	$(PYTHON) -m benchmarks.loops $(ARGS)
+loops: $(VENVS)/test/installed
+	$(VENVS)/test/bin/python -m benchmarks.loops $(ARGS)
 
 bench: $(VENVS)/bench/installed
 	$(VENVS)/bench/bin/python -m benchmarks $(ARGS)
