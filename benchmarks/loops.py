@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import argparse
 import csv
+import io
 import json
 import re
 import shutil
@@ -211,15 +212,18 @@ def measure(tools: tuple[str, str], paths: dict[tuple[str, str], Path]) -> list[
 
 def write(compilers: dict[str, str], loops: list[Loop]) -> None:
     """The table: a line for each instruction set with its compiler, then one for each loop."""
+    from boost_ext.files import write_text  # nothing else needs the package
+
     names = [cpu for cpus in CPUS.values() for cpu in cpus]
-    with TABLE.open("w", newline="") as file:
-        file.writelines(f"# {isa}: {compiler}\n" for isa, compiler in sorted(compilers.items()))
-        out = csv.writer(file, lineterminator="\n")
-        out.writerow([*_COLUMNS, *names])
-        for loop in sorted(loops, key=lambda x: x.key):
-            predicted = dict(zip(CPUS[loop.isa], loop.cycles, strict=True))
-            values = (f"{predicted[cpu]:g}" if cpu in predicted else "" for cpu in names)
-            out.writerow([*loop.key, loop.instructions, loop.bytes, loop.spills, *values])
+    text = io.StringIO("".join(f"# {isa}: {compiler}\n" for isa, compiler in sorted(compilers.items())))
+    text.seek(0, io.SEEK_END)
+    out = csv.writer(text, lineterminator="\n")
+    out.writerow([*_COLUMNS, *names])
+    for loop in sorted(loops, key=lambda x: x.key):
+        predicted = dict(zip(CPUS[loop.isa], loop.cycles, strict=True))
+        values = (f"{predicted[cpu]:g}" if cpu in predicted else "" for cpu in names)
+        out.writerow([*loop.key, loop.instructions, loop.bytes, loop.spills, *values])
+    write_text(TABLE, text.getvalue())
 
 
 def read() -> tuple[dict[str, str], list[Loop]]:
