@@ -10,6 +10,8 @@
 #include <system_error>
 #include <thread>
 
+#include "ops/ieee_modes.h"
+
 namespace boost_ext {
 namespace {
 
@@ -67,6 +69,7 @@ class Pool {
   }
 
   void serve() {
+    const IeeeModes keep;  // a thread begins with the modes of the thread that started it
     std::unique_lock<std::mutex> lock(mutex_);
     for (;;) {
       wake_.wait(lock, [&] { return job_ != nullptr && places_ > 0; });

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "ops/ieee_modes.h"
 #include "ops/tensor.h"
 
 namespace boost_ext {
@@ -58,7 +59,8 @@ template <class... Arguments> [[noreturn]] void without_ascend(Arguments&&...) {
 #define BOOST_EXT_ASCEND(name) ::boost_ext::without_ascend
 #endif
 
-// The kernel `name` of the instruction set in use. Every kernel is declared by BOOST_EXT_CPU_KERNEL in its op's header.
+// The kernel `name` of the instruction set in use, to be called at once: IeeeModes live until the call has ended. Every
+// kernel is declared by BOOST_EXT_CPU_KERNEL in its op's header.
 #if defined(__x86_64__) && !defined(BOOST_EXT_BASELINE_ONLY)
 #define BOOST_EXT_X86_ISAS
 #endif
@@ -75,10 +77,10 @@ template <class... Arguments> [[noreturn]] void without_ascend(Arguments&&...) {
   result name(__VA_ARGS__);                     \
   }                                             \
   }
-#define BOOST_EXT_CPU(name)                                           \
-  (::boost_ext::isa() == ::boost_ext::Isa::avx512 ? cpu::avx512::name \
-   : ::boost_ext::isa() == ::boost_ext::Isa::avx2 ? cpu::avx2::name   \
-                                                  : cpu::baseline::name)
+#define BOOST_EXT_CPU(name)                                                                     \
+  (::boost_ext::IeeeModes(), ::boost_ext::isa() == ::boost_ext::Isa::avx512 ? cpu::avx512::name \
+                             : ::boost_ext::isa() == ::boost_ext::Isa::avx2 ? cpu::avx2::name   \
+                                                                            : cpu::baseline::name)
 #else
 #define BOOST_EXT_CPU_KERNEL(result, name, ...) \
   namespace cpu {                               \
@@ -86,5 +88,5 @@ template <class... Arguments> [[noreturn]] void without_ascend(Arguments&&...) {
   result name(__VA_ARGS__);                     \
   }                                             \
   }
-#define BOOST_EXT_CPU(name) cpu::baseline::name
+#define BOOST_EXT_CPU(name) (::boost_ext::IeeeModes(), cpu::baseline::name)
 #endif

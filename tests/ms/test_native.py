@@ -280,6 +280,19 @@ def test_unscale_and_check_report(mode: int, bad: float) -> None:
     assert report.asnumpy()[:, :3].tolist() == [[0, 0, -1]] * 4
 
 
+def test_graphs_keep_subnormal_numbers(mode: int) -> None:
+    """MindSpore runs a graph for the first time in a thread that flushes them to zero."""
+    tiny = {ms.float16: 2.0**-20, ms.bfloat16: 2.0**-130, ms.float32: 2.0**-130}
+    weights = parameters("w", [np.zeros(100_001, np.float32)] * 3)
+    weights = ParameterTuple([Parameter(w.astype(d), name=w.name) for w, d in zip(weights, tiny, strict=True)])
+    values = [np.full(100_001, t) for t in tiny.values()]
+    for weight, value in zip(weights, values, strict=True):
+        weight.set_data(Tensor(value.astype(np.float32)).astype(weight.dtype))
+    Call(native.UnscaleAndCheck(), Parameter(Tensor(0.5, ms.float32), name="scale"), weights)()
+    for weight, value in zip(weights, values, strict=True):
+        np.testing.assert_array_equal(weight.astype(ms.float32).asnumpy(), (2 * value).astype(np.float32))
+
+
 def test_the_report_must_have_a_row_for_each_gradient(capfd: pytest.CaptureFixture[str]) -> None:
     weights = parameters("w", arrays(13))
     scale, report = Tensor([2.0], ms.float32), Parameter(Tensor(np.zeros((3, 4))), name="report")

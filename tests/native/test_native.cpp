@@ -3,6 +3,10 @@
 #include <thread>
 #include <vector>
 
+#if defined(__x86_64__)
+#include <xmmintrin.h>
+#endif
+
 #include "harness.h"
 #include "ops/accumulate.h"
 #include "ops/adasum.h"
@@ -335,6 +339,41 @@ void test_concurrent_calls() {
   for (int r : right) CHECK(r == 20);
 }
 
+#if defined(__x86_64__)
+constexpr unsigned kFlush = 0x8040;
+unsigned modes() { return _mm_getcsr() & 0xffc0U; }
+void set_modes(unsigned modes) { _mm_setcsr(modes); }
+#elif defined(__aarch64__)
+constexpr std::uint64_t kFlush = 1U << 24;
+std::uint64_t modes() {
+  std::uint64_t r;
+  asm volatile("mrs %0, fpcr" : "=r"(r));
+  return r;
+}
+void set_modes(std::uint64_t modes) { asm volatile("msr fpcr, %0" : : "r"(modes)); }
+#endif
+
+// MindSpore's graphs call from threads that flush subnormal numbers. A worker inherits the modes of who starts it.
+void test_calls_of_a_thread_that_flushes() {
+  const auto before = modes();
+  for (DType dtype : kFloats) {
+    const double tiny = std::ldexp(1.0, dtype == DType::f16 ? -20 : -130);
+    Array grads(dtype, 300001), sums(DType::f32, 300001);
+    grads.fill(tiny);
+    sums.fill(0);
+    Context context;
+    context.threads = 4;
+    set_modes(before | kFlush);
+    accumulate(context, {sums.view()}, {grads.view()}, 1, false);
+    const bool left_alone = modes() == (before | kFlush);
+    set_modes(before);
+    CHECK(left_alone);
+    std::int64_t kept = 0;
+    for (std::int64_t i = 0; i < sums.size(); ++i) kept += sums.get(i) == tiny;
+    CHECK(kept == sums.size());
+  }
+}
+
 }  // namespace
 }  // namespace native
 
@@ -342,6 +381,7 @@ int main() {
   using namespace native;
   for (const std::string& isa : boost_ext::cpu_features()) {
     boost_ext::set_isa(isa);
+    test_calls_of_a_thread_that_flushes();
     for (int threads = 1; threads <= 4; ++threads) {
       boost_ext::Context context;
       context.threads = threads;
