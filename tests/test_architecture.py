@@ -18,6 +18,7 @@ CSRC, PACKAGE, TESTS = ROOT / "csrc", ROOT / "python" / "boost_ext", ROOT / "tes
 SOURCES = {".py", ".pyi", ".cpp", ".h", ".cu", ".cuh", ".asc"}
 FOUNDATIONS = {
     "device",
+    "ieee_modes",
     "optimizer_rules",
     "philox",
     "pool",
