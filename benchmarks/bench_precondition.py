@@ -1,4 +1,4 @@
-"""precondition of a convolution's gradient, with blocks of 128."""
+"""precondition of a convolution's gradient, with blocks of 128, and of a square one with one block a side."""
 
 from __future__ import annotations
 
@@ -12,28 +12,29 @@ from boost_ext.bench.data import uniform
 from boost_ext.bench.frameworks import torch_or_none
 from boost_ext.bench.harness import Case, Peer
 
-BLOCK = 128
-
 
 def product(library: Any, left: Any, g: Any, right: Any) -> Any:
-    rows, columns = len(left), len(right)
-    first = library.matmul(left, g.reshape(rows, BLOCK, -1)).reshape(rows * BLOCK, columns, BLOCK)
+    rows, columns, block = len(left), len(right), left.shape[-1]
+    first = library.matmul(left, g.reshape(rows, block, -1)).reshape(rows * block, columns, block)
     return library.matmul(first.swapaxes(0, 1), right).swapaxes(0, 1).reshape(g.shape)
 
 
 def cases(quick: bool) -> Iterator[Case]:
-    rows, columns = (1, 2) if quick else (4, 36)
-    g = uniform(rows * columns * BLOCK * BLOCK, seed=1).reshape(rows * BLOCK, columns * BLOCK)
-    left = uniform(rows * BLOCK * BLOCK, seed=2).reshape(rows, BLOCK, BLOCK)
-    right = uniform(columns * BLOCK * BLOCK, seed=3).reshape(columns, BLOCK, BLOCK)
-    out = np.empty_like(g)
+    for rows, columns, block in ((1, 2, 128),) if quick else ((4, 36, 128), (1, 1, 1024), (1, 1, 2048)):
+        g = uniform(rows * columns * block * block, seed=1).reshape(rows * block, columns * block)
+        left = uniform(rows * block * block, seed=2).reshape(rows, block, block)
+        right = uniform(columns * block * block, seed=3).reshape(columns, block, block)
+        yield one(g, left, right, np.empty_like(g))
+
+
+def one(g: Any, left: Any, right: Any, out: Any) -> Case:
     peers = [Peer("NumPy", lambda: product(np, left, g, right))]
     torch = torch_or_none()
     if torch is not None:
         tensors = [torch.from_numpy(t) for t in (left, g, right)]
         peers.append(Peer("PyTorch", lambda: product(torch, *tensors).numpy()))
-    yield Case(
-        f"precondition {rows * BLOCK} x {columns * BLOCK}",
+    return Case(
+        f"precondition {len(g)} x {g.shape[1]}",
         ours=lambda: ops.precondition(g, left, right, out),
         reference=lambda: product(np, *(t.astype(np.float64) for t in (left, g, right))),
         peers=tuple(peers),

@@ -1,98 +1,74 @@
 #include "ops/precondition.h"
 
-#include "cpu/tiles.h"
+#include "cpu/products.h"
 
 namespace boost_ext::cpu::BOOST_EXT_ISA {
 namespace {
 
-constexpr std::int64_t kDiagonalBlock = 128;
+constexpr std::int64_t kStrip = 256;  // rows that are one unit of work
+constexpr std::int64_t kDiagonalColumns = 128;
 constexpr std::int64_t kPlainBlock = 16384;
 
-std::int64_t smaller(std::int64_t a, std::int64_t b) { return a < b ? a : b; }
-
-// What one unit of work reads and writes: a block of the gradient with the blocks of its factors.
-struct Piece {
-  std::int64_t row, rows, column, columns;
+// One unit of work: some rows of a block of the gradient. `corner` and `inner` are the first row and the rows of that
+// block.
+struct Strip {
+  std::int64_t corner, inner, row, rows, column, columns;
 };
 
-// The pieces of a gradient, by the blocks of its factors.
+// The strips of a gradient, by the blocks of its factors.
 struct Grid {
-  std::int64_t rows, columns, high, wide, across, count;  // sizes, extents of a block, blocks in a row, all blocks
+  std::int64_t rows, columns, high, wide, across, strips, count;  // sizes, extents of a block, blocks in a row, strips
   Grid(const View& g, Factor left, Factor right) {
     const bool plain = left.data == nullptr;
     rows = plain ? 1 : g.rows;
     columns = g.size == 0 ? 0 : g.size / rows;
-    high = left.block > 0 ? left.block : kDiagonalBlock;
-    wide = plain ? kPlainBlock : right.block > 0 ? right.block : kDiagonalBlock;
+    high = left.block > 0 ? left.block : kStrip;
+    wide = plain ? kPlainBlock : right.block > 0 ? right.block : kDiagonalColumns;
     across = (columns + wide - 1) / wide;
-    count = (rows + high - 1) / high * across;
+    strips = (smaller(high, rows) + kStrip - 1) / kStrip;
+    count = columns == 0 ? 0 : (rows + high - 1) / high * strips * across;
   }
-  Piece piece(std::int64_t i) const {
-    const std::int64_t row = i / across * high, column = i % across * wide;
-    return {row, smaller(high, rows - row), column, smaller(wide, columns - column)};
+  // Without rows where the last block has fewer strips.
+  Strip strip(std::int64_t i) const {
+    const std::int64_t line = i / across, column = i % across * wide, corner = line / strips * high;
+    const std::int64_t inner = smaller(high, rows - corner), first = line % strips * kStrip;
+    return {corner, inner, corner + first, smaller(kStrip, inner - first), column, smaller(wide, columns - column)};
   }
 };
 
-// Rows of a matrix into a buffer with rows of `width`: zeros at their ends, and up to a multiple of four rows.
-template <class T>
-void copy_in(const T* from, std::int64_t stride, std::int64_t rows, std::int64_t columns, float scale,
-             std::int64_t width, float* to) {
-  const std::int64_t all_rows = (rows + kTileRows - 1) / kTileRows * kTileRows;
-  for (std::int64_t r = 0; r < all_rows; ++r) {
-    float* row = to + r * width;
-    for (std::int64_t c = 0; c < width; ++c) row[c] = 0;
-    if (r >= rows) continue;
-    const T* line = from + r * stride;
-    sweep(columns,
-          [&](auto io, std::int64_t i, auto) BOOST_EXT_INLINE_LAMBDA { io.store(row + i, scale * io.load(line + i)); });
-  }
-}
-
-// out = a b; a with rows up to a multiple of four, b and out with rows of `width`, a multiple of sixteen.
-void multiply(const float* a, std::int64_t stride, const float* b, std::int64_t rows, std::int64_t inner,
-              std::int64_t width, float* out) {
-  for (std::int64_t i = 0; i < rows; i += kTileRows) {
-    for (std::int64_t j = 0; j < width; j += kLanes) {
-      for (std::int64_t k = 0; k < inner; k += kSlab) {
-        F tile[kTileRows];
-        multiply_tile(a + i * stride + k, stride, 1, b + k * width + j, width, smaller(kSlab, inner - k), tile);
-        for (std::int64_t m = 0; m < kTileRows; ++m) {
-          float* to = out + (i + m) * width + j;
-          store(to, k == 0 ? tile[m] : load(to) + tile[m]);
-        }
-      }
-    }
-  }
-}
-
-// Buffers of one thread, for blocks up to `extent`.
-class Buffers {
+// What one thread works with, for strips of up to `columns` columns.
+class Worker {
  public:
-  explicit Buffers(std::int64_t extent)
-      : side_(padded(extent) + kTileRows), g_(side_ * side_), f_(side_ * side_), t_(side_ * side_) {}
+  explicit Worker(std::int64_t columns)
+      : buffers_(kStrip), product_(kStrip * padded<float>(columns)), result_(kStrip * padded<float>(columns)) {}
 
   template <class T>
-  void run(const T* g, std::int64_t stride, float scale, Piece p, Factor left, Factor right, float* out) {
-    const std::int64_t width = padded(p.columns);
-    copy_in(g + p.row * stride + p.column, stride, p.rows, p.columns, scale, width, g_.get());
-    float* now = g_.get();
-    float* next = t_.get();
+  void run(const T* g, std::int64_t stride, float scale, Strip p, Factor left, Factor right, float* out) {
+    const std::int64_t width = padded<float>(p.columns);
+    float* now = product_.get();
     if (left.block > 0) {
-      const std::int64_t b = left.block, inner = padded(p.rows);
-      copy_in(left.data + p.row * b, b, p.rows, p.rows, 1, inner, f_.get());
-      multiply(f_.get(), inner, now, p.rows, p.rows, width, next);
-      float* const was = now;
-      now = next, next = was;
+      const float* const rows = left.data + p.row * left.block;
+      const T* const corner = g + p.corner * stride + p.column;
+      const auto pack = [&](std::int64_t k, std::int64_t count, std::int64_t j, float* panel) {
+        pack_panel(corner + k * stride + j, stride, count, p.columns - j, scale, panel);
+      };
+      multiply(rows, left.block, p.rows, p.inner, p.columns, pack, buffers_, now);
     } else {
       for (std::int64_t r = 0; r < p.rows; ++r) {
-        for (std::int64_t c = 0; c < p.columns; ++c) now[r * width + c] *= left.data[p.row + r];
+        const T* const from = g + (p.row + r) * stride + p.column;
+        const float by = left.data[p.row + r];
+        sweep(p.columns, [&](auto io, std::int64_t i, auto) BOOST_EXT_INLINE_LAMBDA {
+          io.store(now + r * width + i, by * (scale * io.load(from + i)));
+        });
       }
     }
     if (right.block > 0) {
-      const std::int64_t b = right.block;
-      copy_in(right.data + p.column * b, b, p.columns, p.columns, 1, width, f_.get());
-      multiply(now, width, f_.get(), p.rows, p.columns, width, next);
-      now = next;
+      const float* const block = right.data + p.column * right.block;
+      const auto pack = [&](std::int64_t k, std::int64_t count, std::int64_t j, float* panel) {
+        pack_panel(block + k * right.block + j, right.block, count, p.columns - j, 1, panel);
+      };
+      multiply(now, width, p.rows, p.columns, p.columns, pack, buffers_, result_.get());
+      now = result_.get();
     } else {
       for (std::int64_t r = 0; r < p.rows; ++r) {
         for (std::int64_t c = 0; c < p.columns; ++c) now[r * width + c] *= right.data[p.column + c];
@@ -105,31 +81,34 @@ class Buffers {
   }
 
  private:
-  std::int64_t side_;
-  Scratch<float> g_, f_, t_;
+  ProductBuffers buffers_;
+  Scratch<float> product_, result_;
 };
 
 }  // namespace
 
 void precondition(const Context& context, float inv_scale, Tensors grads, const Factor* left, const Factor* right,
                   Tensors out) {
-  Scratch<std::int64_t> first(grads.count + 1);  // pieces before each tensor
-  std::int64_t work = first[0] = 0, extent = kDiagonalBlock;
+  Scratch<std::int64_t> first(grads.count + 1);  // strips before each tensor
+  std::int64_t work = first[0] = 0, columns = kDiagonalColumns;
   for (std::int64_t t = 0; t < grads.count; ++t) {
-    first[t + 1] = first[t] + Grid(grads[t], left[t], right[t]).count;
-    work += grads[t].size * (1 + (left[t].block + right[t].block) / 4);
-    for (const Factor& f : {left[t], right[t]}) extent = f.block > extent ? f.block : extent;
+    const Grid grid(grads[t], left[t], right[t]);
+    first[t + 1] = first[t] + grid.count;
+    work += grads[t].size * (1 + (left[t].block + right[t].block) / 16);
+    const std::int64_t wide = right[t].block > 0 ? smaller(right[t].block, grid.columns) : 0;
+    columns = wide > columns ? wide : columns;
   }
   on_threads(context.threads, work, first[grads.count], [&](std::int64_t begin, std::int64_t end) {
-    Buffers buffers(extent);
+    Worker worker(columns);
     std::int64_t t = 0;
     for (std::int64_t u = begin; u < end; ++u) {
       while (first[t + 1] <= u) ++t;
       const Grid grid(grads[t], left[t], right[t]);
-      const Piece p = grid.piece(u - first[t]);
+      const Strip p = grid.strip(u - first[t]);
       auto* to = static_cast<float*>(out[t].data);
       typed(grads[t], [&](const auto* g) {
-        if (left[t].data != nullptr) return buffers.run(g, grid.columns, inv_scale, p, left[t], right[t], to);
+        if (p.rows <= 0) return;
+        if (left[t].data != nullptr) return worker.run(g, grid.columns, inv_scale, p, left[t], right[t], to);
         sweep(p.columns, [&](auto io, std::int64_t i, auto) BOOST_EXT_INLINE_LAMBDA {
           io.store(to + p.column + i, inv_scale * io.load(g + p.column + i));
         });

@@ -13,8 +13,9 @@
 // out     float64, written. (blocks, b, b): rows and columns i * b up to (i + 1) * b of the matrix, zeros beyond its
 //         last; blocks = ceil(d / b). For int32 (d,), the diagonal, which is all there is.
 // factor  a number; with 0 rows out is 0
-// Products are summed in float32 over at most 128 rows, these sums in float64, all in a fixed order; elements may
-// be anywhere in float32's range. inf and nan spread to the rows and columns of their features.
+// Products are summed in float32 over at most 128 rows, each rounded once, with its sum; these sums in float64, all in
+// a fixed order. Elements may be anywhere in float32's range. inf and nan spread to the rows and columns of their
+// features.
 #pragma once
 
 #include "ops/runtime.h"

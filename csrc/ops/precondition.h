@@ -8,7 +8,8 @@
 // left, right  float32. (blocks, b, b): the matrix with these blocks on its diagonal; what lies beyond the gradient's
 //              rows or columns is not read. (d,): a diagonal matrix. Both empty: no curvature, out = inv_scale * g.
 // out          float32, of the sizes of grads, written; nothing may overlap it
-// Sums are float32, of at most 128 products each, and then of these, in a fixed order.
+// Sums are float32, of at most 128 products each, and then of these, in a fixed order. A product is rounded once, with
+// its sum; so the bits are the same on every instruction set, but x86 without FMA emulates this, and is slow.
 #pragma once
 
 #include "ops/runtime.h"

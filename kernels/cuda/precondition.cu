@@ -1,5 +1,5 @@
 // See ops/precondition.h. A product with blocks on each side is two launches, with L g in between; diagonals are taken
-// in where the other product reads or writes. Products are fused with their sums, which the CPU's are not.
+// in where the other product reads or writes.
 #include "jobs.cuh"
 #include "ops/precondition.h"
 #include "tile_product.cuh"

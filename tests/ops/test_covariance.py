@@ -40,6 +40,12 @@ def test_many_rows_are_cut_into_parts(rng):
         check(ops.covariance(x, empty(5, 5), factor=1 / rows), x, 5, 1 / rows)
 
 
+@pytest.mark.parametrize("size", [520, 544, 600])
+def test_blocks_larger_than_a_unit_of_work(rng, size):
+    x = normal(rng, (600, 600))
+    check(ops.covariance(x, empty(600, size)), x, size, 1.0)
+
+
 CONVOLUTIONS: list[dict[str, Any]] = [
     {"kernel": (1, 1)},
     {"kernel": (3, 3), "padding": (1, 1, 1, 1)},

@@ -27,6 +27,19 @@ def test_sizes(rng, n):
     assert_same_bits(out, np.ascontiguousarray(out.transpose(0, 2, 1)))
 
 
+def test_a_large_matrix_is_shared_by_threads(rng, threads):
+    matrices = positive(rng, 1, 401)
+    exact = kfac.damped_inverse(matrices[0], 0.5)
+    found = []
+    for count in (1, 3):
+        threads(count)
+        out = np.full((1, 401, 401), np.nan, np.float32)
+        assert ops.damped_inverse(matrices, out, damping=0.5)
+        assert_close(out, exact[None], np.full(out.shape, 1e-3 * abs(exact).max()), roundings=1)
+        found.append(out)
+    assert_same_bits(*found)
+
+
 def test_ill_conditioned(rng):
     """A rank of one and little damping: condition 1e7, of which float32 arithmetic would leave nothing."""
     v = rng.standard_normal(40)

@@ -73,6 +73,14 @@ def test_more_rows_than_a_diagonal_is_cut_into(rng):
     check(out, g, left, right, 1.0)
 
 
+def test_blocks_larger_than_a_unit_of_work(rng):
+    g = normal(rng, (290, 530))
+    left, right = factor(rng, 290, 290), factor(rng, 530, 520)
+    out = np.empty_like(g)
+    ops.precondition(g, left, right, out)
+    check(out, g, left, right, 1.0)
+
+
 def test_identity_is_exact(rng):
     g = normal(rng, (20, 30))
     out = np.empty_like(g)

@@ -1,0 +1,171 @@
+// Products of matrices. The left factor lies in rows or in panels, the right one in panels: of kTileColumns columns
+// each, row by row. A panel of kSlab rows stays in the first cache while tiles of the product stay in registers.
+// An element of a product is the sum of at most kSlab products, each rounded together with the sum so far, in the order
+// of the rows; callers add these sums in order. So the bits depend on no instruction set and no size of a tile.
+#pragma once
+
+#if defined(__aarch64__)
+#include <arm_neon.h>
+#endif
+
+#include "cpu/parallel.h"
+
+namespace boost_ext::cpu::BOOST_EXT_ISA {
+
+constexpr std::int64_t kSlab = 128;
+#if defined(__AVX512F__)
+constexpr int kTileRows = 8;
+#else
+constexpr int kTileRows = 4;
+#endif
+constexpr int kTileVectors = kWidth >= 8 ? 2 : 4;
+
+// a * b + c, rounded once, which without such an instruction is far slower: x86 had none before 2013.
+#if defined(__AVX512F__)
+BOOST_EXT_INLINE Vf fused(Vf a, Vf b, Vf c) {
+  const auto x = reinterpret_cast<__m512>(a), y = reinterpret_cast<__m512>(b);
+  return reinterpret_cast<Vf>(_mm512_fmadd_ps(x, y, reinterpret_cast<__m512>(c)));
+}
+BOOST_EXT_INLINE Vd fused(Vd a, Vd b, Vd c) {
+  const auto x = reinterpret_cast<__m512d>(a), y = reinterpret_cast<__m512d>(b);
+  return reinterpret_cast<Vd>(_mm512_fmadd_pd(x, y, reinterpret_cast<__m512d>(c)));
+}
+#elif defined(__AVX2__)
+BOOST_EXT_INLINE Vf fused(Vf a, Vf b, Vf c) {
+  const auto x = reinterpret_cast<__m256>(a), y = reinterpret_cast<__m256>(b);
+  return reinterpret_cast<Vf>(_mm256_fmadd_ps(x, y, reinterpret_cast<__m256>(c)));
+}
+BOOST_EXT_INLINE Vd fused(Vd a, Vd b, Vd c) {
+  const auto x = reinterpret_cast<__m256d>(a), y = reinterpret_cast<__m256d>(b);
+  return reinterpret_cast<Vd>(_mm256_fmadd_pd(x, y, reinterpret_cast<__m256d>(c)));
+}
+#elif defined(__aarch64__)
+BOOST_EXT_INLINE Vf fused(Vf a, Vf b, Vf c) {
+  const auto x = reinterpret_cast<float32x4_t>(a), y = reinterpret_cast<float32x4_t>(b);
+  return reinterpret_cast<Vf>(vfmaq_f32(reinterpret_cast<float32x4_t>(c), x, y));
+}
+BOOST_EXT_INLINE Vd fused(Vd a, Vd b, Vd c) {
+  const auto x = reinterpret_cast<float64x2_t>(a), y = reinterpret_cast<float64x2_t>(b);
+  return reinterpret_cast<Vd>(vfmaq_f64(reinterpret_cast<float64x2_t>(c), x, y));
+}
+#else
+// Of lanes that were float32. Rounded to odd, so that a rounding to float32 after it is that of the exact sum (Boldo &
+// Melquiond, "Emulation of FMA and correctly rounded sums: proved algorithms using rounding to odd", 2008).
+BOOST_EXT_INLINE Vd fused_to_odd(Vd a, Vd b, Vd c) {
+  using Vl __attribute__((vector_size(kWidth * 4))) = std::uint64_t;
+  const Vd product = a * b;  // exact
+  const Vd sum = product + c, rest = sum - product;
+  const Vd error = (product - (sum - rest)) + (c - rest);
+  const Vl bits = reinterpret_cast<Vl>(sum);
+  const Vl below = (reinterpret_cast<Vl>(error) ^ bits) >> 63;  // 1 where the exact sum is nearer to zero
+  const Vl step = (1 - 2 * below) & ((bits & 1) - 1);           // of even sums alone
+  return reinterpret_cast<Vd>(bits + (step & reinterpret_cast<Vl>((error > 0) | (error < 0))));
+}
+BOOST_EXT_INLINE Vf fused(Vf a, Vf b, Vf c) {
+  const Vd low = fused_to_odd(widen_low(a), widen_low(b), widen_low(c));
+  const Vd high = fused_to_odd(widen_high(a), widen_high(b), widen_high(c));
+  // By conversions of vectors: GCC 12 leaves out the rounding of single lanes between two calls.
+  const HalfVf first = __builtin_convertvector(low, HalfVf), second = __builtin_convertvector(high, HalfVf);
+  return Vf{first[0], first[1], second[0], second[1]};
+}
+BOOST_EXT_INLINE Vd fused(Vd a, Vd b, Vd c) {
+  return Vd{__builtin_fma(a[0], b[0], c[0]), __builtin_fma(a[1], b[1], c[1])};
+}
+#endif
+
+BOOST_EXT_INLINE Vf vector_at(const float* p) { return *reinterpret_cast<const UnalignedVf*>(p); }
+BOOST_EXT_INLINE Vd vector_at(const double* p) { return *reinterpret_cast<const UnalignedVd*>(p); }
+BOOST_EXT_INLINE void put(float* p, Vf v) { *reinterpret_cast<UnalignedVf*>(p) = v; }
+BOOST_EXT_INLINE void put(double* p, Vd v) { *reinterpret_cast<UnalignedVd*>(p) = v; }
+
+template <class T> using VectorOf = decltype(vector_at(static_cast<const T*>(nullptr)));
+template <class T> constexpr int kLanesOf = static_cast<int>(sizeof(VectorOf<T>) / sizeof(T));
+template <class T> constexpr int kTileColumns = kTileVectors * kLanesOf<T>;
+static_assert(kTileColumns<float> % kLanes == 0 && kTileColumns<double> % kTileRows == 0);
+
+inline constexpr std::int64_t up_to(std::int64_t multiple, std::int64_t n) {
+  return (n + multiple - 1) / multiple * multiple;
+}
+// Columns up to the end of the last panel.
+template <class T> constexpr std::int64_t padded(std::int64_t n) { return up_to(kTileColumns<T>, n); }
+inline std::int64_t smaller(std::int64_t a, std::int64_t b) { return a < b ? a : b; }
+
+template <class T> using Tile = VectorOf<T>[kTileRows][kTileVectors];
+
+#define BOOST_EXT_EACH_ROW(m) _Pragma("GCC unroll 8") for (int m = 0; m < kTileRows; ++m)
+#define BOOST_EXT_EACH_VECTOR(v) _Pragma("GCC unroll 4") for (int v = 0; v < kTileVectors; ++v)
+
+// tile[m][n] = sum over k < count of a[m * kRow + k * kStep] * b[k][n], where b is a panel.
+template <int kRow, int kStep, class T>
+BOOST_EXT_INLINE void multiply_tile(const T* a, const T* b, std::int64_t count, Tile<T>& tile) {
+  using V = VectorOf<T>;
+  V sums[kTileRows][kTileVectors] = {};
+  for (std::int64_t k = 0; k < count; ++k, a += kStep, b += kTileColumns<T>) {
+    V right[kTileVectors];
+    BOOST_EXT_EACH_VECTOR(v) right[v] = vector_at(b + v * kLanesOf<T>);
+    BOOST_EXT_EACH_ROW(m) {
+      const V left = a[m * kRow] - V{};
+      BOOST_EXT_EACH_VECTOR(v) sums[m][v] = fused(left, right[v], sums[m][v]);
+    }
+  }
+  BOOST_EXT_EACH_ROW(m) BOOST_EXT_EACH_VECTOR(v) tile[m][v] = sums[m][v];
+}
+
+// A panel from `rows` rows of up to kTileColumns columns, times `scale`, with zeros to its right.
+template <class T>
+BOOST_EXT_INLINE void pack_panel(const T* from, std::int64_t stride, std::int64_t rows, std::int64_t columns,
+                                 float scale, float* panel) {
+  constexpr int kWide = kTileColumns<float>;
+  for (std::int64_t r = 0; r < rows; ++r, from += stride, panel += kWide) {
+    if (columns >= kWide) {
+      for (int c = 0; c < kWide; c += kLanes) store(panel + c, scale * load(from + c));
+      continue;
+    }
+    for (int c = 0; c < kWide; ++c) panel[c] = 0;
+    sweep(columns, [&](auto io, std::int64_t i, auto)
+                       BOOST_EXT_INLINE_LAMBDA { io.store(panel + i, scale * io.load(from + i)); });
+  }
+}
+
+// Memory of one thread for multiply(): `rows` rows of a left factor.
+class ProductBuffers {
+ public:
+  explicit ProductBuffers(std::int64_t rows)
+      : left(up_to(kTileRows, rows) * kSlab), panel(kSlab * kTileColumns<float>) {}
+  Scratch<float> left, panel;
+};
+
+constexpr std::int64_t kGroup = 512;  // columns of a product that stay in the second cache
+
+// out = a b, for `rows` rows of a with rows of `stride`; b has `inner` rows, which pack(first, count, column, panel)
+// puts into a panel. out has rows of padded(columns) and room up to a whole tile of rows.
+template <class Pack>
+void multiply(const float* a, std::int64_t stride, std::int64_t rows, std::int64_t inner, std::int64_t columns,
+              Pack pack, ProductBuffers& buffers, float* out) {
+  const std::int64_t width = padded<float>(columns), all_rows = up_to(kTileRows, rows);
+  float* const left = buffers.left.get();
+  float* const panel = buffers.panel.get();
+  for (std::int64_t group = 0; group < width; group += kGroup) {
+    for (std::int64_t k = 0; k < inner; k += kSlab) {
+      const std::int64_t some = smaller(kSlab, inner - k), end = smaller(group + kGroup, width);
+      for (std::int64_t m = 0; m < all_rows; ++m) {
+        const std::int64_t from = (m < rows ? m : rows - 1) * stride + k;
+        std::memcpy(left + m * kSlab, a + from, static_cast<std::size_t>(some) * sizeof(float));
+      }
+      for (std::int64_t j = group; j < end; j += kTileColumns<float>) {
+        pack(k, some, j, panel);
+        for (std::int64_t i = 0; i < all_rows; i += kTileRows) {
+          Tile<float> tile;
+          multiply_tile<kSlab, 1>(left + i * kSlab, panel, some, tile);
+          float* const to = out + i * width + j;
+          BOOST_EXT_EACH_ROW(m) BOOST_EXT_EACH_VECTOR(v) {
+            float* const at = to + m * width + v * kLanesOf<float>;
+            put(at, k == 0 ? tile[m][v] : vector_at(at) + tile[m][v]);
+          }
+        }
+      }
+    }
+  }
+}
+
+}  // namespace boost_ext::cpu::BOOST_EXT_ISA
