@@ -9,7 +9,7 @@ NATIVE := CMakeLists.txt pyproject.toml $(shell find csrc kernels -type f)
 SOURCES := $(NATIVE) $(shell find python -type f -not -name '*.so' -not -path '*/__pycache__/*')
 EMULATORS := $(shell find tests/emulators -type f)
 
-.PHONY: dev dev-mindspore train train-distributed test test-quick test-all test-python test-core test-native test-nvcc fuzz loops bench bench-levels bench-networks lint format docs notebook clean
+.PHONY: dev dev-mindspore train train-distributed test test-quick test-all test-python test-core test-native test-nvcc fuzz fuzz-asan loops bench bench-levels bench-networks lint format docs notebook clean
 
 # An editable build to work with: the core on the baseline instruction set, and what its tests need. Python files are used
 # where they are; after a change of C++ call it again.
@@ -79,6 +79,20 @@ test-nvcc: $(VENVS)/lint/installed
 # Calls and files that nobody would write, another selection each time; ARGS="--seconds 60" for each target.
 fuzz: $(VENVS)/test/installed
 	$(VENVS)/test/bin/python -m tests.fuzz $(ARGS)
+
+# The ops' part of it in a module with the address and undefined-behaviour sanitizers, beside test-native's build: 21 files
+# more. Their libraries come before Python's.
+FUZZED := build/asan/python
+PRELOADED = $(foreach library,asan stdc++,$(shell $(CXX) -print-file-name=lib$(library).so))
+fuzz-asan: $(VENVS)/test/installed $(VENVS)/lint/installed
+	$(VENVS)/lint/bin/cmake --preset asan -G Ninja -DCMAKE_MAKE_PROGRAM=$(abspath $(VENVS))/lint/bin/ninja \
+	  -DBOOST_EXT_PYTHON=ON -DPython_EXECUTABLE=$(abspath $(VENVS))/test/bin/python \
+	  -Dpybind11_DIR="$$($(VENVS)/lint/bin/python -m pybind11 --cmakedir)" >/dev/null
+	$(VENVS)/lint/bin/cmake --build build/asan --target _core
+	rm -rf $(FUZZED) && mkdir -p $(FUZZED) && cp -r python/boost_ext $(FUZZED)
+	cp --remove-destination build/asan/_core*.so $(FUZZED)/boost_ext
+	PYTHONPATH=$(FUZZED) PYTHONMALLOC=malloc ASAN_OPTIONS=detect_leaks=0:abort_on_error=1 LD_PRELOAD="$(PRELOADED)" \
+	  $(VENVS)/test/bin/python -m tests.fuzz $(ARGS) ops
 
 # The inner loops of the kernels beside benchmarks/loops.csv, by llvm-mca; those of build/aarch64 if they are built.
 loops: $(VENVS)/test/installed
@@ -161,7 +175,7 @@ $(VENVS)/core/installed: $(SOURCES) $(EMULATORS) | $(VENVS)/core/bin/python
 	touch $@
 
 $(VENVS)/lint/installed: pyproject.toml | $(VENVS)/lint/bin/python
-	$(VENVS)/lint/bin/python -m pip install -q 'ruff>=0.6' 'clang-format>=18' 'cmake>=3.21' ninja 'pyright[nodejs]>=1.1.414'
+	$(VENVS)/lint/bin/python -m pip install -q 'ruff>=0.6' 'clang-format>=18' 'cmake>=3.21' ninja 'pybind11>=2.13' 'pyright[nodejs]>=1.1.414'
 	touch $@
 
 $(VENVS)/docs/installed: pyproject.toml | $(VENVS)/docs/bin/python

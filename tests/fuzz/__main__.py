@@ -48,13 +48,17 @@ def rounds(strategy: st.SearchStrategy[Any], check: Callable[[Any], bool], secon
     print(f"{sum(tried.values())} inputs, {tried[True]} of them accepted")
 
 
-def arrays(seconds: float, seed: int) -> None:
+def arrays(seconds: float, seed: int, folder: Path) -> None:
     from tests.fuzz.array_calls import Call, calls
 
-    rounds(calls(), Call.check, seconds, seed)
+    def check(call: Call) -> bool:
+        (folder / "input").write_text(f"{call}\n")  # for the parent, if this one ends the process
+        return call.check()
+
+    rounds(calls(), check, seconds, seed)
 
 
-def packed(seconds: float, seed: int) -> None:
+def packed(seconds: float, seed: int, _: Path) -> None:
     program = Path(__file__).parents[1] / "ops" / "packed_calls.py"
     end, tried, refused = time.monotonic() + seconds, 0, 0
     names = subprocess.run([sys.executable, program, "--names"], capture_output=True, text=True, check=True).stdout
@@ -112,7 +116,7 @@ def main() -> int:
         (name,) = options.targets
         alone = {ARRAYS: arrays, PACKED: packed}.get(name)
         if alone:
-            alone(options.seconds, options.seed)
+            alone(options.seconds, options.seed, options.folder)
         else:
             reader(name, options.seconds, options.seed, options.folder)
         return 0
@@ -125,10 +129,13 @@ def main() -> int:
             code = subprocess.run([*command, f"--in={folder}"]).returncode
             if code:
                 failed.append(name)
-            if code < 0 and (Path(folder) / "input").exists():
+            last = Path(folder) / "input"
+            if code < 0 and name == ARRAYS:
+                print(f"signal {-code} in {last.read_text()}")
+            elif code < 0 and last.exists():
                 from tests.fuzz.readers import CORPUS
 
-                keep(CORPUS / name, (Path(folder) / "input").read_bytes())
+                keep(CORPUS / name, last.read_bytes())
     if failed:
         print(f"failed: {', '.join(failed)}")
     return len(failed)
