@@ -210,7 +210,12 @@ def test_the_product_holds_nothing_for_tests():
 
 def test_the_core_does_not_import_mindspore():
     core = [PACKAGE / "__init__.py", PACKAGE / "ops.py", PACKAGE / "config.py", PACKAGE / "convolutions.py"]
-    core += [PACKAGE / "plan.py", *PACKAGE.glob("pca*.py"), *PACKAGE.glob("script_*.py")]
+    core += [
+        PACKAGE / "plan.py",
+        *PACKAGE.glob("pca*.py"),
+        *PACKAGE.glob("script_*.py"),
+        *files(PACKAGE / "torch", ".py"),
+    ]
     for path in [p for p in core if p.exists()] + [TESTS / "oracle.py"]:
         bad = {m for m in imports(path) if within(m, "mindspore") or within(m, "boost_ext.ms")}
         assert not bad, f"{name(path)} imports {bad}"
@@ -318,6 +323,7 @@ def test_only_the_public_namespaces_look_into_ms():
 
 PACKAGES = ("ops", "subspace", "report", "cli", "demo")
 """Of NumPy alone, as is what lies beside them; they may know one another."""
+OF_TORCH = ("boost_ext.torch", "boost_ext.ops", "boost_ext._core")
 MS_PACKAGES = (
     "native",
     "core",
@@ -342,6 +348,16 @@ def test_packages_of_ms_import_what_stands_to_their_left():
         allowed = MS_PACKAGES[: MS_PACKAGES.index(inside[0]) + 1]
         taken = {m.split(".")[2] for m in imports(path) if within(m, "boost_ext.ms") and m.count(".") >= 2}
         assert taken & set(MS_PACKAGES) <= set(allowed), f"{name(path)} imports {taken - set(allowed)}"
+
+
+def test_the_door_for_pytorch_stands_on_the_ops_alone():
+    for path in files(PACKAGE, ".py"):
+        taken = {m for m in imports(path) if within(m, "boost_ext") and m != "boost_ext"}
+        if path.is_relative_to(PACKAGE / "torch"):
+            bad = {m for m in taken if not any(within(m, package) for package in OF_TORCH)}
+        else:
+            bad = {m for m in taken if within(m, "boost_ext.torch") and path != PACKAGE / "__init__.py"}
+        assert not bad, f"{name(path)} imports {bad}"
 
 
 def modules(package: Path) -> dict[str, Path]:

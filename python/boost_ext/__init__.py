@@ -1,7 +1,8 @@
 """boost_ext: native kernels and training cells that make MindSpore training faster.
 
 This module and :mod:`boost_ext.ops` need NumPy only; :mod:`boost_ext.boost`, :mod:`boost_ext.amp` and ``Model`` need
-MindSpore (``pip install boost_ext[mindspore]``). The public modules load at first use: ``boost_ext.optim.Adam``.
+MindSpore (``pip install boost_ext[mindspore]``), and :mod:`boost_ext.torch` needs PyTorch. The public modules load at
+first use: ``boost_ext.optim.Adam``.
 """
 
 import importlib
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from boost_ext import plan as plan
     from boost_ext import run_log as run_log
     from boost_ext import run_report as run_report
+    from boost_ext import torch as torch
     from boost_ext import writers as writers
     from boost_ext.model import Model as Model
 
@@ -39,7 +41,7 @@ __version__: str = build_info()["version"]
 
 _AT_FIRST_USE = (
     *("amp", "boost", "callbacks", "checkpoint", "config", "cuda", "distributed", "model", "nn", "optim", "pca"),
-    *("plan", "run_log", "run_report", "writers"),
+    *("plan", "run_log", "run_report", "torch", "writers"),
 )
 
 

@@ -18,8 +18,8 @@ NEEDED = {
 }
 """The names without an example, and what one would need."""
 
-UNINSTALLED = {"boost_ext.writers"}
-"""Modules whose examples need TensorBoard, MLflow and Weights & Biases."""
+UNINSTALLED = {"boost_ext.writers", "boost_ext.torch"}
+"""Modules whose examples need TensorBoard, MLflow and Weights & Biases; and PyTorch: tests/pytorch runs them."""
 
 WITH_MINDSPORE = [
     *(f"boost_ext.{m}" for m in ("amp", "boost", "callbacks", "checkpoint", "distributed", "model", "nn", "optim")),

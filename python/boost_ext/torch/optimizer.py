@@ -1,0 +1,347 @@
+"""What the optimizers of :mod:`boost_ext.torch` share: state, groups, loss scale, checkpoints. A rule adds its call."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, TypedDict
+
+import torch
+
+from boost_ext.torch.storage import STATE_DTYPES, Held, converted, empty_state, master_of
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+__all__ = ["FusedOptimizer", "Storage"]
+
+
+class Storage(TypedDict, total=False):
+    """What every optimizer takes beside the hyperparameters of its rule.
+
+    Examples:
+        >>> import torch
+        >>> from boost_ext.torch import AdamW
+        >>> net = torch.nn.Linear(128, 64).bfloat16()
+        >>> optimizer = AdamW(net.parameters(), lr=1e-3, state_dtype="float8", master=True)
+    """
+
+    maximize: bool
+    """Step along the gradient instead of against it. Default: False."""
+    state_dtype: str | torch.dtype | None
+    """``"float32"``, ``"bfloat16"`` or ``"float8"`` (one byte and a scale for each 256 elements). State of tensors
+    with fewer than 4096 elements is float32. Default: "float32"."""
+    master: bool
+    """Keep a float32 copy of each float16 and bfloat16 weight, and step that. Default: False."""
+    seed: int
+    """Of the random rounding of state that is not float32. Default: 0."""
+    foreach: bool | None
+    """For calls that were written for ``torch.optim``; ignored, as are `fused` and `capturable`."""
+    fused: bool | None
+    capturable: bool
+    differentiable: bool
+    """Refused if True: the step is not recorded by autograd."""
+
+
+class _Bucket:
+    """Members of a group that have made the same number of steps, on one device."""
+
+    def __init__(self, params: list[Any], states: list[dict[str, Any]]) -> None:
+        self.params, self.states = params, states
+        self.step: torch.Tensor = states[0]["step"]
+
+
+class FusedOptimizer(torch.optim.Optimizer):
+    """One native call steps all tensors of a group that have made the same number of steps.
+
+    A rule is a subclass with a constructor, :meth:`state_names` and :meth:`update`.
+
+    ``state[p]["step"]`` is one tensor for all `p` that step together; :meth:`state_dict` gives each its own, as
+    ``torch.optim`` has them.
+    """
+
+    default_state_dtype = "float32"
+    narrow_state = True
+    """Whether the rule has state in 8 and 16 bits."""
+    of_whole_tensors = False
+    """Whether the rule needs a sum over each tensor, so that it cannot step a part of one."""
+
+    # torch.amp.GradScaler leaves `grad_scale` and `found_inf` here, and the native call heeds them.
+    _step_supports_amp_scaling = True
+    found_inf: torch.Tensor | None
+    grad_scale: torch.Tensor | None
+
+    def __init__(self, params: Any, defaults: dict[str, Any], **storage: Unpack[Storage]) -> None:
+        unknown = set(storage) - Storage.__optional_keys__
+        if unknown:
+            raise TypeError(f"{type(self).__name__}: got an unknown argument {min(unknown)!r}")
+        if storage.get("differentiable"):
+            raise ValueError(f"{type(self).__name__}: differentiable must be False, got True")
+        chosen = storage.get("state_dtype")
+        own = {
+            "maximize": storage.get("maximize", False),
+            "state_dtype": self.default_state_dtype if chosen is None else chosen,
+            "master": storage.get("master", False),
+            "seed": storage.get("seed", 0),
+        }
+        super().__init__(params, {**defaults, **own})
+
+    def state_names(self, group: dict[str, Any]) -> tuple[str, ...]:
+        """The keys of the rule's state, as in ``torch.optim``, in the order that its op takes them."""
+        raise NotImplementedError
+
+    def update(
+        self, tensors: Sequence[Any], group: dict[str, Any], *, step: Any, first: list[bool], **options: Any
+    ) -> None:
+        """The native call.
+
+        Args:
+            tensors: lists of parameters, of gradients, and one for each of :meth:`state_names`.
+            group: the hyperparameters.
+            step: the number of this step: int32 (1,), beside the tensors.
+            first: for each parameter whether its state is new.
+            options: `lr`, and what the rule needs of ``boost_ext.ops.StepOptions``.
+        """
+        raise NotImplementedError
+
+    def require(self, group: dict[str, Any]) -> None:
+        """Refuse a group with settings that the rule does not take."""
+
+    def new_state(self, p: Any, name: str, group: dict[str, Any]) -> dict[str, Any]:
+        """The entries of one state of a parameter before its first step."""
+        return empty_state(p, name, group["state_dtype"])
+
+    def converted_state(self, p: Any, name: str, saved: dict[str, Any], group: dict[str, Any]) -> dict[str, Any]:
+        """The entries of one state from a checkpoint, as this optimizer stores them."""
+        non_negative = self.state_names(group).index(name) == 1  # v of m, v: its codes have no sign
+        return converted(p, name, saved, group["state_dtype"], non_negative)
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        group = dict(param_group)
+        who = type(self).__name__
+        dtype = str(group.get("state_dtype", self.defaults["state_dtype"])).removeprefix("torch.")
+        if dtype not in STATE_DTYPES:
+            raise ValueError(f"{who}: state_dtype must be one of {', '.join(STATE_DTYPES)}, got {dtype!r}")
+        if dtype != "float32" and not self.narrow_state:
+            raise ValueError(f"{who}: state_dtype must be 'float32' for this rule, got {dtype!r}")
+        group["state_dtype"] = dtype
+        self.require({**self.defaults, **group})
+        super().add_param_group(group)
+        if self.of_whole_tensors and any(map(_is_distributed, self.param_groups[-1]["params"])):
+            self.param_groups.pop()
+            raise TypeError(
+                f"{who}: parameters must be tensors of this process alone, since norms go over the whole "
+                "tensor, got DTensor"
+            )
+
+    @torch.compiler.disable
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """Step all parameters that have a gradient. The others keep their state.
+
+        Args:
+            closure: computes the loss and its gradients again. Default: none.
+
+        Returns:
+            The loss that `closure` returns, or None.
+        """
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        for number, group in enumerate(self.param_groups):
+            for part, (bucket, fresh) in enumerate(self._buckets(group)):
+                # Every tensor of the optimizer has random bits of its own.
+                seed = group["seed"] + (number << 32) + (part << 48)
+                self._step_bucket(bucket, fresh, group, seed)
+        return loss
+
+    def _buckets(self, group: dict[str, Any]) -> Iterator[tuple[_Bucket, set[int]]]:
+        """The members that have a gradient, by the tensor that counts their steps; and which state is new."""
+        params = [p for p in group["params"] if p.grad is not None]
+        if not params:
+            return
+        states = [self.state[p] for p in params]
+        names = self.state_names(group)
+        fresh: set[int] = set()
+        needed = {"step", *names}
+        if not all(s.keys() >= needed for s in states):
+            fresh = self._begin(params, states, names, group)
+        # A bucket ends where some of it have no gradient this time: they do not count this step.
+        waiting = set()
+        if len(params) < len(group["params"]):
+            rest = (self.state[p] for p in group["params"] if p.grad is None and p in self.state)
+            waiting = {id(s["step"]) for s in rest if "step" in s}
+        sorted_: dict[int, tuple[list[Any], list[dict[str, Any]]]] = {}
+        for p, s in zip(params, states, strict=True):
+            members = sorted_.setdefault(id(s["step"]), ([], []))
+            members[0].append(p)
+            members[1].append(s)
+        for key, members in sorted_.items():
+            if key in waiting:
+                own = members[1][0]["step"].clone()
+                for s in members[1]:
+                    s["step"] = own
+            yield _Bucket(*members), fresh
+
+    def _begin(
+        self, params: list[Any], states: list[dict[str, Any]], names: tuple[str, ...], group: dict[str, Any]
+    ) -> set[int]:
+        """Make what is missing; returns the ids of the states where something was."""
+        fresh, steps = set(), {}
+        for p, s in zip(params, states, strict=True):
+            if "step" not in s:
+                if p.device not in steps:
+                    steps[p.device] = torch.zeros((), dtype=torch.float32, device=p.device)
+                s["step"] = steps[p.device]
+            missing = [n for n in names if n not in s]
+            for n in missing:
+                s.update(self.new_state(p, n, group))
+            if missing:
+                fresh.add(id(s))
+            if group["master"] and "master" not in s:
+                s.update(master_of(p))
+        return fresh
+
+    def _step_bucket(self, bucket: _Bucket, fresh: set[int], group: dict[str, Any], seed: int) -> None:
+        found = _on(bucket, getattr(self, "found_inf", None))
+        scale = _on(bucket, getattr(self, "grad_scale", None))
+        sign = -1.0 if group["maximize"] else 1.0
+        lr = group["lr"]
+        bucket.step += 1
+        options = {
+            "lr": _on(bucket, lr) if isinstance(lr, torch.Tensor) else lr,
+            "weight_decay": group["weight_decay"],
+            "step": bucket.step.to(torch.int32).reshape(1),
+            "inv_scale": sign if scale is None else sign / scale,
+            "seed": seed,
+            "skip": found,
+            "first": [id(s) in fresh for s in bucket.states] if fresh else [False] * len(bucket.states),
+        }
+        try:
+            try:
+                self._call(bucket, [p.grad for p in bucket.params], group, options)
+            except (TypeError, ValueError):  # a refused call has written nothing
+                grads = self._relaid(bucket, group)
+                if grads is None:
+                    raise
+                self._call(bucket, grads, group, options)
+        except BaseException:
+            bucket.step -= 1
+            raise
+        if found is not None:
+            bucket.step -= (found != 0).float().reshape(())
+
+    def _call(self, bucket: _Bucket, grads: list[Any], group: dict[str, Any], options: dict[str, Any]) -> None:
+        states, names = bucket.states, self.state_names(group)
+        lists = [[s[n] for s in states] for n in names]
+        if group["state_dtype"] == "float8" and names:
+            options = {**options, "scales": [_local([s.get(f"{n}_scale") for s in states]) for n in names]}
+        if group["master"]:
+            options = {**options, "masters": _local([s.get("master") for s in states])}
+        self.update([*map(_local, (bucket.params, grads, *lists))], group, **options)
+
+    def _relaid(self, bucket: _Bucket, group: dict[str, Any]) -> list[Any] | None:
+        """The gradients, and in place the state, in the order of elements of their parameters; None if they were."""
+        grads, changed = [p.grad for p in bucket.params], False
+        for i, (p, s) in enumerate(zip(bucket.params, bucket.states, strict=True)):
+            if grads[i].layout != torch.strided:
+                raise RuntimeError(f"{type(self).__name__}: gradients must be dense, got a sparse one")
+            if grads[i].stride() != p.stride():
+                grads[i] = torch.empty_like(p, dtype=grads[i].dtype).copy_(grads[i])
+                changed = True
+            for n in self.state_names(group):
+                if s[n] is not None and s[n].shape == p.shape and s[n].stride() != p.stride():
+                    s.update(self.converted_state(p, n, s, group))
+                    changed = True
+            if s.get("master") is not None and s["master"].stride() != p.stride():
+                s["master"] = torch.empty_like(p, dtype=torch.float32).copy_(s["master"])
+                changed = True
+        return grads if changed else None
+
+    def state_dict(self) -> dict[str, Any]:
+        """As of ``torch.optim``: with float32 state of a rule that is there, its optimizer loads it.
+
+        Returns:
+            dict with ``"state"`` and ``"param_groups"``.
+        """
+        result: dict[str, Any] = super().state_dict()
+        result["state"] = {
+            key: _apart(entry) if isinstance(entry, dict) else entry for key, entry in result["state"].items()
+        }
+        return result
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Load a checkpoint of this class, of any `state_dtype`, or of ``torch.optim``'s class of the same rule.
+
+        The storage stays that of this optimizer: `state_dtype`, `master` and `seed`. Codes of one byte are rounded to
+        nearest where they are made.
+        """
+        self._kept = [{k: g[k] for k in ("state_dtype", "master", "seed")} for g in self.param_groups]
+        # The last hook: torch casts state to the dtype of the weights, but nothing that is held.
+        handle = self.register_load_state_dict_pre_hook(_hold)
+        try:
+            super().load_state_dict(state_dict)
+        finally:
+            handle.remove()
+            del self._kept
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        kept = getattr(self, "_kept", None)
+        if kept is None:  # a copy, or from pickle
+            return
+        for group, own in zip(self.param_groups, kept, strict=True):
+            for key, value in {**self.defaults, **own}.items():
+                if key in own or key not in group:
+                    group[key] = value
+            steps: dict[Any, torch.Tensor] = {}
+            for p in group["params"]:
+                if p in self.state and isinstance(entry := self.state[p], dict):
+                    self.state[p] = self._loaded(p, entry, group, steps)
+
+    def _loaded(self, p: Any, entry: dict[str, Any], group: dict[str, Any], steps: dict[Any, Any]) -> dict[str, Any]:
+        saved = {k: v.value if isinstance(v, Held) else v for k, v in entry.items()}
+        names = [n for n in self.state_names(group) if saved.get(n) is not None]
+        result = {}
+        for n in names:
+            result.update(self.converted_state(p, n, saved, group))
+        # Momentum of torch counts no steps: what has state has made one.
+        count = float(saved.get("step", 1.0 if names else 0.0))
+        if (p.device, count) not in steps:
+            steps[p.device, count] = torch.tensor(count, dtype=torch.float32, device=p.device)
+        result["step"] = steps[p.device, count]
+        if group["master"]:
+            result.update(master_of(p, saved.get("master")))
+        return result
+
+
+def _apart(entry: dict[str, Any]) -> dict[str, Any]:
+    """Each parameter counts its own steps, and has what it has."""
+    return {k: v.clone() if k == "step" else v for k, v in entry.items() if v is not None}
+
+
+def _hold(_: Any, state_dict: dict[str, Any]) -> dict[str, Any]:
+    def held(entry: Any) -> Any:
+        if not isinstance(entry, dict):
+            return entry
+        return {k: Held(v) if isinstance(v, torch.Tensor) else v for k, v in entry.items()}
+
+    return {**state_dict, "state": {k: held(v) for k, v in state_dict["state"].items()}}
+
+
+def _on(bucket: _Bucket, value: torch.Tensor | None) -> torch.Tensor | None:
+    """A number beside the tensors, as the ops take it: the host does not read what is on a device."""
+    return None if value is None else value.to(bucket.step.device, torch.float32).reshape(1)
+
+
+def _is_distributed(tensor: Any) -> bool:
+    module = sys.modules.get("torch.distributed.tensor")
+    return module is not None and isinstance(tensor, module.DTensor)
+
+
+def _local(tensors: list[Any]) -> list[Any]:
+    """The parts of this process of tensors that are spread over several."""
+    if "torch.distributed.tensor" not in sys.modules:
+        return tensors
+    return [t.to_local() if _is_distributed(t) else t for t in tensors]

@@ -1,0 +1,431 @@
+"""boost_ext.torch's optimizers beside those of torch.optim, step by step."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from typing import Any
+
+import pytest
+
+torch: Any = pytest.importorskip("torch")
+
+from boost_ext import torch as boost  # noqa: E402
+
+SHAPES = ((), (3,), (0,), (64, 80), (8, 4, 3, 3), (5000,))
+
+RULES = [
+    ("AdamW", {"lr": 0.01, "weight_decay": 0.1}),
+    ("AdamW", {"lr": 0.01, "maximize": True}),
+    ("Adam", {"lr": 0.01, "betas": (0.8, 0.95), "eps": 1e-3}),
+    ("Adam", {"lr": 0.01, "weight_decay": 0.1, "maximize": True}),
+    ("Adam", {"lr": 0.01, "weight_decay": 0.1, "amsgrad": True, "eps": 1e-2}),
+    ("Adam", {"lr": 0.01, "weight_decay": 0.1, "decoupled_weight_decay": True}),
+    ("SGD", {"lr": 0.1, "weight_decay": 0.01}),
+    ("SGD", {"lr": 0.1, "momentum": 0.9, "weight_decay": 0.01}),
+    ("SGD", {"lr": 0.1, "momentum": 0.9, "nesterov": True, "maximize": True}),
+    ("SGD", {"lr": 0.1, "momentum": 0.9, "dampening": 0.5}),
+    ("Adafactor", {"lr": 0.03}),
+]
+EACH_RULE = pytest.mark.parametrize(("name", "settings"), RULES)
+SHARED = [rule for rule in RULES if rule[0] != "Adafactor"]
+
+
+def parameters(dtype: Any = None, shapes: Any = SHAPES) -> list[Any]:
+    made = torch.Generator().manual_seed(1)
+    return [torch.nn.Parameter(torch.randn(s, generator=made).to(dtype or torch.float32)) for s in shapes]
+
+
+def gradients(step: int, of: list[Any], scale: float = 1.0) -> None:
+    made = torch.Generator().manual_seed(100 + step)
+    for p in of:
+        drawn = torch.randn(p.shape, generator=made) * scale
+        p.grad = torch.empty_like(p).copy_(drawn)
+
+
+def close(ours: list[Any], theirs: list[Any], tolerance: float = 2e-6) -> None:
+    for a, b in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(a, b, rtol=tolerance, atol=tolerance)
+
+
+def both(name: str, settings: Any, dtype: Any = None) -> tuple[list[Any], list[Any], Any, Any]:
+    shapes = [s for s in SHAPES if s != (0,)] if name == "Adafactor" else SHAPES  # theirs divides by the size
+    ours, theirs = parameters(dtype, shapes), parameters(dtype, shapes)
+    return ours, theirs, getattr(boost, name)(ours, **settings), getattr(torch.optim, name)(theirs, **settings)
+
+
+@EACH_RULE
+def test_steps_like_torch(name, settings):
+    ours, theirs, optimizer, reference = both(name, settings)
+    for step in range(8):
+        gradients(step, ours)
+        gradients(step, theirs)
+        optimizer.step()
+        reference.step()
+        close(ours, theirs)
+
+
+@EACH_RULE
+def test_half_weights_are_rounded_once(name, settings):
+    """The arithmetic and the state are float32: as torch in float32, whose weights are rounded after each step."""
+    if name == "Adafactor":
+        settings = {**settings, "eps": (1e-4, 1e-3)}  # of the dtype of the weights by default
+    ours, _, optimizer, _ = both(name, settings, torch.bfloat16)
+    theirs = [torch.nn.Parameter(p.detach().float()) for p in ours]
+    reference = getattr(torch.optim, name)(theirs, **settings)
+    for step in range(8):
+        gradients(step, ours)
+        for p, q in zip(ours, theirs, strict=True):
+            q.grad = p.grad.float()
+        optimizer.step()
+        reference.step()
+        with torch.no_grad():
+            for p, q in zip(ours, theirs, strict=True):
+                torch.testing.assert_close(p.float(), q.bfloat16().float(), rtol=2**-7, atol=1e-6)
+                q.copy_(p)
+
+
+def test_a_master_keeps_what_rounding_loses():
+    ours = parameters(torch.bfloat16)
+    theirs = [torch.nn.Parameter(p.detach().float()) for p in ours]
+    optimizer, reference = boost.AdamW(ours, lr=1e-4, master=True), torch.optim.AdamW(theirs, lr=1e-4)
+    for step in range(8):
+        gradients(step, ours)
+        for p, q in zip(ours, theirs, strict=True):
+            q.grad = p.grad.float()
+        optimizer.step()
+        reference.step()
+    close([optimizer.state[p]["master"] for p in ours], [q.data for q in theirs])
+    for p in ours:
+        assert torch.equal(p.detach(), optimizer.state[p]["master"].bfloat16())
+
+
+@pytest.mark.parametrize(("name", "settings"), SHARED)
+@pytest.mark.parametrize("to_torch", [True, False])
+def test_a_state_dict_goes_over_to_torch_and_back(name, settings, to_torch, tmp_path):
+    ours, theirs, optimizer, reference = both(name, settings)
+    first, second = (ours, theirs) if to_torch else (theirs, ours)
+    one, two = (optimizer, reference) if to_torch else (reference, optimizer)
+    for step in range(3):
+        gradients(step, first)
+        one.step()
+    torch.save(one.state_dict(), tmp_path / "state.pt")
+    two.load_state_dict(torch.load(tmp_path / "state.pt", weights_only=True))
+    with torch.no_grad():
+        for p, q in zip(first, second, strict=True):
+            q.copy_(p)
+    for step in range(3, 6):
+        gradients(step, first)
+        gradients(step, second)
+        one.step()
+        two.step()
+        close(first, second)
+
+
+def test_rows_without_a_gradient_keep_state_and_count():
+    ours, theirs, optimizer, reference = both("AdamW", {"lr": 0.01})
+    for step, absent in enumerate([(1,), (), (1, 3), (3,), (0, 1, 2, 3, 4, 5), ()]):
+        for params in (ours, theirs):
+            gradients(step, params)
+            for i in absent:
+                params[i].grad = None
+        optimizer.step()
+        reference.step()
+        close(ours, theirs)
+    for p, q in zip(ours, theirs, strict=True):
+        assert float(optimizer.state[p]["step"]) == float(reference.state[q]["step"])
+    written = optimizer.state_dict()["state"]
+    assert len({entry["step"].data_ptr() for entry in written.values()}) == len(SHAPES)
+
+
+@pytest.mark.parametrize("name", ["AdamW", "SGD"])
+def test_groups_and_schedulers(name):
+    ours, theirs = parameters(), parameters()
+    pairs = []
+    for params, module in ((ours, boost), (theirs, torch.optim)):
+        groups = [{"params": params[:2], "weight_decay": 0.5}, {"params": params[2:4], "lr": 0.02}]
+        optimizer = getattr(module, name)(groups, lr=0.01)
+        optimizer.add_param_group({"params": params[4:], "lr": 0.001})
+        scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=5)
+        pairs.append((params, optimizer, scheduler))
+    for step in range(5):
+        for params, optimizer, scheduler in pairs:
+            gradients(step, params)
+            optimizer.step()
+            scheduler.step()
+        close(ours, theirs)
+    assert [g["lr"] for g in pairs[0][1].param_groups] == [g["lr"] for g in pairs[1][1].param_groups]
+
+
+def test_one_cycle_moves_betas():
+    ours, theirs, optimizer, reference = both("AdamW", {"lr": 0.01})
+    schedulers = [torch.optim.lr_scheduler.OneCycleLR(o, 0.1, total_steps=10) for o in (optimizer, reference)]
+    for step in range(8):
+        gradients(step, ours)
+        gradients(step, theirs)
+        optimizer.step()
+        reference.step()
+        for scheduler in schedulers:
+            scheduler.step()
+        close(ours, theirs, 1e-5)
+
+
+@pytest.mark.parametrize("state_dtype", ["float32", "bfloat16", "float8"])
+@pytest.mark.parametrize("name", ["AdamW", "SGD", "Lamb"])
+def test_five_and_five_steps_are_the_bits_of_ten(name, state_dtype, tmp_path):
+    settings = {"lr": 0.01, "state_dtype": state_dtype, "master": True, **({"momentum": 0.9} if name == "SGD" else {})}
+    whole = parameters(torch.bfloat16)
+    optimizer = getattr(boost, name)(whole, **settings)
+    for step in range(10):
+        gradients(step, whole)
+        optimizer.step()
+    params = parameters(torch.bfloat16)
+    part = getattr(boost, name)(params, **settings)
+    for step in range(10):
+        if step == 5:
+            torch.save(part.state_dict(), tmp_path / "state.pt")
+            part = getattr(boost, name)(params, **settings)
+            part.load_state_dict(torch.load(tmp_path / "state.pt", weights_only=True))
+        gradients(step, params)
+        part.step()
+    for p, q in zip(params, whole, strict=True):
+        assert torch.equal(p, q)
+        for key, value in optimizer.state[q].items():
+            assert torch.equal(part.state[p][key], value), key
+    stored = part.state[params[3]]["momentum_buffer" if name == "SGD" else "exp_avg"].dtype
+    assert stored == {"float32": torch.float32, "bfloat16": torch.bfloat16, "float8": torch.uint8}[state_dtype]
+
+
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
+@pytest.mark.parametrize(("saved", "loaded"), [("float8", "float32"), ("float32", "float8"), ("bfloat16", "float8")])
+def test_state_of_another_storage_is_converted(saved, loaded, layout):
+    weight = torch.nn.Parameter(torch.randn(32, 16, 3, 3))
+    one = boost.AdamW([weight], lr=0.01, state_dtype=saved)
+    gradients(0, [weight])
+    one.step()
+    other = torch.nn.Parameter(weight.detach().clone(memory_format=layout))
+    two = boost.AdamW([other], lr=0.5, state_dtype=loaded)
+    two.load_state_dict(one.state_dict())
+    assert (two.param_groups[0]["lr"], two.param_groups[0]["state_dtype"]) == (0.01, loaded)
+    gradients(0, [other])
+    exact = boost.AdamW([copy.deepcopy(other)], lr=0.01)
+    exact.load_state_dict(one.state_dict())
+    for optimizer in (two, exact):
+        gradients(1, optimizer.param_groups[0]["params"])
+        optimizer.step()
+    difference = (other - exact.param_groups[0]["params"][0]).abs().max()
+    assert difference < 2e-3  # of a step of 0.01
+    two.load_state_dict(two.state_dict())
+
+
+@pytest.mark.parametrize("name", ["AdamW8bit", "Adam8bit", "SGD8bit", "Lamb8bit"])
+def test_names_for_8_bits(name):
+    [weight] = parameters(shapes=[(64, 80)])
+    optimizer = getattr(boost, name)([weight], lr=0.01, **({"momentum": 0.9} if name == "SGD8bit" else {}))
+    gradients(0, [weight])
+    optimizer.step()
+    state = {k: v for k, v in optimizer.state[weight].items() if k != "step" and not k.endswith("_scale")}
+    assert {v.dtype for v in state.values()} == {torch.uint8}
+    assert all(optimizer.state[weight][f"{k}_scale"].shape == (20,) for k in state)
+
+
+def test_lamb_steps_by_a_part_of_the_norm():
+    weight = torch.nn.Parameter(torch.randn(20, 30))
+    optimizer = boost.Lamb([weight], lr=0.01, weight_decay=0.1)
+    before = weight.detach().double()
+    gradients(0, [weight])
+    g = weight.grad.double()
+    optimizer.step()
+    update = g / (g.abs() + 1e-6) + 0.1 * before
+    expected = before - 0.01 * before.norm() / update.norm() * update
+    torch.testing.assert_close(weight.detach(), expected.float(), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("maximize", [False, True])
+def test_lars_scales_the_gradient_to_the_weights(maximize):
+    weight, bias = (torch.nn.Parameter(torch.randn(s)) for s in ((20, 30), (30,)))
+    groups = [{"params": [weight]}, {"params": [bias], "adapt": False}]
+    optimizer = boost.Lars(groups, lr=0.1, weight_decay=0.01, trust_coefficient=0.02, maximize=maximize)
+    w, b = weight.detach().double(), bias.detach().double()
+    sign = -1 if maximize else 1
+    m = torch.zeros_like(w)
+    for step in range(3):
+        gradients(step, [weight, bias])
+        g = sign * weight.grad.double()
+        m = 0.9 * m + 0.02 * w.norm() / (g.norm() + 0.01 * w.norm() + 1e-8) * (g + 0.01 * w)
+        w = w - 0.1 * m
+        if step == 0:
+            b = b - 0.1 * sign * bias.grad.double()
+        optimizer.step()
+        if step == 0:
+            torch.testing.assert_close(bias.detach(), b.float())
+    torch.testing.assert_close(weight.detach(), w.float(), rtol=1e-5, atol=1e-6)
+
+
+def test_adam_without_bias_correction():
+    [weight] = parameters(shapes=[(30,)])
+    optimizer = boost.AdamWeightDecay([weight], lr=0.01, weight_decay=0.1)
+    w = weight.detach().double()
+    gradients(0, [weight])
+    g = weight.grad.double()
+    optimizer.step()
+    expected = w - 0.01 * (0.1 * g / ((0.001 * g * g).sqrt() + 1e-6) + 0.1 * w)
+    torch.testing.assert_close(weight.detach(), expected.float(), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("state_dtype", ["float32", "float8"])
+def test_any_dense_layout_and_a_change_of_it(state_dtype):
+    ours = torch.nn.Parameter(torch.randn(32, 16, 3, 3).contiguous(memory_format=torch.channels_last))
+    theirs = torch.nn.Parameter(ours.detach().clone(memory_format=torch.contiguous_format))
+    optimizer = boost.AdamW([ours], lr=0.01, state_dtype=state_dtype)
+    reference = torch.optim.AdamW([theirs], lr=0.01)
+    for step in range(6):
+        gradients(step, [ours])
+        gradients(step, [theirs])
+        if step == 2:
+            ours.grad = ours.grad.contiguous()
+        if step == 4:
+            ours.data = ours.data.contiguous()
+        optimizer.step()
+        reference.step()
+        close([ours], [theirs], 2e-6 if state_dtype == "float32" else 0.02)
+    assert ours.is_contiguous()
+    assert optimizer.state[ours]["exp_avg"].is_contiguous()
+
+
+@pytest.mark.parametrize("name", ["AdamW", "SGD"])
+def test_grad_scaler_unscales_in_the_step_and_skips(name):
+    settings = {"lr": 0.01, **({"momentum": 0.9, "dampening": 0.5} if name == "SGD" else {})}
+    ours, theirs, optimizer, reference = both(name, settings)
+    scalers = [torch.amp.GradScaler("cpu", init_scale=1024.0, growth_interval=3) for _ in range(2)]
+    for step in range(8):
+        for params, stepped, scaler in ((ours, optimizer, scalers[0]), (theirs, reference, scalers[1])):
+            scaler.scale(torch.zeros(1))  # makes the scale
+            gradients(step, params, scaler.get_scale())
+            if step in (0, 3):
+                params[3].grad[5, 7] = torch.inf
+            if step == 5:
+                scaler.unscale_(stepped)
+            scaler.step(stepped)
+            scaler.update()
+        close(ours, theirs)
+        assert scalers[0].get_scale() == scalers[1].get_scale()
+    assert float(optimizer.state[ours[3]]["step"]) == 6
+    assert not hasattr(optimizer, "found_inf")
+
+
+def test_closures_and_hooks():
+    weight = torch.nn.Parameter(torch.tensor([1.0, -1.0]))
+    optimizer = boost.SGD([weight], lr=0.25)
+    seen = []
+    optimizer.register_step_post_hook(lambda *_: seen.append(weight.tolist()))
+
+    def closure() -> Any:
+        optimizer.zero_grad()
+        loss = weight.square().sum()
+        loss.backward()
+        return loss
+
+    assert optimizer.step(closure).item() == 2
+    assert seen == [[0.5, -0.5]]
+
+
+def test_autograd_sees_the_write():
+    weight = torch.nn.Parameter(torch.randn(5))
+    loss = weight.exp().sum()
+    kept = weight.square()
+    weight.grad = torch.ones(5)
+    boost.SGD([weight], lr=0.1).step()
+    loss.backward()
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        kept.sum().backward()
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda x: pickle.loads(pickle.dumps(x))])
+def test_copies_go_on_by_themselves(copied):
+    params = parameters()
+    optimizer = boost.AdamW8bit(params, lr=0.01)
+    gradients(0, params)
+    optimizer.step()
+    other = copied(optimizer)
+    for chosen in (optimizer, other):
+        gradients(1, chosen.param_groups[0]["params"])
+        chosen.step()
+    for p, q in zip(params, other.param_groups[0]["params"], strict=True):
+        assert torch.equal(p, q)
+    assert other.state[other.param_groups[0]["params"][3]]["exp_avg"].dtype == torch.uint8
+
+
+def test_what_is_refused():
+    weight = torch.nn.Parameter(torch.ones(3))
+    for text, kind, make in [
+        ("AdamW: amsgrad must be False with decoupled decay", ValueError, lambda: boost.AdamW([weight], amsgrad=True)),
+        (
+            "Adam: state_dtype must be 'float32' with amsgrad, got 'float8'",
+            ValueError,
+            lambda: boost.Adam([weight], amsgrad=True, state_dtype="float8"),
+        ),
+        (
+            "SGD: state_dtype must be 'float32' with dampening",
+            ValueError,
+            lambda: boost.SGD([weight], momentum=0.9, dampening=0.1, state_dtype="bfloat16"),
+        ),
+        ("SGD: nesterov must come with a momentum", ValueError, lambda: boost.SGD([weight], nesterov=True)),
+        (
+            "Adam: state_dtype must be one of float32, bfloat16, float8, got 'int4'",
+            ValueError,
+            lambda: boost.Adam([weight], state_dtype="int4"),
+        ),
+        (
+            "Adafactor: state_dtype must be 'float32' for this rule",
+            ValueError,
+            lambda: boost.Adafactor([weight], state_dtype="float8"),
+        ),
+        ("Adafactor: weight_decay must be 0, got 0.1", ValueError, lambda: boost.Adafactor([weight], weight_decay=0.1)),
+        ("Adam: got an unknown argument 'betas1'", TypeError, lambda: boost.Adam([weight], betas1=0.9)),
+        ("Adam: differentiable must be False", ValueError, lambda: boost.Adam([weight], differentiable=True)),
+    ]:
+        with pytest.raises(kind, match=f"^{text}"):
+            make()
+    weight.grad = torch.eye(3)[0].to_sparse()
+    with pytest.raises(RuntimeError, match=r"^AdamW: gradients must be dense, got a sparse one$"):
+        boost.AdamW([weight]).step()
+    weight.grad = torch.ones(3)
+    optimizer = boost.AdamW([weight], lr=-1.0, fused=True)
+    with pytest.raises(ValueError, match=r"^adamw_step: lr must be finite and >= 0, got -1$"):
+        optimizer.step()
+    assert float(optimizer.state[weight]["step"]) == 0
+    broken = boost.AdamW8bit([torch.nn.Parameter(torch.ones(5000))])
+    entry = {
+        "step": torch.tensor(1.0),
+        "exp_avg": torch.zeros(5000, dtype=torch.uint8),
+        "exp_avg_sq": torch.zeros(5000),
+    }
+    with pytest.raises(ValueError, match=r"^load_state_dict: state_dict must hold exp_avg_scale with exp_avg$"):
+        broken.load_state_dict({**broken.state_dict(), "state": {0: entry}})
+
+
+@pytest.mark.parametrize("scale", [1.0, 8.0])
+def test_clip_grad_norm(scale):
+    ours, theirs = parameters(), parameters()
+    gradients(0, ours, scale)
+    gradients(0, theirs)
+    ours[1].grad = theirs[1].grad = None
+    norm = boost.clip_grad_norm_(ours, 2.0, scale=torch.tensor(scale))
+    expected = torch.nn.utils.clip_grad_norm_(theirs, 2.0)
+    torch.testing.assert_close(norm.float(), expected)
+    close([p.grad / scale for p in ours if p.grad is not None], [p.grad for p in theirs if p.grad is not None])
+    assert boost.clip_grad_norm_([ours[1]], 1.0).item() == 0
+
+
+def test_unscale():
+    params = parameters()
+    gradients(0, params, 64.0)
+    expected = [p.grad / 64 for p in params]
+    found = boost.unscale_(params, torch.tensor(64.0))
+    assert (found.item(), found.shape, found.dtype) == (0, (), torch.float32)
+    for p, g in zip(params, expected, strict=True):
+        assert torch.equal(p.grad, g)
+    params[3].grad[0, 0] = torch.nan
+    assert boost.unscale_(params, 2.0).item() == 1
+    assert boost.unscale_([torch.nn.Parameter(torch.ones(2))], 2.0).item() == 0
