@@ -78,12 +78,12 @@ def commands(page: Path) -> list[tuple[int, str]]:
     return found
 
 
-def needs_mindspore(code: str) -> bool:
-    """Whether it imports MindSpore itself, as all code with a network does."""
+def imports(code: str, framework: str) -> bool:
+    """Whether it imports MindSpore or PyTorch itself, as all code with a network does."""
     for node in ast.walk(ast.parse(code)):
-        if isinstance(node, ast.Import) and any(a.name.split(".")[0] == "mindspore" for a in node.names):
+        if isinstance(node, ast.Import) and any(a.name.split(".")[0] == framework for a in node.names):
             return True
-        if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "mindspore":
+        if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == framework:
             return True
     return False
 

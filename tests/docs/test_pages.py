@@ -70,7 +70,9 @@ def test_a_page(page: Path, tmp_path: Path, request: pytest.FixtureRequest) -> N
         (folder / title).write_text(code)
     code = pages.script(page)
     (folder / pages.SCRIPT).write_text(code)
-    if pages.needs_mindspore(code):
+    if pages.imports(code, "torch"):
+        pytest.importorskip("torch")
+    if pages.imports(code, "mindspore"):
         status, output = request.getfixturevalue("in_a_fork")(pages.run_here, str(folder))
         if status != 0:
             fail(page, output, "" if status else f"not done after {TIMEOUT} s")

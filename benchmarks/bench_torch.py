@@ -1,0 +1,92 @@
+"""boost_ext.torch beside torch.optim's fused optimizers: the 161 tensors of ResNet-50, and one of 25e6 elements."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+
+from boost_ext.bench.data import uniform
+from boost_ext.bench.frameworks import torch_or_none
+from boost_ext.bench.harness import Case, Peer
+from boost_ext.bench.peers import torch_weights
+
+LR = 0.1
+
+
+def adamw(w: Any, g: Any) -> Any:
+    """The first step, in which the corrections cancel."""
+    return w - LR * (g / (abs(g) + 1e-8) + 0.01 * w)
+
+
+def sgd(w: Any, g: Any) -> Any:
+    return w - LR * g
+
+
+RULES: tuple[tuple[str, str, dict[str, Any], Callable[..., Any]], ...] = (
+    ("AdamW", "AdamW", {"weight_decay": 0.01}, adamw),
+    ("Adam", "Adam", {}, lambda w, g: w - LR * g / (abs(g) + 1e-8)),
+    ("SGD", "SGD", {"momentum": 0.9}, sgd),
+    ("AdamW8bit", "AdamW", {"weight_decay": 0.01}, adamw),
+)
+
+
+def resnet50(divisor: int) -> list[int]:
+    """The sizes of its 161 parameters, with a `divisor`-th of the channels."""
+
+    def convolution(inputs: int, outputs: int, window: int) -> list[int]:
+        return [inputs * outputs * window**2, outputs, outputs]  # and its batch norm
+
+    sizes, inputs = convolution(3, 64 // divisor, 7), 64 // divisor
+    for blocks, width in ((3, 64), (4, 128), (6, 256), (3, 512)):
+        c = width // divisor
+        for block in range(blocks):
+            sizes += convolution(inputs, c, 1) + convolution(c, c, 3) + convolution(c, 4 * c, 1)
+            sizes += convolution(inputs, 4 * c, 1) if block == 0 else []
+            inputs = 4 * c
+    return [*sizes, inputs * 1000, 1000]
+
+
+def cases(quick: bool) -> Iterator[Case]:
+    if torch_or_none() is None:
+        return
+    for name, theirs, keywords, answer in RULES:
+        yield _case(name, theirs, keywords, answer, resnet50(16 if quick else 1), 1.5)
+        yield _case(name, theirs, keywords, answer, [300_000 if quick else 25_000_000], 1.0)
+
+
+def _case(
+    name: str, theirs: str, keywords: dict[str, Any], answer: Callable[..., Any], sizes: list[int], goal: float
+) -> Case:
+    import torch
+
+    from boost_ext import torch as boost
+
+    n, ends = sum(sizes), np.cumsum(sizes)[:-1]
+    start, g = uniform(n, seed=1), uniform(n, seed=2)
+    gradient = np.float32(0.5) * g + np.copysign(np.float32(0.5), g)  # nowhere near eps
+    flat = start.copy()
+    grads = np.split(gradient, ends)
+    ours, others = (torch_weights(np.split(a, ends), grads) for a in (flat, start.copy()))
+    optimizer = getattr(boost, name)(ours, lr=LR, **keywords)
+    fused = getattr(torch.optim, theirs)(others, lr=LR, fused=True, **keywords)
+
+    def stepped(chosen: Any, weights: Any) -> Callable[[], Any]:
+        def run() -> Any:
+            chosen.step()
+            return weights
+
+        return run
+
+    def reset() -> None:
+        flat[...] = start
+        optimizer.state.clear()
+
+    return Case(
+        f"torch.{name}, {len(sizes)} tensors, {n:.1e}",
+        ours=stepped(optimizer, ours),
+        reference=lambda: np.split(answer(start.astype(np.float64), gradient.astype(np.float64)), ends),
+        peers=(Peer(f"PyTorch {theirs} fused", stepped(fused, others), goal),),
+        reset=reset,
+    )
