@@ -9,7 +9,7 @@ NATIVE := CMakeLists.txt pyproject.toml $(shell find csrc kernels -type f)
 SOURCES := $(NATIVE) $(shell find python -type f -not -name '*.so' -not -path '*/__pycache__/*')
 EMULATORS := $(shell find tests/emulators -type f)
 
-.PHONY: dev dev-mindspore train train-distributed test test-quick test-all test-python test-core test-native test-nvcc fuzz fuzz-asan loops bench bench-levels bench-networks lint format docs notebook clean
+.PHONY: dev dev-mindspore train train-distributed test test-quick test-all test-python test-core test-torch test-native test-nvcc fuzz fuzz-asan loops bench bench-levels bench-networks lint format docs notebook clean
 
 # An editable build to work with: the core on the baseline instruction set, and what its tests need. Python files are used
 # where they are; after a change of C++ call it again.
@@ -27,8 +27,8 @@ train-distributed: $(VENVS)/train/installed
 
 # Two parts at a time: the tests of MindSpore wait for ranks. The environments before, since they are built in one folder.
 # nvcc's build is done when test-core compares the emulated kernels with it.
-test: $(VENVS)/test/installed $(VENVS)/core/installed $(VENVS)/lint/installed
-	+$(MAKE) -j 2 -O TIER='$(TIER)' test-python test-nvcc test-native test-core
+test: $(VENVS)/test/installed $(VENVS)/core/installed $(VENVS)/torch/installed $(VENVS)/lint/installed
+	+$(MAKE) -j 2 -O TIER='$(TIER)' test-python test-nvcc test-native test-core test-torch
 
 # Of the editable build, with one network that MindSpore compiles.
 test-quick: $(VENVS)/dev/mindspore
@@ -52,6 +52,11 @@ test-core: $(VENVS)/core/installed
 	$(VENVS)/core/bin/python -m pytest -n 2 $(NUMPY2) tests/ascend tests/cuda tests/test_pca.py tests/test_pca_file.py \
 	  tests/test_pca_span.py -q
 	$(VENVS)/core/bin/python -m pytest -n 2 tests/ops -q --device cuda
+
+# What needs PyTorch, which no other environment has.
+test-torch: $(VENVS)/torch/installed
+	$(VENVS)/torch/bin/python -m pytest -q tests/pytorch tests/ops/test_torch.py \
+	  "tests/test_example_scripts.py::test_runs[pytorch_loop]" "tests/docs/test_pages.py::test_a_page[docs/torch.md]"
 
 # The ops from C++ under the address, undefined-behaviour and thread sanitizers; under the last one for one instruction
 # set, since who waits for whom is the same in all. It needs memory at fixed addresses, hence setarch -R. The Ascend
@@ -150,6 +155,13 @@ $(VENVS)/wheel/built: $(SOURCES) | $(VENVS)/wheel/bin/python
 $(VENVS)/train/installed $(VENVS)/test/installed $(VENVS)/bench/installed: $(VENVS)/%/installed: $(VENVS)/wheel/built | $(VENVS)/%/bin/python
 	$(VENVS)/$*/bin/python -m pip install -q --no-deps --force-reinstall $(VENVS)/wheel/dist/*.whl
 	$(VENVS)/$*/bin/python -m pip install -q $(CONSTRAINTS) "$$(echo $(VENVS)/wheel/dist/*.whl)[$*]"
+	touch $@
+
+# PyTorch without CUDA where its wheel is at hand. Not compiled: the tests import a part of it.
+$(VENVS)/torch/installed: $(VENVS)/wheel/built | $(VENVS)/torch/bin/python
+	$(VENVS)/torch/bin/python -m pip install -q --no-deps --force-reinstall $(VENVS)/wheel/dist/*.whl
+	$(VENVS)/torch/bin/python -m pip install -q --no-compile $(CONSTRAINTS) "$$(echo $(VENVS)/wheel/dist/*.whl)[torch,test-core]" \
+	  'markdown-it-py>=3' 'psutil>=5.9' scikit-learn
 	touch $@
 
 # Without build isolation: the tools stay where they are, so that a second build compiles only what has changed.

@@ -3,11 +3,13 @@
 Each is a ``torch.optim.Optimizer`` of the names and defaults of ``torch.optim``: for a faster step change the import.
 Groups, schedulers, hooks, closures, ``add_param_group`` and ``torch.amp.GradScaler`` work as with PyTorch's own, on the
 CPU and on CUDA. Parameters may be float32, float16 and bfloat16, of any dense layout, and DTensors. See
-:class:`Storage` for state in 8 and 16 bits and for float32 masters of half weights.
+:class:`Storage` for state in 8 and 16 bits and for float32 masters of half weights. ``torch.ops.boost_ext`` has the ops
+of :mod:`boost_ext.ops` for ``torch.compile``.
 
 It needs PyTorch (``pip install boost_ext[torch]``), and never MindSpore.
 """
 
+from boost_ext.torch import library as library  # registers torch.ops.boost_ext
 from boost_ext.torch.gradients import clip_grad_norm_, unscale_
 from boost_ext.torch.optimizer import FusedOptimizer, Storage
 from boost_ext.torch.rules import *  # noqa: F403
