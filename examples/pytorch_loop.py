@@ -6,6 +6,7 @@ with the same weights, up to rounding. A third one has Adam's state in 8 bits.
 """
 
 import copy
+from typing import Any
 
 import numpy as np
 import torch
@@ -25,13 +26,13 @@ x, x_test, y, y_test = map(
 )
 ours = nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 10))
 theirs, narrow = copy.deepcopy(ours), copy.deepcopy(ours)
-trainings = [
+trainings: list[tuple[Any, Any, Any]] = [
     (ours, Adam(ours.parameters(), RATE), clip_grad_norm_),
     (theirs, torch.optim.Adam(theirs.parameters(), RATE), nn.utils.clip_grad_norm_),
     (narrow, Adam8bit(narrow.parameters(), RATE), clip_grad_norm_),
 ]
 loss_fn = nn.CrossEntropyLoss()
-norms = []
+norms: list[Any] = []
 for _ in track(range(EPOCHS), "training", transient=True, console=Console(stderr=True)):
     for batch in torch.randperm(len(x))[: len(x) // BATCH * BATCH].split(BATCH):
         for net, optimizer, clip in trainings:
@@ -43,7 +44,7 @@ for _ in track(range(EPOCHS), "training", transient=True, console=Console(stderr
             optimizer.step()
 
 
-def accuracy(net: nn.Module) -> float:
+def accuracy(net: Any) -> float:
     with torch.no_grad():
         return float((net(x_test).argmax(dim=1) == y_test).float().mean())
 
