@@ -9,7 +9,7 @@ NATIVE := CMakeLists.txt pyproject.toml $(shell find csrc kernels -type f)
 SOURCES := $(NATIVE) $(shell find python -type f -not -name '*.so' -not -path '*/__pycache__/*')
 EMULATORS := $(shell find tests/emulators -type f)
 
-.PHONY: dev dev-mindspore train train-distributed test test-quick test-all test-python test-core test-torch test-native test-nvcc fuzz fuzz-asan loops bench bench-levels bench-networks lint format docs notebook clean
+.PHONY: dev dev-mindspore train train-distributed test test-quick test-all test-python test-core test-torch test-native test-nvcc fuzz fuzz-asan loops kernels bench bench-levels bench-networks lint format docs notebook clean
 
 # An editable build to work with: the core on the baseline instruction set, and what its tests need. Python files are used
 # where they are; after a change of C++ call it again.
@@ -102,6 +102,10 @@ fuzz-asan: $(VENVS)/test/installed $(VENVS)/lint/installed
 # The inner loops of the kernels beside benchmarks/loops.csv, by llvm-mca; those of build/aarch64 if they are built.
 loops: $(VENVS)/test/installed
 	$(VENVS)/test/bin/python -m benchmarks.loops $(ARGS)
+
+# The machine code of the CUDA kernels beside benchmarks/cuda/kernels.csv, where nvcc and nvdisasm are.
+kernels: $(VENVS)/test/installed
+	$(VENVS)/test/bin/python -m benchmarks.cuda.kernels $(ARGS)
 
 bench: $(VENVS)/bench/installed
 	$(VENVS)/bench/bin/python -m benchmarks $(ARGS)
