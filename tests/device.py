@@ -46,6 +46,7 @@ ONLY: dict[str, dict[str, str]] = {
         "test_determinism": "about threads of the host; tests/cuda/test_cuda_determinism.py is about a device's",
         "test_group_loss_scale": "an op of the CPU alone",
         "test_optimizer_step_rows::test_indices_out_of_range": "nobody reads the indices on the host; they are ignored",
+        "test_orthogonalize::test_a_large_matrix_is_shared_by_threads": "about threads of the host",
         "test_timestamp": "an op of the CPU alone",
         "test_loss_scale_update::test_the_1001st_overflow_in_a_row_raises": "nobody waits for the device to be told",
         "test_layouts::test_new_results_share_the_order": "what is made on a device is in C order; it asks for `out`",

@@ -98,6 +98,15 @@ def accumulate(accumulator: Array, grad: Array, factor: float, first: bool) -> A
     return factor * grad if first else accumulator + factor * grad
 
 
+def orthogonalize(matrix: Array, steps: int = 5, eps: float = 1e-7) -> Array:
+    tall = matrix.shape[0] > matrix.shape[1]
+    X = (matrix.T if tall else matrix) / (np.linalg.norm(matrix) + eps)
+    for _ in range(steps):
+        A = X @ X.T
+        X = 3.4445 * X + (-4.7750 * A + 2.0315 * A @ A) @ X
+    return X.T if tall else X
+
+
 def ema_update(average: Array, weight: Array, decay: float) -> Array:
     return decay * average + (1 - decay) * weight
 

@@ -52,7 +52,7 @@ class Worker {
       const auto pack = [&](std::int64_t k, std::int64_t count, std::int64_t j, float* panel) {
         pack_panel(corner + k * stride + j, stride, count, p.columns - j, scale, panel);
       };
-      multiply(rows, left.block, p.rows, p.inner, p.columns, pack, buffers_, now);
+      multiply(rows, left.block, p.rows, p.inner, p.columns, pack, buffers_, now, width);
     } else {
       for (std::int64_t r = 0; r < p.rows; ++r) {
         const T* const from = g + (p.row + r) * stride + p.column;
@@ -67,7 +67,7 @@ class Worker {
       const auto pack = [&](std::int64_t k, std::int64_t count, std::int64_t j, float* panel) {
         pack_panel(block + k * right.block + j, right.block, count, p.columns - j, 1, panel);
       };
-      multiply(now, width, p.rows, p.columns, p.columns, pack, buffers_, result_.get());
+      multiply(now, width, p.rows, p.columns, p.columns, pack, buffers_, result_.get(), width);
       now = result_.get();
     } else {
       for (std::int64_t r = 0; r < p.rows; ++r) {

@@ -138,10 +138,10 @@ class ProductBuffers {
 constexpr std::int64_t kGroup = 512;  // columns of a product that stay in the second cache
 
 // out = a b, for `rows` rows of a with rows of `stride`; b has `inner` rows, which pack(first, count, column, panel)
-// puts into a panel. out has rows of padded(columns) and room up to a whole tile of rows.
+// puts into a panel. out has rows of out_stride, and room up to whole tiles.
 template <class Pack>
 void multiply(const float* a, std::int64_t stride, std::int64_t rows, std::int64_t inner, std::int64_t columns,
-              Pack pack, ProductBuffers& buffers, float* out) {
+              Pack pack, ProductBuffers& buffers, float* out, std::int64_t out_stride) {
   const std::int64_t width = padded<float>(columns), all_rows = up_to(kTileRows, rows);
   float* const left = buffers.left.get();
   float* const panel = buffers.panel.get();
@@ -157,9 +157,9 @@ void multiply(const float* a, std::int64_t stride, std::int64_t rows, std::int64
         for (std::int64_t i = 0; i < all_rows; i += kTileRows) {
           Tile<float> tile;
           multiply_tile<kSlab, 1>(left + i * kSlab, panel, some, tile);
-          float* const to = out + i * width + j;
+          float* const to = out + i * out_stride + j;
           BOOST_EXT_EACH_ROW(m) BOOST_EXT_EACH_VECTOR(v) {
-            float* const at = to + m * width + v * kLanesOf<float>;
+            float* const at = to + m * out_stride + v * kLanesOf<float>;
             put(at, k == 0 ? tile[m][v] : vector_at(at) + tile[m][v]);
           }
         }

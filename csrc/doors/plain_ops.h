@@ -3,7 +3,9 @@
 
 #include "ops/bfgs_update.h"
 #include "ops/ema_update.h"
+#include "ops/orthogonalize.h"
 
 #define BOOST_EXT_PLAIN_OPS(PLAIN_OP) \
   PLAIN_OP(bfgs_update, kBfgsUpdate)  \
-  PLAIN_OP(ema_update, kEmaUpdate)
+  PLAIN_OP(ema_update, kEmaUpdate)    \
+  PLAIN_OP(orthogonalize, kOrthogonalize)

@@ -83,6 +83,8 @@ def everything(seed: int = 5) -> dict[str, list[bytes]]:
     none, g = np.empty(0, np.float32), [normal(rng, (160, 300)), normal(rng, 40_001)]
     factors = [normal(rng, (5, 33, 33)), none], [normal(rng, (5, 70, 70)), none]
     keep("precondition", *ops.precondition(g, *factors, [np.empty_like(t) for t in g], inv_scale=1 / 3))
+    wide = [normal(rng, (33, 60)), normal(rng, (33, 70), np.float16), normal(rng, (140, 9))]
+    keep("orthogonalize", *ops.orthogonalize(wide, [np.empty(t.shape, np.float32) for t in wide]))
     keep("bfgs_update", ops.bfgs_update(B, s, abs(s) * np.sign(s)), B)
     return done
 

@@ -47,6 +47,7 @@ from boost_ext.ops.lars import lars_ratios
 from boost_ext.ops.optimizer_state import dequantize_state, quantize_state
 from boost_ext.ops.optimizer_steps import *  # noqa: F403
 from boost_ext.ops.optimizer_steps import __all__ as _STEPS
+from boost_ext.ops.orthogonalization import orthogonalize
 from boost_ext.ops.projection_codes import dequantize_projection, quantize_projection
 from boost_ext.ops.random_masks import dropout
 
@@ -67,6 +68,7 @@ __all__ = [
     "global_norm",
     "lars_ratios",
     "loss_scale_update",
+    "orthogonalize",
     "quantize_projection",
     "quantize_state",
     "unscale_and_check",

@@ -1,0 +1,40 @@
+// orthogonalize: matrices whose singular values are brought near 1, all of a network in one call.
+//
+//   X <- M / (|M| + eps), transposed if it has more rows than columns; |M| is the Frobenius norm
+//   `steps` times:  A = X X^T,  X <- a X + (b A + c A^2) X,  with a = 3.4445, b = -4.7750, c = 2.0315
+//   out <- X, transposed back
+//
+// Newton-Schulz iteration with the quintic polynomial of Jordan et al., "Muon: an optimizer for hidden layers in neural
+// networks", 2024. After five steps, singular values from about 1e-2 of the norm up lie between 0.68 and 1.13.
+// matrices  float32, float16 or bfloat16; each as a matrix: its first axis, by all others
+// out       float32, of the sizes of matrices, written; nothing may overlap it
+// steps     >= 0
+// eps       >= 0; a matrix of zeros gives zeros if it is > 0
+// With at least twice as many columns as rows (after the transposition) the steps run on A, of which X is a polynomial
+// times the first X: P = a I + b A + c A^2, Q <- P Q, A <- P A P, and out = Q X. That is the same but for rounding.
+// The norm is summed in float64. Products are summed in float32, at most 128 at a time and then these sums, in a fixed
+// order, each rounded once with its sum. inf and nan make the whole result of their matrix nan.
+#pragma once
+
+#include "ops/runtime.h"
+#include "ops/schema.h"
+
+namespace boost_ext {
+
+inline constexpr Arg kOrthogonalizeArgs[] = {arrays("matrices", kFloats),
+                                             arrays("out", kF32).like("matrices").written(), integer("steps"),
+                                             real("eps", Range::non_negative)};
+inline constexpr Schema kOrthogonalize{"orthogonalize", kOrthogonalizeArgs};
+
+void orthogonalize(const Context& context, const Views& matrices, const Views& out, std::int64_t steps, double eps);
+
+// The polynomial a x + b x^3 + c x^5.
+struct NewtonSchulz {
+  static constexpr float a = 3.4445F, b = -4.7750F, c = 2.0315F;
+};
+
+BOOST_EXT_CPU_KERNEL(void, orthogonalize, const Context&, Tensors matrices, Tensors out, std::int64_t steps, double eps)
+
+BOOST_EXT_CUDA_KERNEL(orthogonalize, const Context&, Tensors matrices, Tensors out, std::int64_t steps, double eps)
+
+}  // namespace boost_ext

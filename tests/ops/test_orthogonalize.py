@@ -1,0 +1,109 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import oracle
+from boost_ext import ops
+from dtypes import DTYPES, assert_same_bits, normal
+
+pytestmark = pytest.mark.usefixtures("isa")
+
+
+def check(out: np.ndarray, matrix: np.ndarray, steps: int = 5, tolerance: float = 2e-4) -> None:
+    """The slope of the polynomial at 0 is 3.4445, and so five steps multiply a rounding by 485 at most."""
+    wide = matrix.astype(np.float64)
+    exact = oracle.orthogonalize(wide.reshape(len(wide), -1), steps).reshape(matrix.shape)
+    assert out.dtype == np.float32
+    np.testing.assert_allclose(out, exact, rtol=0, atol=tolerance * max(1, abs(exact).max()))
+
+
+def orthogonalized(matrix: np.ndarray, **settings: float) -> np.ndarray:
+    out = np.full(matrix.shape, np.nan, np.float32)
+    assert ops.orthogonalize(matrix, out, **settings) is out
+    return out
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("shape", [(1, 1), (1, 40), (40, 1), (7, 9), (16, 16), (17, 33), (33, 17)])
+def test_shapes(rng, dtype, shape):
+    matrix = normal(rng, shape, dtype)
+    check(orthogonalized(matrix), matrix)
+
+
+@pytest.mark.parametrize("shape", [(40, 100), (100, 40), (70, 150), (130, 150)])
+def test_more_tiles_than_one(rng, shape):
+    matrix = normal(rng, shape)
+    check(orthogonalized(matrix), matrix)
+
+
+def test_steps(rng):
+    for shape in ((6, 8), (6, 20)):
+        matrix = normal(rng, shape)
+        for steps in range(5):
+            check(orthogonalized(matrix, steps=steps), matrix, steps)
+
+
+def test_singular_values_come_near_1(rng):
+    for shape in ((64, 96), (64, 256), (256, 64)):
+        found = np.linalg.svd(orthogonalized(normal(rng, shape)), compute_uv=False)
+        assert found.min() > 0.65
+        assert found.max() < 1.2
+
+
+def test_singular_vectors_stay(rng):
+    """U S V becomes U f(S) V: with the same U and V the result is diagonal."""
+    U, V = (np.linalg.qr(rng.standard_normal((n, n)))[0] for n in (20, 50))
+    matrix = (U @ np.eye(20, 50) * np.linspace(1, 2, 50) @ V).astype(np.float32)
+    u, _, v = np.linalg.svd(matrix.astype(np.float64), full_matrices=False)
+    turned = u.T @ orthogonalized(matrix) @ v.T
+    np.testing.assert_allclose(turned - np.diag(np.diag(turned)), 0, atol=2e-4)
+
+
+def test_a_power_of_two_changes_no_bit_without_eps(rng):
+    matrix = normal(rng, (12, 30))
+    one, two = (orthogonalized(m, eps=0.0) for m in (matrix, matrix * np.float32(2.0**60)))
+    assert_same_bits(one, two)
+
+
+def test_a_convolution_is_a_matrix_of_its_filters(rng):
+    kernel = normal(rng, (8, 3, 3, 3))
+    assert_same_bits(orthogonalized(kernel).reshape(8, 27), orthogonalized(kernel.reshape(8, 27)))
+
+
+def test_a_list(rng):
+    matrices = [normal(rng, (9, 5)), np.empty((0, 3), np.float32), np.zeros((4, 6), np.float32), normal(rng, 7)]
+    out = [np.full(m.shape, np.nan, np.float32) for m in matrices]
+    ops.orthogonalize(matrices, out)
+    assert_same_bits(out[0], orthogonalized(matrices[0]))
+    np.testing.assert_array_equal(out[2], matrices[2])
+    check(out[3][:, None], matrices[3][:, None])
+
+
+@pytest.mark.parametrize("shape", [(256, 300), (700, 200)])
+def test_a_large_matrix_is_shared_by_threads(rng, threads, shape):
+    matrix = normal(rng, shape)
+    found = []
+    for count in (1, 3):
+        threads(count)
+        found.append(orthogonalized(matrix))
+    assert_same_bits(*found)
+    check(found[0], matrix, tolerance=1e-3)
+
+
+@pytest.mark.parametrize("bad", [np.inf, np.nan])
+def test_inf_and_nan_fill_their_matrix(rng, bad):
+    matrices = [normal(rng, (3, 4)), normal(rng, (3, 4))]
+    matrices[0][2, 3] = bad
+    out = [np.zeros((3, 4), np.float32) for _ in range(2)]
+    ops.orthogonalize(matrices, out)
+    assert np.isnan(out[0]).all()
+    assert np.isfinite(out[1]).all()
+
+
+def test_errors():
+    m, out = np.ones((2, 3), np.float32), np.ones((2, 3), np.float32)
+    with pytest.raises(ValueError, match=r"^orthogonalize: steps must be >= 0, got -1$"):
+        ops.orthogonalize(m, out, steps=-1)
+    with pytest.raises(ValueError, match=r"^orthogonalize: eps must be finite and >= 0, got -1$"):
+        ops.orthogonalize(m, out, eps=-1.0)
