@@ -88,89 +88,157 @@ class RowMeans {
   Scratch<float> means_;
 };
 
-// Some elements of a tensor as float32, n <= kChunk of them from `begin` on.
-struct Chunk {
-  std::int64_t tensor, begin, n;
-  float* w;
-  float* state[kMaxStates];
+template <Storage kStorage> struct Stored {
+  static constexpr Storage value = kStorage;
 };
 
-// body(chunk, io, i, squares, w, u) -> w, for all elements: the ready gradients u of the weights w. What comes back is
-// stored if kWrite; with kGradient false u is 0 and gradients are not read. i counts from the start of the chunk.
-// after(chunk, squares) after each chunk, done(at, squares) after each block.
-template <bool kGradient, bool kWrite, class Body, class After, class Done>
-void each_element(const Context& context, const OptimizerStep& s, RowMeans& means, std::int64_t weight, Body body,
-                  After after, Done done_with) {
-  Blocks(s.weights, kBlock, means.by_row())
-      .run(
-          context.threads,
-          [&](Block at) {
-            const View& weights = s.weights[at.tensor];
-            const View& narrow = s.narrow[at.tensor];
-            const float scale = s.scale[at.tensor];
-            const float l2 = s.l2[at.tensor];
-            if (kGradient) RowMeans::catch_up(s, at);
-            const View& grads = s.grads[at.tensor];
-            const float* of_rows = kGradient ? means.of(at.tensor) : nullptr;
-            const std::int64_t row = of_rows ? weights.size / weights.rows : 0;
-            float mean = 0;
-            if (kGradient && means.by_row()[at.tensor]) mean = row_mean(weights, grads, at, scale, l2);
-            alignas(64) float w_scratch[kChunk], g_scratch[kChunk], state_scratch[kMaxStates][kChunk + 48];
-            const bool narrow_state = is_narrow(s, at.tensor);
-            U random[kChunk / kLanes + 5];
-            Squares squares;
-            for (std::int64_t done = 0; done < at.count; done += kChunk) {
-              Chunk c{};
-              c.tensor = at.tensor;
-              c.begin = at.begin + done;
-              c.n = at.count - done < kChunk ? at.count - done : kChunk;
-              c.w = as_floats(weights, c.begin, c.n, w_scratch);
-              const float* g = kGradient ? as_floats(grads, c.begin, c.n, g_scratch) : c.w;
-              for (int k = 0; k < s.states; ++k)
-                c.state[k] = open_state(s, k, c.tensor, c.begin, c.n, state_scratch[k]);
-              for (std::int64_t from = 0, to = c.n; from < c.n; from = to, to = c.n) {
-                if (of_rows) {  // as far as this row goes
-                  const std::int64_t r = (c.begin + from) / row;
-                  mean = of_rows[r];
-                  if ((r + 1) * row - c.begin < c.n) to = (r + 1) * row - c.begin;
-                }
-                sixteens(to - from, [&](auto io, std::int64_t j) BOOST_EXT_INLINE_LAMBDA {
-                  const std::int64_t i = from + j;
-                  const F old = io.load(c.w + i);
-                  F u{};
-                  if (kGradient) u = scale * io.load(g + i) + l2 * old - all(mean);
-                  const F next = body(c, io, i, squares, old, u);
-                  if (kWrite) io.store(c.w + i, next);
-                });
-              }
-              if (kGradient) {  // a sweep without them only reads the states
-                if (narrow_state) random_bits(s.keys[c.tensor], c.begin, c.n, random);
-                for (int k = 0; k < s.states; ++k) close_state(s, k, c.tensor, c.begin, c.n, c.state[k], random);
-              }
-              after(c, squares);
-              if (!kWrite) continue;
-              if (is_half(weights)) typed(weights, [&](auto* p) { convert(c.w, p + c.begin, c.n); });
-              if (narrow.data) typed(narrow, [&](auto* p) { convert(c.w, p + c.begin, c.n); });
-            }
-            done_with(at, squares);
-          },
-          weight);
-}
+// Some elements of a tensor, n <= kChunk of them from `begin` on.
+struct Chunk {
+  std::int64_t tensor, begin, n;
+};
+
+template <Storage kStorage, int kStates> class States {
+ public:
+  // Whether a block of a state may end within a chunk.
+  static constexpr bool kBlocks = kStorage == Storage::codes || kStorage == Storage::any;
+
+  States(const OptimizerStep& s, const Chunk& c, float (*waiting)[kChunk]) : key_(s.keys[c.tensor]), begin_(c.begin) {
+    for (int k = 0; k < kStates; ++k) of_[k] = {s, k, c.tensor, c.begin, waiting == nullptr ? nullptr : waiting[k]};
+  }
+  BOOST_EXT_INLINE void begin_block(std::int64_t i) {
+    for (int k = 0; k < kStates; ++k) of_[k].begin_block(i);
+  }
+  BOOST_EXT_INLINE void end_block(std::int64_t i) {
+    for (int k = 0; k < kStates; ++k) of_[k].end_block(i);
+  }
+  RandomBits random(std::int64_t i) const {
+    RandomBits random(key_, begin_);
+    random.skip(i);
+    return random;
+  }
+  template <class Io> BOOST_EXT_INLINE void load(Io io, std::int64_t i, F* x) const {
+    for (int k = 0; k < kStates; ++k) x[k] = of_[k].load(io, i, k);
+  }
+  template <class Io> BOOST_EXT_INLINE void store(Io io, std::int64_t i, const F* x, RandomBits& random) {
+    U bits{};
+    if (kStorage == Storage::halves || kStorage == Storage::any) bits = random();
+    random.skip(kLanes);
+    for (int k = 0; k < kStates; ++k) of_[k].store(io, i, k, x[k], bits);
+  }
+  // Codes, once all n elements of the chunk are stored.
+  void encode(std::int64_t n, const NextChunk& weights, const NextChunk& grads) {
+    if (!kBlocks) return;
+    RandomBits random(key_, begin_);
+    for (std::int64_t from = 0; from < n; from += kStateBlock) {
+      const std::int64_t count = n - from < kStateBlock ? n - from : kStateBlock;
+      float inverse[kStates + 1];
+      for (int k = 0; k < kStates; ++k) inverse[k] = of_[k].inverse(from);
+      sixteens(count, [&](auto io, std::int64_t i) BOOST_EXT_INLINE_LAMBDA {
+        const U bits = random();
+        random.skip(kLanes);
+        weights.fetch(from + i);
+        grads.fetch(from + i);
+        for (int k = 0; k < kStates; ++k) of_[k].encode(io, from + i, k, inverse[k], bits);
+      });
+      for (int k = 0; k < kStates; ++k) {
+        if (inverse[k] == 0) of_[k].clear(from, count);
+      }
+    }
+  }
+
+ private:
+  State<kStorage> of_[kStates + 1];
+  std::uint64_t key_;
+  std::int64_t begin_;
+};
 
 constexpr auto kNothing = [](auto&&...) {};
+
+// body(chunk, squares, w, u, state) -> w for all elements, with the ready gradients u of the weights w; it changes
+// state. What comes back is stored if kWrite; with kGradient false u is 0, and states are only read.
+// after(chunk, weights, squares) after each chunk, done(at, squares) after each block.
+template <int kStates, bool kGradient, bool kWrite, bool kNarrow, class Body, class After, class Done>
+void each_element(const Context& context, const OptimizerStep& s, RowMeans& means, Body body, After after,
+                  Done done_with) {
+  const auto step_block = [&](Block at, auto storage) {
+    constexpr Storage kStorage = decltype(storage)::value;
+    const View& weights = s.weights[at.tensor];
+    const View& narrow = s.narrow[at.tensor];
+    const float scale = s.scale[at.tensor];
+    const float l2 = s.l2[at.tensor];
+    if (kGradient) RowMeans::catch_up(s, at);
+    const View& grads = s.grads[at.tensor];
+    const float* of_rows = kGradient ? means.of(at.tensor) : nullptr;
+    const std::int64_t row = of_rows ? weights.size / weights.rows : 0;
+    float mean = 0;
+    if (kGradient && means.by_row()[at.tensor]) mean = row_mean(weights, grads, at, scale, l2);
+    alignas(64) float w_scratch[kChunk], g_scratch[kChunk], waiting[kStates + 1][kChunk];
+    Squares squares;
+    for (std::int64_t done = 0; done < at.count; done += kChunk) {
+      const std::int64_t left = at.count - done;
+      const Chunk c{at.tensor, at.begin + done, left < kChunk ? left : kChunk};
+      float* w = as_floats(weights, c.begin, c.n, w_scratch);
+      const float* g = kGradient ? as_floats(grads, c.begin, c.n, g_scratch) : w;
+      using StatesOf = States<kStorage, kStates>;
+      StatesOf states(s, c, waiting);
+      for (std::int64_t from = 0, to = c.n, block = 0; from < c.n; from = to, to = c.n) {
+        if (of_rows) {  // as far as this row goes
+          const std::int64_t r = (c.begin + from) / row;
+          mean = of_rows[r];
+          if ((r + 1) * row - c.begin < c.n) to = (r + 1) * row - c.begin;
+        }
+        if (StatesOf::kBlocks && to > block + kStateBlock) to = block + kStateBlock;
+        if (StatesOf::kBlocks && from == block) states.begin_block(block);
+        RandomBits random = states.random(from);
+        sixteens(to - from, [&](auto io, std::int64_t j) BOOST_EXT_INLINE_LAMBDA {
+          const std::int64_t i = from + j;
+          const F old = io.load(w + i);
+          F u{}, x[kStates + 1];
+          states.load(io, i, x);
+          if (kGradient) u = scale * io.load(g + i) + l2 * old - all(mean);
+          const F next = body(c, squares, old, u, x);
+          if (kGradient) states.store(io, i, x, random);
+          if (kWrite) io.store(w + i, next);
+        });
+        if (StatesOf::kBlocks && (to == c.n || to == block + kStateBlock)) {
+          if (kGradient) states.end_block(block);
+          block += kStateBlock;
+        }
+      }
+      if (kGradient) states.encode(c.n, {weights, c.begin}, {grads, c.begin});
+      after(c, w, squares);
+      if (!kWrite) continue;
+      if (is_half(weights)) typed(weights, [&](auto* p) { convert(w, p + c.begin, c.n); });
+      if (narrow.data) typed(narrow, [&](auto* p) { convert(w, p + c.begin, c.n); });
+    }
+    done_with(at, squares);
+  };
+  const auto step = [&](Block at) {
+    if constexpr (kNarrow) {
+      const Storage storage = storage_of(s, at.tensor);
+      if (storage == Storage::halves) return step_block(at, Stored<Storage::halves>());
+      if (storage == Storage::codes) return step_block(at, Stored<Storage::codes>());
+      if (storage == Storage::any) return step_block(at, Stored<Storage::any>());
+    }
+    step_block(at, Stored<Storage::floats>());
+  };
+  Blocks(s.weights, kBlock, means.by_row()).run(context.threads, step, (kGradient ? 2 : 1) + kStates);
+}
+
+// The rules with state of 8 and 16 bits, but for lamb: as the table of ops/optimizer_rules.cpp has it.
+template <class R> constexpr bool kMayBeNarrow = false;
+template <> constexpr bool kMayBeNarrow<Momentum> = true;
+template <> constexpr bool kMayBeNarrow<Adam> = true;
+template <> constexpr bool kMayBeNarrow<AdamWeightDecay> = true;
+template <> constexpr bool kMayBeNarrow<AdamW> = true;
 
 template <class R> void apply(const Context& context, const OptimizerStep& s) {
   const R rule(s.settings);
   RowMeans means(context, s);
-  each_element<true, true>(
-      context, s, means, 2 + R::kStates,
-      [&](const Chunk& c, auto io, std::int64_t i, Squares&, F w, F u) BOOST_EXT_INLINE_LAMBDA {
-        F state[R::kStates + 1];
-        for (int k = 0; k < R::kStates; ++k) state[k] = io.load(c.state[k] + i);
-        const F next = rule(of_tensor(s, c.tensor), w, u, state);
-        for (int k = 0; k < R::kStates; ++k) io.store(c.state[k] + i, state[k]);
-        return next;
-      },
+  each_element<R::kStates, true, true, kMayBeNarrow<R>>(
+      context, s, means,
+      [&](const Chunk& c, Squares&, F w, F u, F* state)
+          BOOST_EXT_INLINE_LAMBDA { return rule(of_tensor(s, c.tensor), w, u, state); },
       kNothing, kNothing);
 }
 
@@ -181,29 +249,26 @@ void apply_lamb(const Context& context, const OptimizerStep& s) {
   RowMeans means(context, s);
   Blocks blocks(s.weights, kBlock, means.by_row());
   Scratch<double> w_squares(blocks.count()), r_squares(blocks.count());
-  const auto direction = [&](const Chunk& c, const float* m, const float* v, auto io, std::int64_t i, F w)
-                             BOOST_EXT_INLINE_LAMBDA {
-                               const F mv[2] = {io.load(m + i), io.load(v + i)};
-                               return rule.direction(of_tensor(s, c.tensor), w, mv);
-                             };
-  each_element<true, false>(
-      context, s, means, 3,
-      [&](const Chunk& c, auto io, std::int64_t i, Squares& squares, F w, F u) BOOST_EXT_INLINE_LAMBDA {
-        F mv[2] = {io.load(c.state[0] + i), io.load(c.state[1] + i)};
+  each_element<2, true, false, true>(
+      context, s, means,
+      [&](const Chunk&, Squares& squares, F w, F u, F* mv) BOOST_EXT_INLINE_LAMBDA {
         rule.moments(u, mv);
-        io.store(c.state[0] + i, mv[0]);
-        io.store(c.state[1] + i, mv[1]);
         add_square(squares.weights, w);
         return w;
       },
-      [&](const Chunk& c, Squares& squares) {
-        float m_scratch[kChunk], v_scratch[kChunk];
-        const float* m = open_state(s, 0, c.tensor, c.begin, c.n, m_scratch);
-        const float* v = open_state(s, 1, c.tensor, c.begin, c.n, v_scratch);
-        sixteens(c.n, [&](auto io, std::int64_t i) BOOST_EXT_INLINE_LAMBDA {
-          // Beyond the end eps alone divides 0, which is 0.
-          add_square(squares.direction, direction(c, m, v, io, i, io.load(c.w + i)));
-        });
+      [&](const Chunk& c, const float* w, Squares& squares) {
+        States<Storage::any, 2> moments(s, c, nullptr);
+        const OfTensor of = of_tensor(s, c.tensor);
+        for (std::int64_t from = 0; from < c.n; from += kStateBlock) {
+          moments.begin_block(from);
+          sixteens(c.n - from < kStateBlock ? c.n - from : kStateBlock,
+                   [&](auto io, std::int64_t j) BOOST_EXT_INLINE_LAMBDA {
+                     F mv[3];
+                     moments.load(io, from + j, mv);
+                     // Beyond the end eps alone divides 0, which is 0.
+                     add_square(squares.direction, rule.direction(of, io.load(w + from + j), mv));
+                   });
+        }
       },
       [&](Block at, const Squares& squares) {
         w_squares[at.index] = sum(squares.weights);
@@ -218,11 +283,11 @@ void apply_lamb(const Context& context, const OptimizerStep& s) {
     }
     trust[t] = w > 0 && r > 0 ? static_cast<float>(__builtin_sqrt(w) / __builtin_sqrt(r)) : 1.0F;
   }
-  each_element<false, true>(
-      context, s, means, 3,
-      [&](const Chunk& c, auto io, std::int64_t i, Squares&, F w, F) BOOST_EXT_INLINE_LAMBDA {
+  each_element<2, false, true, true>(
+      context, s, means,
+      [&](const Chunk& c, Squares&, F w, F, const F* mv) BOOST_EXT_INLINE_LAMBDA {
         const float rate = s.lr[c.tensor] * trust[c.tensor];
-        return w - rate * direction(c, c.state[0], c.state[1], io, i, w);
+        return w - rate * rule.direction(of_tensor(s, c.tensor), w, mv);
       },
       kNothing, kNothing);
 }
