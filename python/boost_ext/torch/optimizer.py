@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import compress
 from typing import TYPE_CHECKING, Any, TypedDict
 
 import torch
@@ -43,12 +44,14 @@ class Storage(TypedDict, total=False):
     """Refused if True: the step is not recorded by autograd."""
 
 
+@dataclass
 class _Bucket:
     """Members of a group that have made the same number of steps, on one device."""
 
-    def __init__(self, params: list[Any], states: list[dict[str, Any]]) -> None:
-        self.params, self.states = params, states
-        self.step: torch.Tensor = states[0]["step"]
+    params: list[Any]
+    grads: list[Any]
+    states: list[dict[str, Any]]
+    step: torch.Tensor
 
 
 class FusedOptimizer(torch.optim.Optimizer):
@@ -158,31 +161,34 @@ class FusedOptimizer(torch.optim.Optimizer):
 
     def _buckets(self, group: dict[str, Any]) -> Iterator[tuple[_Bucket, set[int]]]:
         """The members that have a gradient, by the tensor that counts their steps; and which state is new."""
-        params = [p for p in group["params"] if p.grad is not None]
+        params, grads = group["params"], [p.grad for p in group["params"]]
+        some_wait = any(g is None for g in grads)
+        if some_wait:
+            params, grads = ([x for x, g in zip(xs, grads, strict=True) if g is not None] for xs in (params, grads))
         if not params:
             return
         states = [self.state[p] for p in params]
-        names = self.state_names(group)
-        fresh: set[int] = set()
-        needed = {"step", *names}
-        if not all(s.keys() >= needed for s in states):
+        names, fresh = self.state_names(group), set()
+        if not all("step" in s for s in states) or not all(n in s for n in names for s in states):
             fresh = self._begin(params, states, names, group)
-        # A bucket ends where some of it have no gradient this time: they do not count this step.
+        steps = [s["step"] for s in states]
+        counts = {id(step): step for step in steps}
+        # Those without a gradient do not count this step.
         waiting = set()
-        if len(params) < len(group["params"]):
+        if some_wait:
             rest = (self.state[p] for p in group["params"] if p.grad is None and p in self.state)
             waiting = {id(s["step"]) for s in rest if "step" in s}
-        sorted_: dict[int, tuple[list[Any], list[dict[str, Any]]]] = {}
-        for p, s in zip(params, states, strict=True):
-            members = sorted_.setdefault(id(s["step"]), ([], []))
-            members[0].append(p)
-            members[1].append(s)
-        for key, members in sorted_.items():
+        for key, step in counts.items():
+            bucket = _Bucket(params, grads, states, step)
+            if len(counts) > 1:
+                keep = [t is step for t in steps]
+                chosen = [list(compress(xs, keep)) for xs in (params, grads, states)]
+                bucket = _Bucket(chosen[0], chosen[1], chosen[2], step)
             if key in waiting:
-                own = members[1][0]["step"].clone()
-                for s in members[1]:
-                    s["step"] = own
-            yield _Bucket(*members), fresh
+                bucket.step = step.clone()
+                for s in bucket.states:
+                    s["step"] = bucket.step
+            yield bucket, fresh
 
     def _begin(
         self, params: list[Any], states: list[dict[str, Any]], names: tuple[str, ...], group: dict[str, Any]
@@ -220,35 +226,37 @@ class FusedOptimizer(torch.optim.Optimizer):
         }
         try:
             try:
-                self._call(bucket, [p.grad for p in bucket.params], group, options)
+                self._call(bucket, group, options)
             except (TypeError, ValueError):  # a refused call has written nothing
-                grads = self._relaid(bucket, group)
-                if grads is None:
+                if not self._relay(bucket, group):
                     raise
-                self._call(bucket, grads, group, options)
+                self._call(bucket, group, options)
         except BaseException:
             bucket.step -= 1
             raise
         if found is not None:
             bucket.step -= (found != 0).float().reshape(())
 
-    def _call(self, bucket: _Bucket, grads: list[Any], group: dict[str, Any], options: dict[str, Any]) -> None:
+    def _call(self, bucket: _Bucket, group: dict[str, Any], options: dict[str, Any]) -> None:
         states, names = bucket.states, self.state_names(group)
-        lists = [[s[n] for s in states] for n in names]
+        tensors = [bucket.params, bucket.grads, *([s[n] for s in states] for n in names)]
         if group["state_dtype"] == "float8" and names:
-            options = {**options, "scales": [_local([s.get(f"{n}_scale") for s in states]) for n in names]}
+            options = {**options, "scales": [[s.get(f"{n}_scale") for s in states] for n in names]}
         if group["master"]:
-            options = {**options, "masters": _local([s.get("master") for s in states])}
-        self.update([*map(_local, (bucket.params, grads, *lists))], group, **options)
+            options = {**options, "masters": [s.get("master") for s in states]}
+        if any(map(_is_distributed, bucket.params)):
+            tensors = [*map(_local, tensors)]
+            options = {**options, **({"masters": _local(options["masters"])} if group["master"] else {})}
+        self.update(tensors, group, **options)
 
-    def _relaid(self, bucket: _Bucket, group: dict[str, Any]) -> list[Any] | None:
-        """The gradients, and in place the state, in the order of elements of their parameters; None if they were."""
-        grads, changed = [p.grad for p in bucket.params], False
-        for i, (p, s) in enumerate(zip(bucket.params, bucket.states, strict=True)):
-            if grads[i].layout != torch.strided:
+    def _relay(self, bucket: _Bucket, group: dict[str, Any]) -> bool:
+        """Gradients and state get the order of elements that their parameters have; whether one had another."""
+        changed = False
+        for i, (p, g, s) in enumerate(zip(bucket.params, bucket.grads, bucket.states, strict=True)):
+            if g.layout != torch.strided:
                 raise RuntimeError(f"{type(self).__name__}: gradients must be dense, got a sparse one")
-            if grads[i].stride() != p.stride():
-                grads[i] = torch.empty_like(p, dtype=grads[i].dtype).copy_(grads[i])
+            if g.stride() != p.stride():
+                bucket.grads[i] = torch.empty_like(p, dtype=g.dtype).copy_(g)
                 changed = True
             for n in self.state_names(group):
                 if s[n] is not None and s[n].shape == p.shape and s[n].stride() != p.stride():
@@ -257,7 +265,7 @@ class FusedOptimizer(torch.optim.Optimizer):
             if s.get("master") is not None and s["master"].stride() != p.stride():
                 s["master"] = torch.empty_like(p, dtype=torch.float32).copy_(s["master"])
                 changed = True
-        return grads if changed else None
+        return changed
 
     def state_dict(self) -> dict[str, Any]:
         """As of ``torch.optim``: with float32 state of a rule that is there, its optimizer loads it.
@@ -336,12 +344,9 @@ def _on(bucket: _Bucket, value: torch.Tensor | None) -> torch.Tensor | None:
 
 
 def _is_distributed(tensor: Any) -> bool:
-    module = sys.modules.get("torch.distributed.tensor")
-    return module is not None and isinstance(tensor, module.DTensor)
+    return type(tensor) is not torch.nn.Parameter and hasattr(tensor, "to_local")
 
 
 def _local(tensors: list[Any]) -> list[Any]:
     """The parts of this process of tensors that are spread over several."""
-    if "torch.distributed.tensor" not in sys.modules:
-        return tensors
     return [t.to_local() if _is_distributed(t) else t for t in tensors]
