@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -151,16 +152,11 @@ RULES = (
 )
 
 
-def cases(quick: bool) -> Iterator[Case]:
+def cases(rule: Rule, quick: bool) -> Iterator[Case]:
     large, many, count = (300_000, 200_000, 100) if quick else (25_000_000, 20_000_000, 500)
-    for rule in RULES:
-        yield from sized(rule, large, 1, bandwidth_goal=0.85, goal=rule.goals[0])
-    for rule in RULES:
-        yield from sized(rule, many, count, bandwidth_goal=0.8, goal=rule.goals[1])
-    for rule in RULES:
-        yield from sized(rule, 18_000, 60, bandwidth_goal=None, goal=15)
-    yield from masters(large)
-    yield from rows(quick)
+    yield from sized(rule, large, 1, bandwidth_goal=0.85, goal=rule.goals[0])
+    yield from sized(rule, many, count, bandwidth_goal=0.8, goal=rule.goals[1])
+    yield from sized(rule, 18_000, 60, bandwidth_goal=None, goal=15)
 
 
 def data(n: int) -> tuple[Any, Any]:
@@ -249,8 +245,9 @@ def _mindspore(rule: Rule, weights: Any, grads: Any, goal: float, tiny: bool) ->
     )
 
 
-def masters(n: int) -> Iterator[Case]:
+def masters(quick: bool) -> Iterator[Case]:
     """Half weights and gradients beside their float32 masters: 2 + 2 and 4 + 4 bytes for the gradient's 2."""
+    n = 300_000 if quick else 25_000_000
     rule = next(r for r in RULES if r.name == "adam")
     start, gradient = data(n)
     narrow, narrow_gradient = bfloat16(start), bfloat16(gradient)
@@ -305,3 +302,6 @@ def rows(quick: bool) -> Iterator[Case]:
 
     whole = Peer("the whole table", lambda: rule([table], [dense], [[s] for s in state])[0], goal=2)
     yield Case(f"adam_step, {listed} rows of {count} x {width}", ours, reference, (whole,), reset=reset)
+
+
+PROCESSES = (*(partial(cases, rule) for rule in RULES), masters, rows)

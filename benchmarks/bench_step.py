@@ -18,13 +18,6 @@ from boost_ext.bench.peers import in_mode, settled
 REST = 1e-30
 
 
-def cases(quick: bool) -> Iterator[Case]:
-    if mindspore_or_none() is None:
-        return
-    yield from small_network(quick)
-    yield from dim_reduce(quick)
-
-
 def network(ms: Any) -> Any:
     nn = ms.nn
     net = nn.SequentialCell(
@@ -56,7 +49,8 @@ def caller(ms: Any, cell: Any, mode: int, inputs: Any) -> tuple[Callable[[], Any
 
 def small_network(quick: bool) -> Iterator[Case]:
     ms = mindspore_or_none()
-    assert ms is not None
+    if ms is None:
+        return
     from boost_ext import boost, optim
 
     rng = np.random.default_rng(0)
@@ -103,17 +97,17 @@ def small_network(quick: bool) -> Iterator[Case]:
             yield Case(f"step {what} {label}", ours(mode, scaled, package), lambda: reference, (peer,), around=around)
 
 
-def dim_reduce(quick: bool) -> Iterator[Case]:
+def dim_reduce(label: str, quick: bool) -> Iterator[Case]:
     """The whole step with a trivial network: its cost is that of the algorithm."""
     ms = mindspore_or_none()
-    assert ms is not None
+    if ms is None:
+        return
     from mindspore.boost.dim_reduce import DimReduce
 
     from boost_ext import boost
     from boost_ext.config import DimReduceConfig
 
     n, k = (100_000, 8) if quick else (10_000_000, 32)
-    P = np.random.default_rng(0).standard_normal((k, n), dtype=np.float32) / np.float32(n**0.5)
 
     class Slice(ms.nn.Cell):  # type: ignore[name-defined]
         """A network that costs nothing: its loss needs only the first weights."""
@@ -133,6 +127,7 @@ def dim_reduce(quick: bool) -> Iterator[Case]:
             self.net, self.weights = net, ms.ParameterTuple(net.trainable_params())
             self.clone = self.weights.clone(prefix="clone", init="same")
             self.grad = ms.ops.GradOperation(get_by_list=True)
+            P = np.load(path)
             self.dim_reduce = DimReduce(net, optimizer, self.weights, P, k, 0.55, 0.9, 0.001, 0.4, 0, 1)
 
         def construct(self, x: Any) -> Any:
@@ -142,26 +137,29 @@ def dim_reduce(quick: bool) -> Iterator[Case]:
             return ms.ops.depend(loss, self.dim_reduce(loss, grads, one, self.weights, self.clone, x))
 
     inputs = (ms.Tensor([2.0], ms.float32),)
+    mode, goal = (ms.PYNATIVE_MODE, 50.0) if label == "PyNative" else (ms.GRAPH_MODE, 8.0)
+    dtype = "int8" if "int8" in label else None
     with tempfile.TemporaryDirectory() as directory:
         path = Path(directory) / "P.npy"
+        P = np.random.default_rng(0).standard_normal((k, n), dtype=np.float32)
+        P /= np.float32(n**0.5)
         np.save(path, P)
-        for label, mode, goal, dtype in (
-            ("PyNative", ms.PYNATIVE_MODE, 50.0, None),
-            ("graph", ms.GRAPH_MODE, 8.0, None),
-            ("graph, int8 P", ms.GRAPH_MODE, 8.0, "int8"),
-        ):
-            # At rest all searches fail: both try two points.
-            config = DimReduceConfig(n_components=k, pca_mat_path=str(path), pca_mat_dtype=dtype, max_search=2)
-            net = Slice()
-            cell = boost.BoostTrainOneStepCell(net, ms.nn.SGD(net.trainable_params(), REST), dim_reduce=config)
-            ours, around = caller(ms, cell, mode, inputs)
-            run, their_mode = caller(ms, Theirs(), mode, inputs)
-            yield Case(
-                f"DimReduce step {label}, k={k}, n={n:.0e}",
-                ours,
-                lambda: np.float64(1.0),
-                (Peer(f"boost.DimReduce {label}", run, goal=goal, around=their_mode),),
-                traffic=2 * k * n * (1 if dtype == "int8" else 4) + 40 * n,
-                bandwidth_goal=0.8,
-                around=around,
-            )
+        del P
+        # At rest all searches fail: both try two points.
+        config = DimReduceConfig(n_components=k, pca_mat_path=str(path), pca_mat_dtype=dtype, max_search=2)
+        net = Slice()
+        cell = boost.BoostTrainOneStepCell(net, ms.nn.SGD(net.trainable_params(), REST), dim_reduce=config)
+        ours, around = caller(ms, cell, mode, inputs)
+        run, their_mode = caller(ms, Theirs(), mode, inputs)
+        yield Case(
+            f"DimReduce step {label}, k={k}, n={n:.0e}",
+            ours,
+            lambda: np.float64(1.0),
+            (Peer(f"boost.DimReduce {label}", run, goal=goal, around=their_mode),),
+            traffic=2 * k * n * (1 if dtype == "int8" else 4) + 40 * n,
+            bandwidth_goal=0.8,
+            around=around,
+        )
+
+
+PROCESSES = (small_network, *(partial(dim_reduce, label) for label in ("PyNative", "graph", "graph, int8 P")))

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import boost_ext
-from boost_ext.bench.bandwidth import Bandwidth
 from boost_ext.bench.harness import Row, milliseconds
 from boost_ext.files import save_figure, write_text
 from boost_ext.machine import facts, versions
@@ -26,9 +25,8 @@ def machine(threads: int) -> dict[str, Any]:
     }
 
 
-def write_json(path: Path, about: dict[str, Any], bandwidth: Bandwidth, rows: Sequence[Row]) -> None:
+def write_json(path: Path, about: dict[str, Any], probes: list[dict[str, Any]], rows: Sequence[Row]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    probes = [probe.as_dict() for probe in bandwidth.probes]
     document = about | {"bandwidth": probes, "rows": [row.as_dict() for row in rows]}
     write_text(path, json.dumps(document, indent=1) + "\n")
 

@@ -206,7 +206,7 @@ def write(
     options: argparse.Namespace, name: str, about: dict[str, Any], watch: Watch, bandwidth: Any, rows: list[Row]
 ) -> None:
     about = about | {"others": round(watch.others(), 3), "seconds": round(watch.seconds(), 1)}
-    record.write_json(options.out / f"{name}.json", about, bandwidth, rows)
+    record.write_json(options.out / f"{name}.json", about, [probe.as_dict() for probe in bandwidth.probes], rows)
     if options.page and rows:
         record.update_page(options.page, f"cuda {name}", about, rows)
 
