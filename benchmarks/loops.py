@@ -63,7 +63,9 @@ _JUMP = re.compile(r"(?:j\w+|b|b\.\w+|cbn?z|tbn?z)\s+(?:.*, )?0x([0-9a-f]+)$")
 
 @dataclass(frozen=True)
 class Loop:
-    """An innermost loop. Its key is where it stands; the number counts the loops of a function."""
+    """An innermost loop. The number counts the loops of a function, from that of the fewest bytes to that of the most:
+    compilers put them in another order when little has changed.
+    """
 
     isa: str
     file: str
@@ -203,9 +205,13 @@ def measure(tools: tuple[str, str], paths: dict[tuple[str, str], Path]) -> list[
     for (isa, file), path in sorted(paths.items()):
         named, counts = measured(objdump, path, isa)
         each = [cycles(mca, cpu, isa, [body for _, body in named]) for cpu in CPUS[isa]] if named else []
+        rows = (
+            (name, size, predicted, count, spills)
+            for (name, _), (count, size, spills), predicted in zip(named, counts, zip(*each, strict=True), strict=True)
+        )
         numbers = Counter[str]()
-        for (function, _), count, predicted in zip(named, counts, zip(*each, strict=True), strict=True):
-            found.append(Loop(isa, file, function, numbers[function], *count, predicted))
+        for function, size, predicted, count, spills in sorted(rows):
+            found.append(Loop(isa, file, function, numbers[function], count, size, spills, predicted))
             numbers[function] += 1
     return found
 

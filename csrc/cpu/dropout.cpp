@@ -33,6 +33,16 @@ BOOST_EXT_INLINE Vq even_lanes(Vq a, Vq b) {
 BOOST_EXT_INLINE Vq odd_lanes(Vq a, Vq b) {
   return reinterpret_cast<Vq>(_mm256_unpackhi_epi64(reinterpret_cast<__m256i>(a), reinterpret_cast<__m256i>(b)));
 }
+#elif defined(__aarch64__)
+BOOST_EXT_INLINE Vq product(Vq a, std::uint32_t factor) {
+  return reinterpret_cast<Vq>(vmull_u32(vmovn_u64(reinterpret_cast<uint64x2_t>(a)), vdup_n_u32(factor)));
+}
+BOOST_EXT_INLINE Vq even_lanes(Vq a, Vq b) {
+  return reinterpret_cast<Vq>(vzip1q_u64(reinterpret_cast<uint64x2_t>(a), reinterpret_cast<uint64x2_t>(b)));
+}
+BOOST_EXT_INLINE Vq odd_lanes(Vq a, Vq b) {
+  return reinterpret_cast<Vq>(vzip2q_u64(reinterpret_cast<uint64x2_t>(a), reinterpret_cast<uint64x2_t>(b)));
+}
 #else
 BOOST_EXT_INLINE Vq product(Vq a, std::uint32_t factor) {
 #if defined(__x86_64__)
@@ -67,31 +77,36 @@ BOOST_EXT_INLINE void words(const DropoutKey& key, std::uint64_t block, Vu* out)
   out[1] = reinterpret_cast<Vu>(odd_lanes(low, high));
 }
 
+// Share and key by value: what a loop stores could lie in a reference, and all that follows from them would be computed
+// in each round.
 template <class T>
-BOOST_EXT_INLINE void each_its_own(const T* x, T* y, Block at, const DropoutShare& share, const DropoutKey& key) {
-  for (std::int64_t i = 0; i < at.count; i += kGroup) {
-    Vu word[kGroup / kWidth];
+BOOST_EXT_INLINE void each_its_own(const T* x, T* y, Block at, const DropoutShare share, const DropoutKey key) {
+  const auto group_of_words = [&](std::int64_t i, Vu* word) BOOST_EXT_INLINE_LAMBDA {
     const auto block = static_cast<std::uint64_t>(at.begin + i) / 4;
+#pragma GCC unroll 8
     for (int w = 0; w < kGroup / kWidth; w += 2)
       words(key, block + static_cast<std::uint64_t>(w * kWide / 2), word + w);
-    const auto sixteen = [&](auto io, int group) BOOST_EXT_INLINE_LAMBDA {
-      const std::int64_t j = i + group * kLanes;
-      F v = share.scale * io.load(x + j);
-      BOOST_EXT_EACH(p) v.v[p] = word[group * kParts + p] <= share.most ? Vf{} : v.v[p];
-      io.store(y + j, v);
-    };
-    if (at.count - i >= kGroup) {
+  };
+  const auto sixteen = [&](auto io, std::int64_t i, const Vu* word) BOOST_EXT_INLINE_LAMBDA {
+    F v = share.scale * io.load(x + i);
+    BOOST_EXT_EACH(p) v.v[p] = word[p] <= share.most ? Vf{} : v.v[p];
+    io.store(y + i, v);
+  };
+  Vu word[kGroup / kWidth];
+  std::int64_t i = 0;
+  for (; i + kGroup <= at.count; i += kGroup) {
+    group_of_words(i, word);
 #pragma GCC unroll 4
-      for (int group = 0; group < 4; ++group) sixteen(Full{}, group);
-      continue;
-    }
-    for (int group = 0; group < 4; ++group) {
-      const std::int64_t left = at.count - i - group * kLanes;
-      if (left >= kLanes)
-        sixteen(Full{}, group);
-      else if (left > 0)
-        sixteen(Part{left}, group);
-    }
+    for (int group = 0; group < 4; ++group) sixteen(Full{}, i + group * kLanes, word + group * kParts);
+  }
+  if (i == at.count) return;
+  group_of_words(i, word);
+  for (int group = 0; i < at.count; ++group, i += kLanes) {
+    const std::int64_t left = at.count - i;
+    if (left >= kLanes)
+      sixteen(Full{}, i, word + group * kParts);
+    else
+      sixteen(Part{left}, i, word + group * kParts);
   }
 }
 

@@ -9,6 +9,8 @@
 #include <cstring>
 #if defined(__x86_64__)
 #include <immintrin.h>
+#elif defined(__aarch64__)
+#include <arm_neon.h>
 #endif
 
 #include "ops/tensor.h"
@@ -121,6 +123,8 @@ BOOST_EXT_INLINE Vf square_root(Vf a) {
   return reinterpret_cast<Vf>(_mm256_sqrt_ps(reinterpret_cast<__m256>(a)));
 #elif defined(__x86_64__)
   return reinterpret_cast<Vf>(_mm_sqrt_ps(reinterpret_cast<__m128>(a)));
+#elif defined(__aarch64__)
+  return reinterpret_cast<Vf>(vsqrtq_f32(reinterpret_cast<float32x4_t>(a)));
 #else
   for (int i = 0; i < kWidth; ++i) a[i] = __builtin_sqrtf(a[i]);
   return a;
@@ -189,6 +193,11 @@ BOOST_EXT_INLINE Vh upper_halves(Vu x) {
   const __m128i low = _mm_srai_epi32(reinterpret_cast<__m128i>(x), 16);  // with its sign: the instruction packs those
   return reinterpret_cast<Vh>(_mm_cvtsi128_si64(_mm_packs_epi32(low, low)));
 }
+#elif defined(__aarch64__)
+BOOST_EXT_INLINE Vu to_words(Vh h) { return reinterpret_cast<Vu>(vmovl_u16(reinterpret_cast<uint16x4_t>(h))); }
+BOOST_EXT_INLINE Vh upper_halves(Vu x) {
+  return reinterpret_cast<Vh>(vshrn_n_u32(reinterpret_cast<uint32x4_t>(x), 16));
+}
 #else
 BOOST_EXT_INLINE Vu to_words(Vh h) { return __builtin_convertvector(h, Vu); }
 BOOST_EXT_INLINE Vh upper_halves(Vu x) { return __builtin_convertvector(x >> 16, Vh); }
@@ -220,15 +229,19 @@ BOOST_EXT_INLINE Vf from_half(Vh h) { return reinterpret_cast<Vf>(_mm256_cvtph_p
 BOOST_EXT_INLINE Vh to_half(Vf f) {
   return reinterpret_cast<Vh>(_mm256_cvtps_ph(reinterpret_cast<__m256>(f), _MM_FROUND_TO_NEAREST_INT));
 }
+#elif defined(__aarch64__)
+BOOST_EXT_INLINE Vd widen_low(Vf a) {
+  return reinterpret_cast<Vd>(vcvt_f64_f32(vget_low_f32(reinterpret_cast<float32x4_t>(a))));
+}
+BOOST_EXT_INLINE Vd widen_high(Vf a) {
+  return reinterpret_cast<Vd>(vcvt_high_f64_f32(reinterpret_cast<float32x4_t>(a)));
+}
+BOOST_EXT_INLINE Vf from_half(Vh h) { return reinterpret_cast<Vf>(vcvt_f32_f16(reinterpret_cast<float16x4_t>(h))); }
+BOOST_EXT_INLINE Vh to_half(Vf f) { return reinterpret_cast<Vh>(vcvt_f16_f32(reinterpret_cast<float32x4_t>(f))); }
 #else
 using HalfVf __attribute__((vector_size(kWidth * 2))) = float;
 BOOST_EXT_INLINE Vd widen_low(Vf a) { return __builtin_convertvector(HalfVf{a[0], a[1]}, Vd); }
 BOOST_EXT_INLINE Vd widen_high(Vf a) { return __builtin_convertvector(HalfVf{a[2], a[3]}, Vd); }
-#if defined(__aarch64__)
-using Vfp16 __attribute__((vector_size(8))) = __fp16;
-BOOST_EXT_INLINE Vf from_half(Vh h) { return __builtin_convertvector(reinterpret_cast<Vfp16>(h), Vf); }
-BOOST_EXT_INLINE Vh to_half(Vf f) { return reinterpret_cast<Vh>(__builtin_convertvector(f, Vfp16)); }
-#else
 BOOST_EXT_INLINE Vf from_half(Vh h) {
   const Vu wide = to_words(h);
   // The half's exponent and mantissa, moved to their float32 places, are the value times 2^-112: exact to undo, also
@@ -252,7 +265,6 @@ BOOST_EXT_INLINE Vh to_half(Vf f) {
   half = magnitude > 0x7f800000u ? nan : half;
   return upper_halves((half << 16) | (bits & 0x80000000u));
 }
-#endif
 #endif
 
 BOOST_EXT_INLINE Vf load_floats(const float* p) { return *reinterpret_cast<const UnalignedVf*>(p); }
@@ -314,6 +326,12 @@ BOOST_EXT_INLINE D add_product(D sum, D a, D b) {
   BOOST_EXT_EACH2(i) {
     const auto x = reinterpret_cast<__m256d>(a.v[i]), y = reinterpret_cast<__m256d>(b.v[i]);
     sum.v[i] = reinterpret_cast<Vd>(_mm256_fmadd_pd(x, y, reinterpret_cast<__m256d>(sum.v[i])));
+  }
+  return sum;
+#elif defined(__aarch64__)
+  BOOST_EXT_EACH2(i) {
+    const auto x = reinterpret_cast<float64x2_t>(a.v[i]), y = reinterpret_cast<float64x2_t>(b.v[i]);
+    sum.v[i] = reinterpret_cast<Vd>(vfmaq_f64(reinterpret_cast<float64x2_t>(sum.v[i]), x, y));
   }
   return sum;
 #else
