@@ -7,7 +7,8 @@
 // out      J lists of tensors, n elements a list, each float32, float16 or bfloat16, written; all lists have the same
 //          sizes in the same order; none may overlap anything else
 // Sums: over the rows of P in their order, float32; of codes each term is (vectors[j][r] * scale[r, i / 256]) * P[r,
-// i]. n = 0 does nothing; inf and nan propagate. On CUDA one pass over P serves four vectors.
+// i], which CUDA adds without rounding it before: the same bits on every card, but not the CPU's. n = 0 does nothing;
+// inf and nan propagate. On CUDA one pass over P serves four vectors.
 #pragma once
 
 #include "ops/pca_project.h"

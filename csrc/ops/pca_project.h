@@ -12,8 +12,8 @@
 // Sums: blocks of 4096 elements in 64 float32 lanes, the blocks' sums in float64 in their order. On CUDA the lanes are
 // 128, of single precision too, and add up in float64 in a fixed order: other bits than the CPU's, but the same on
 // every card and however the arrays are aligned. n = 0 gives zeros; inf and nan propagate.
-// Of codes, what shares a scale (on CUDA of 16 columns beside one another) is summed up in 16 lanes before it is
-// multiplied with it, so that an element of a gradient beyond 2^116 may overflow.
+// Of codes, what shares a scale (on CUDA of 16 columns beside one another) is summed up in 16 lanes, on CUDA in two by
+// fused multiply-adds, before it is multiplied with it, so that an element of a gradient beyond 2^116 may overflow.
 #pragma once
 
 #include "ops/runtime.h"

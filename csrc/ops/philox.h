@@ -19,22 +19,39 @@ constexpr int kPhiloxRounds = 7;
 constexpr std::uint32_t kPhiloxFactor0 = 0xD2511F53u, kPhiloxFactor1 = 0xCD9E8D57u;
 constexpr std::uint32_t kPhiloxStep0 = 0x9E3779B9u, kPhiloxStep1 = 0xBB67AE85u;  // of the key, from round to round
 
+// What the rounds mix in, from a seed.
+struct PhiloxRounds {
+  std::uint32_t low[kPhiloxRounds], high[kPhiloxRounds];
+  BOOST_EXT_INLINE explicit PhiloxRounds(std::uint64_t seed) {
+    low[0] = static_cast<std::uint32_t>(seed);
+    high[0] = static_cast<std::uint32_t>(seed >> 32);
+    for (int round = 1; round < kPhiloxRounds; ++round) {
+      low[round] = low[round - 1] + kPhiloxStep0;
+      high[round] = high[round - 1] + kPhiloxStep1;
+    }
+  }
+};
+
 // Words 4 * block up to 4 * block + 3 of a draw.
-BOOST_EXT_INLINE void philox(const DropoutKey& key, std::uint64_t block, std::uint32_t (&word)[4]) {
+BOOST_EXT_INLINE void philox(const PhiloxRounds& rounds, std::uint32_t draw, std::uint32_t stream, std::uint64_t block,
+                             std::uint32_t (&word)[4]) {
   word[0] = static_cast<std::uint32_t>(block);
   word[1] = static_cast<std::uint32_t>(block >> 32);
-  word[2] = key.draw;
-  word[3] = key.stream;
-  auto k0 = static_cast<std::uint32_t>(key.seed), k1 = static_cast<std::uint32_t>(key.seed >> 32);
+  word[2] = draw;
+  word[3] = stream;
+#if defined(__CUDACC__)
+#pragma unroll
+#endif
   for (int round = 0; round < kPhiloxRounds; ++round) {
     const std::uint64_t a = std::uint64_t{kPhiloxFactor0} * word[0], b = std::uint64_t{kPhiloxFactor1} * word[2];
-    word[0] = static_cast<std::uint32_t>(b >> 32) ^ word[1] ^ k0;
+    word[0] = static_cast<std::uint32_t>(b >> 32) ^ word[1] ^ rounds.low[round];
     word[1] = static_cast<std::uint32_t>(b);
-    word[2] = static_cast<std::uint32_t>(a >> 32) ^ word[3] ^ k1;
+    word[2] = static_cast<std::uint32_t>(a >> 32) ^ word[3] ^ rounds.high[round];
     word[3] = static_cast<std::uint32_t>(a);
-    k0 += kPhiloxStep0;
-    k1 += kPhiloxStep1;
   }
+}
+BOOST_EXT_INLINE void philox(const DropoutKey& key, std::uint64_t block, std::uint32_t (&word)[4]) {
+  philox(PhiloxRounds(key.seed), key.draw, key.stream, block, word);
 }
 
 }  // namespace BOOST_EXT_BACKEND

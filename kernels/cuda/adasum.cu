@@ -14,12 +14,13 @@ BOOST_EXT_DEVICE Dots both(const Dots& x, const Dots& y) { return {x.ab + y.ab, 
 __global__ void dot_blocks(const Table<2> __grid_constant__ table, Dots* partial) {
   const Chunk chunk = chunk_of(table, blockIdx.x);
   Dots dots{0, 0, 0};
-  each_pack_of<2>(chunk, {source(table, 0, chunk), source(table, 1, chunk)}, [&](std::int64_t, Count, auto pack) {
+  const Source b = source(table, 1, chunk);
+  each_pack_of<2>(chunk, {{table.data[0][chunk.t], b.type}, b}, [&](std::int64_t, Count, auto pack) {
     const Pack x = pack(0), y = pack(1);
 #pragma unroll
     for (int j = 0; j < kPack; ++j) {
-      const double p = x.v[j], q = y.v[j];
-      dots = both(dots, {p * q, p * p, q * q});
+      const float p = x.v[j], q = y.v[j];
+      dots = {add_product(dots.ab, p, q), add_product(dots.aa, p, p), add_product(dots.bb, q, q)};
     }
   });
   dots = reduce_block(dots, both);
@@ -41,7 +42,8 @@ BOOST_EXT_DEVICE float coefficient(double ab, double norm2) {
   return norm2 == 0 ? 1.0F : static_cast<float>(1 - ab / (2 * norm2));
 }
 
-__global__ void combine_blocks(const Table<3> __grid_constant__ table, const double* dots) {
+__global__ void __launch_bounds__(kThreads, 3)
+    combine_blocks(const Table<3> __grid_constant__ table, const double* dots) {
   // From the end, of which most is still in the cache when the dots were taken just before.
   const Chunk chunk = chunk_of(table, table.blocks() - 1 - static_cast<std::int64_t>(blockIdx.x));
   __shared__ float coefficients[2];
@@ -51,13 +53,13 @@ __global__ void combine_blocks(const Table<3> __grid_constant__ table, const dou
   }
   __syncthreads();
   const float ca = coefficients[0], cb = coefficients[1];
-  const DType type = table.type(0, chunk.t);
-  each_pack_of<2>(chunk, {source(table, 0, chunk), source(table, 1, chunk)}, [&](std::int64_t i, Count n, auto pack) {
+  const Source b = source(table, 1, chunk);  // a and out are of its type
+  each_pack_of<2>(chunk, {{table.data[0][chunk.t], b.type}, b}, [&](std::int64_t i, Count n, auto pack) {
     Pack x = pack(0);
     const Pack y = pack(1);
 #pragma unroll
     for (int j = 0; j < kPack; ++j) x.v[j] = ca * x.v[j] + cb * y.v[j];
-    store_pack(table.data[2][chunk.t], type, i, n, chunk.aligned, x);
+    store_pack(table.data[2][chunk.t], pack.type, i, n, chunk.aligned, x);
   });
 }
 

@@ -36,15 +36,14 @@ __global__ void clip_blocks(const Table<1> __grid_constant__ table, const Factor
     // From the end, of which most is still in the cache from the norm.
     const Chunk chunk = chunk_of(table, table.blocks() - 1 - b);
     void* grads = table.data[0][chunk.t];
-    const DType type = table.type(0, chunk.t);
     each_pack_of<1>(chunk, {source(table, 0, chunk)}, [&](std::int64_t i, Count n, auto pack) {
       Pack g = pack(0);
 #pragma unroll
       for (int j = 0; j < kPack; ++j) {
-        if (by.first != 1) g.v[j] = rounded(type, by.first * g.v[j]);
+        if (by.first != 1) g.v[j] = rounded(pack.type, by.first * g.v[j]);
         g.v[j] = by.second * g.v[j];
       }
-      store_pack(grads, type, i, n, chunk.aligned, g);
+      store_pack(grads, pack.type, i, n, chunk.aligned, g);
     });
   }
 }

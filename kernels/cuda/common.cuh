@@ -89,6 +89,11 @@ struct Scalar {
   BOOST_EXT_DEVICE float get() const { return device != nullptr ? *device : value; }
 };
 
+// sum + x y, of which the product is exact in float64: the fused operation rounds as a product and a sum do.
+BOOST_EXT_DEVICE double add_product(double sum, float x, float y) {
+  return __fma_rn(static_cast<double>(x), static_cast<double>(y), sum);
+}
+
 // combine() over the values of all threads of a block, always in the same order; the result is thread 0's. T travels
 // through shared memory; blocks have kThreads threads. The last warp to work waits for nobody else.
 template <class T, class Combine> BOOST_EXT_DEVICE T reduce_block(T mine, Combine combine) {

@@ -7,24 +7,36 @@
 namespace boost_ext::cuda {
 namespace {
 
-__global__ void drop(const Table<2> __grid_constant__ table, DropoutShare share, DropoutKey key, std::int64_t shared,
-                     const std::int32_t* draw) {
-  const Chunk chunk = chunk_of(table, blockIdx.x);
-  const Source x = source(table, 0, chunk);
-  void* out = table.data[1][chunk.t];
-  if (draw) key.draw = static_cast<std::uint32_t>(*draw);
-  each_pack_of<1>(chunk, {x}, [&](std::int64_t i, Count n, auto pack) {
-    Pack v = pack(0);
-    std::uint32_t word[kPack];
-    if (shared == 1) {
+constexpr int kAllButOneKilobyte = kParameterBytes - 1024;  // one tensor asks for a small table
+using Dropped = Table<2, kAllButOneKilobyte, kLargeChunk>;
+
+// Words below `dropped` drop.
+__global__ void __launch_bounds__(kThreads, 3)
+    drop(const Dropped __grid_constant__ table, std::uint32_t dropped, float scale, const PhiloxRounds rounds,
+         std::uint32_t draw, std::uint32_t stream, std::int64_t shared, const std::int32_t* draw_at) {
+  const Chunk all = chunk_of(table, blockIdx.x);
+  const Source x = source(table, 0, all);
+  void* out = table.data[1][all.t];
+  if (draw_at != nullptr) draw = static_cast<std::uint32_t>(*draw_at);
+  const auto kept = [&](std::uint32_t word, float v) { return word < dropped ? 0.0F : scale * v; };
+  if (shared == 1) {
+    each_pack_of<1>(all, {x}, [&](std::int64_t i, Count n, auto pack) {
+      Pack v = pack(0);
 #pragma unroll
       for (int b = 0; b < kPack / 4; ++b) {
-        std::uint32_t four[4];
-        philox(key, static_cast<std::uint64_t>(i / 4 + b), four);
+        std::uint32_t word[4];
+        philox(rounds, draw, stream, static_cast<std::uint64_t>(i / 4 + b), word);
 #pragma unroll
-        for (int j = 0; j < 4; ++j) word[4 * b + j] = four[j];
+        for (int j = 0; j < 4; ++j) v.v[4 * b + j] = kept(word[j], v.v[4 * b + j]);
       }
-    } else {
+      store_pack(out, pack.type, i, n, all.aligned, v);
+    });
+    return;
+  }
+#pragma unroll 1
+  for (int at = 0; at < all.count; at += kChunk) {
+    each_pack<false, 1>(all.part(at), [&](std::int64_t i, Count n) {
+      Pack v = load_pack(x.data, x.type, i, n, all.aligned);
       std::int64_t row = -1;
       std::uint32_t of_row = 0;
 #pragma unroll
@@ -32,16 +44,14 @@ __global__ void drop(const Table<2> __grid_constant__ table, DropoutShare share,
         if ((i + j) / shared != row) {
           row = (i + j) / shared;
           std::uint32_t four[4];
-          philox(key, static_cast<std::uint64_t>(row / 4), four);
+          philox(rounds, draw, stream, static_cast<std::uint64_t>(row / 4), four);
           of_row = row % 4 < 2 ? (row % 4 == 0 ? four[0] : four[1]) : (row % 4 == 2 ? four[2] : four[3]);
         }
-        word[j] = of_row;
+        v.v[j] = kept(of_row, v.v[j]);
       }
-    }
-#pragma unroll
-    for (int j = 0; j < kPack; ++j) v.v[j] = share.any && word[j] <= share.most ? 0 : share.scale * v.v[j];
-    store_pack(out, x.type, i, n, chunk.aligned, v);
-  });
+      store_pack(out, x.type, i, n, all.aligned, v);
+    });
+  }
 }
 
 }  // namespace
@@ -49,8 +59,13 @@ __global__ void drop(const Table<2> __grid_constant__ table, DropoutShare share,
 void dropout(const Context& context, const View& x, const DropoutShare& share, const DropoutKey& key,
              std::int64_t shared, const View& out, const std::int32_t* draw) {
   const OnDevice device(context);
-  each_launch<2>({Tensors(&x, 1), Tensors(&out, 1)}, [&](const Table<2>& table) {
-    launch(context, drop, table.blocks(), kThreads, table, share, key, shared, draw);
+  if (share.any && share.most == 0xffffffffu) {  // all words drop, and one bound less than there are words
+    check(cudaMemsetAsync(out.data, 0, static_cast<std::size_t>(out.bytes()), stream_of(context)), "dropout");
+    return;
+  }
+  each_launch<2, kAllButOneKilobyte, kLargeChunk>({Tensors(&x, 1), Tensors(&out, 1)}, [&](const Dropped& table) {
+    launch(context, drop, table.blocks(), kThreads, table, share.any ? share.most + 1 : 0, share.scale,
+           PhiloxRounds(key.seed), key.draw, key.stream, shared, draw);
   });
 }
 

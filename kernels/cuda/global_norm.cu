@@ -5,13 +5,15 @@
 namespace boost_ext::cuda {
 namespace {
 
-__global__ void square_blocks(const Table<1> __grid_constant__ table, double* partial) {
+using Squared = Table<1, kOtherBytes, kLargeChunk>;
+
+__global__ void __launch_bounds__(kThreads, 6) square_blocks(const Squared __grid_constant__ table, double* partial) {
   const Chunk chunk = chunk_of(table, blockIdx.x);
   double sum = 0;
   each_pack_of<1>(chunk, {source(table, 0, chunk)}, [&](std::int64_t, Count, auto pack) {
     const Pack x = pack(0);
 #pragma unroll
-    for (int j = 0; j < kPack; ++j) sum += static_cast<double>(x.v[j]) * static_cast<double>(x.v[j]);
+    for (int j = 0; j < kPack; ++j) sum = add_product(sum, x.v[j], x.v[j]);
   });
   sum = sum_block(sum);
   if (threadIdx.x == 0) partial[table.block + blockIdx.x] = sum;
@@ -26,10 +28,10 @@ __global__ void root_of_sum(const double* squares, std::int64_t count, double* n
 
 void sums_of_squares(const Context& context, Tensors tensors, double* squares) {
   const OnDevice device(context);
-  const Workspace<double> partial(context, blocks_of(tensors));
-  each_launch<1>({tensors}, [&](const Table<1>& table) {
+  const Workspace<double> partial(context, blocks_of<kLargeChunk>(tensors));
+  each_launch<1, kOtherBytes, kLargeChunk>({tensors}, [&](const Squared& table) {
     launch(context, square_blocks, table.blocks(), kThreads, table, partial.get());
-    launch(context, add_blocks<1>, table.count, kThreads, table, partial.get(), squares);
+    launch(context, add_blocks<Squared>, table.count, kThreads, table, partial.get(), squares);
   });
 }
 

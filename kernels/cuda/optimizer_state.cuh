@@ -68,7 +68,7 @@ BOOST_EXT_DEVICE void store_upper_halves(void* p, std::int64_t i, Count n, bool 
     for (int j = 0; j < 4; ++j) {
       raw.word[j] = __float_as_uint(x.v[2 * j]) >> 16 | (__float_as_uint(x.v[2 * j + 1]) & 0xffff0000u);
     }
-    return store_raw(reinterpret_cast<char*>(to), 4, n.together, raw);
+    return store_raw(reinterpret_cast<char*>(to), 4, n.together, n.aligned, raw);
   }
 #pragma unroll
   for (int j = 0; j < kPack; ++j) {
@@ -102,7 +102,7 @@ BOOST_EXT_DEVICE Coming coming_codes(const std::uint8_t* p, Count n, bool aligne
 }
 BOOST_EXT_DEVICE void store_codes(std::uint8_t* p, Count n, bool aligned, uint2 codes) {
   if (n.together || (aligned && n == kPack)) {
-    return store_raw(reinterpret_cast<char*>(p), 2, n.together, {{codes.x, codes.y}});
+    return store_raw(reinterpret_cast<char*>(p), 2, n.together, n.aligned, {{codes.x, codes.y}});
   }
 #pragma unroll
   for (int j = 0; j < kPack; ++j) {

@@ -17,6 +17,12 @@ BOOST_EXT_DEVICE float as_float(float x) { return x; }
 BOOST_EXT_DEVICE float as_float(__half x) { return __half2float(x); }
 BOOST_EXT_DEVICE float as_float(__nv_bfloat16 x) { return __bfloat162float(x); }
 
+// A type that the compiler knows.
+template <DType kType> struct TypeOf {
+  static constexpr DType value = kType;
+  BOOST_EXT_DEVICE operator DType() const { return kType; }  // NOLINT: a constant
+};
+
 // Elements by index, whatever they are stored as.
 BOOST_EXT_DEVICE float load(const void* p, DType t, std::int64_t i) {
   if (t == DType::f16) return __half2float(static_cast<const __half*>(p)[i]);
@@ -42,13 +48,14 @@ struct Pack {
   float v[kPack];
 };
 
-// Elements of a pack that a thread has. `together`: all lanes of its warp have whole ones, side by side.
+// Elements of a pack that a thread has. `together`: all lanes of its warp have whole ones, side by side; `aligned`: to
+// 16 bytes, as the code is written, and need not be looked at.
 struct Count {
   int n;
-  bool together;
-  BOOST_EXT_DEVICE Count(int count, bool side_by_side = false)
-      : n(count), together(side_by_side) {}            // NOLINT: a number
-  BOOST_EXT_DEVICE operator int() const { return n; }  // NOLINT
+  bool together, aligned;
+  BOOST_EXT_DEVICE Count(int count, bool side_by_side = false, bool known_to_be_aligned = false)
+      : n(count), together(side_by_side), aligned(known_to_be_aligned) {}  // NOLINT: a number
+  BOOST_EXT_DEVICE operator int() const { return n; }                      // NOLINT
 };
 // Of packs side by side, of which the first lane of the warp sees so many elements before their end.
 BOOST_EXT_DEVICE Count count_of(std::int64_t rest_of_warp) {
@@ -303,9 +310,9 @@ BOOST_EXT_DEVICE Raw packed(DType t, const Pack& x) {
   return raw;
 }
 
-// A whole pack, which is aligned if its lane writes it alone.
-BOOST_EXT_DEVICE void store_raw(char* to, int words, bool together, Raw raw) {
-  if (together && !is_aligned(to, words)) return store_span(Span(to, words), raw);
+// A whole pack, which is aligned if its lane writes it alone, or where that is known.
+BOOST_EXT_DEVICE void store_raw(char* to, int words, bool together, bool aligned, Raw raw) {
+  if (together && !aligned && !is_aligned(to, words)) return store_span(Span(to, words), raw);
   if (words == 2) return store_whole(to, make_uint2(raw.word[0], raw.word[1]));
   const bool pairs = together && words == 8;
   if (pairs) exchange(raw), to = in_pairs(to);
@@ -316,7 +323,7 @@ BOOST_EXT_DEVICE void store_raw(char* to, int words, bool together, Raw raw) {
 }
 BOOST_EXT_DEVICE void store_pack(void* p, DType t, std::int64_t i, Count n, bool aligned, const Pack& x) {
   if (n.together || (aligned && n == kPack)) {
-    return store_raw(pack_at(p, t, i), words_of(t), n.together, packed(t, x));
+    return store_raw(pack_at(p, t, i), words_of(t), n.together, n.aligned, packed(t, x));
   }
 #pragma unroll
   for (int j = 0; j < kPack; ++j) {
@@ -328,7 +335,7 @@ BOOST_EXT_DEVICE void store_pack(void* p, DType t, std::int64_t i, Count n, bool
 BOOST_EXT_DEVICE void copy_pack(void* to, const void* from, DType t, std::int64_t i, Count n, bool aligned) {
   if (n.together || (aligned && n == kPack)) {
     const Raw raw = coming_pack(from, t, i, n, aligned).packs(words_of(t));
-    store_raw(pack_at(to, t, i), words_of(t), n.together, raw);
+    store_raw(pack_at(to, t, i), words_of(t), n.together, n.aligned, raw);
   } else if (t == DType::f32) {
     for (int j = 0; j < n; ++j) static_cast<unsigned*>(to)[i + j] = static_cast<const unsigned*>(from)[i + j];
   } else {

@@ -23,7 +23,8 @@ template <int kCount, bool kWhole> BOOST_EXT_DEVICE int mine(int e) {
 }
 
 // sums[j][e] += w[r].v[j] * p[r, mine(e)]: one addition a row, in the order of the rows. Of codes the coordinate is
-// first multiplied with the scale, and `scale` is that of mine(0) in row 0: of mine(e) it is e blocks on, or the same.
+// first multiplied with the scale, and product and addition are one operation; `scale` is that of mine(0) in row 0: of
+// mine(e) it is e blocks on, or the same.
 template <class T, int kVectors, bool kWhole>
 BOOST_EXT_DEVICE void add_rows(const T* p, std::int64_t n, int rows, int count, const Weights<kVectors>* w,
                                [[maybe_unused]] const float* scale, [[maybe_unused]] std::int64_t blocks,
@@ -53,7 +54,7 @@ BOOST_EXT_DEVICE void add_rows(const T* p, std::int64_t n, int rows, int count, 
       for (int e = 0; e < kCount; ++e) {
         const float by = kWhole || mine<kCount, false>(e) < count ? scale[r * blocks + (kWhole ? 0 : e)] : 0.0F;
 #pragma unroll
-        for (int j = 0; j < kVectors; ++j) sums[j][e] += (weights.v[j] * by) * x[e];
+        for (int j = 0; j < kVectors; ++j) sums[j][e] = __fmaf_rn(weights.v[j] * by, x[e], sums[j][e]);
       }
     } else {
 #pragma unroll

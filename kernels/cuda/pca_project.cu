@@ -18,12 +18,15 @@ template <class T> BOOST_EXT_DEVICE int place(int i) {
 
 // The chunk of the gradient in float32, and zeros behind it.
 template <class T> BOOST_EXT_DEVICE void load_chunk(const Table<2>& table, const Chunk& chunk, float* g) {
-  const void* grads = table.data[0][chunk.t];
-  const DType type = table.type(0, chunk.t);
+  const Source grads = source(table, 0, chunk);
+  each_pack<true>(chunk, [&](std::int64_t i, Count n) {
+    const Pack x = load_pack(grads.data, grads.type, i, n, chunk.aligned);
+    const int at = static_cast<int>(i - chunk.begin);
 #pragma unroll
-  for (int i = static_cast<int>(threadIdx.x); i < kChunk; i += kThreads) {
-    g[place<T>(i)] = i < chunk.count ? load(grads, type, chunk.begin + i) : 0.0F;
-  }
+    for (int e = 0; e < kPack; e += 4) {
+      *reinterpret_cast<float4*>(g + place<T>(at + e)) = make_float4(x.v[e], x.v[e + 1], x.v[e + 2], x.v[e + 3]);
+    }
+  });
   __syncthreads();
 }
 
@@ -58,8 +61,26 @@ template <int kBytes, class T> BOOST_EXT_DEVICE double dot(const T* p, const flo
   return static_cast<double>(sums[0]);
 }
 
-// The same of codes from `column` on: of a vector the products add up, and are multiplied with its scale; or with two,
-// where a block ends in it.
+// The elements of the gradient that belong to a vector of codes, and their sum with these, in two lanes.
+struct Factors {
+  float v[kVector<Code>];
+  BOOST_EXT_DEVICE explicit Factors(const float4* g) {
+#pragma unroll
+    for (int e = 0; e < kVector<Code>; e += 4) {
+      const float4 y = g[e / 4 * kWarp];
+      v[e] = y.x, v[e + 1] = y.y, v[e + 2] = y.z, v[e + 3] = y.w;
+    }
+  }
+  BOOST_EXT_DEVICE float dot(const Vector& x) const {
+    float sums[2] = {element<Code>(x, 0) * v[0], element<Code>(x, 1) * v[1]};
+#pragma unroll
+    for (int e = 2; e < kVector<Code>; ++e) sums[e % 2] = __fmaf_rn(element<Code>(x, e), v[e], sums[e % 2]);
+    return sums[0] + sums[1];
+  }
+};
+
+// <p, g> of codes from `column` on: the sum over a vector is multiplied with its scale; or over each part of it with
+// its own, where a block ends in the vector.
 template <int kBytes>
 BOOST_EXT_DEVICE double dot_codes(const Code* p, const float4* g, int count, const float* scale, std::int64_t column) {
   constexpr int kCount = kVector<Code>, kStep = kWarp * kCount, kBlock = static_cast<int>(kProjectionBlock);
@@ -69,40 +90,48 @@ BOOST_EXT_DEVICE double dot_codes(const Code* p, const float4* g, int count, con
   float sum = 0;
   int i = lane * kCount;
   g += lane;
-#pragma unroll 2
+#pragma unroll 1
   for (; i + kCount <= count; i += kStep, g += kStep / 4) {
     const Vector x = load_vector<kBytes>(p + i);
-    float products[kCount];
-#pragma unroll
-    for (int e = 0; e < kCount; e += 4) {
-      const float4 y = g[e / 4 * kWarp];
-      products[e] = element<Code>(x, e) * y.x;
-      products[e + 1] = element<Code>(x, e + 1) * y.y;
-      products[e + 2] = element<Code>(x, e + 2) * y.z;
-      products[e + 3] = element<Code>(x, e + 3) * y.w;
-    }
+    Factors y(g);
     const int block = (start + i) / kBlock, rest = (block + 1) * kBlock - (start + i);
     if (rest < kCount) {
-      float next = 0;
+      Factors next = y;
 #pragma unroll
       for (int e = 0; e < kCount; ++e) {
-        next += e < rest ? 0.0F : products[e];
-        products[e] = e < rest ? products[e] : 0.0F;
+        next.v[e] = e < rest ? 0 : y.v[e];
+        y.v[e] = e < rest ? y.v[e] : 0;
       }
-      sum += scale[block + 1] * next;
+      sum = __fmaf_rn(scale[block + 1], next.dot(x), sum);
     }
-#pragma unroll
-    for (int half = kCount / 2; half > 0; half /= 2) {
-#pragma unroll
-      for (int e = 0; e < half; ++e) products[e] += products[e + half];
-    }
-    sum += scale[block] * products[0];
+    sum = __fmaf_rn(scale[block], y.dot(x), sum);
   }
   const auto* last = reinterpret_cast<const float*>(g);
   for (int e = 0; i + e < count && e < kCount; ++e) {
     sum += scale[(start + i + e) / kBlock] * (as_float(p[i + e]) * last[e / 4 * 4 * kWarp + e % 4]);
   }
   return static_cast<double>(sum);
+}
+
+// The same of whole chunks of two rows, `apart` elements and `blocks` scales from one to the other, which begin at
+// 16 bytes and at a multiple of a vector's columns: no block ends in a vector. An element of the gradient is read once.
+BOOST_EXT_DEVICE void dot_aligned(const Code* p, std::int64_t apart, const float4* g, int count, const float* scale,
+                                  std::int64_t blocks, double (&dots)[2]) {
+  constexpr int kCount = kVector<Code>, kStep = kWarp * kCount, kBlock = static_cast<int>(kProjectionBlock);
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  float sums[2] = {};
+  p += lane * kCount;
+  g += lane;
+#pragma unroll 4
+  for (int i = 0; i < count; i += kStep, p += kStep, g += kStep / 4, scale += kStep / kBlock) {
+    const Factors y(g);
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      sums[r] = __fmaf_rn(scale[r * blocks], y.dot(load_vector<16>(p + r * apart)), sums[r]);
+    }
+  }
+#pragma unroll
+  for (int r = 0; r < 2; ++r) dots[r] = static_cast<double>(sums[r]);
 }
 
 template <class T>
@@ -120,6 +149,13 @@ BOOST_EXT_DEVICE double dot_row(const T* p, const float4* g, int count, const Sc
            : sizeof(T) == 4 || offset % 4 == 0 ? dot<4>(p, g, count)
                                                : dot<2>(p, g, count);
   }
+}
+
+// For lane 0.
+BOOST_EXT_DEVICE double sum_of_lanes(double sum) {
+#pragma unroll
+  for (int other = kWarp / 2; other > 0; other /= 2) sum += __shfl_down_sync(kWholeWarp, sum, other);
+  return sum;
 }
 
 // Block b: kRows rows and a chunk of columns; blocks beside one another share the chunk. `parts` warps share a row, and
@@ -143,11 +179,28 @@ __global__ void __launch_bounds__(kThreads)
   if constexpr (kCodes<T>) column = scales.column(columns) + first;
   const std::int64_t begin = static_cast<std::int64_t>(blockIdx.x % tiles) * kRows;
   const std::int64_t end = begin + kRows < k ? begin + kRows : k;
-  for (std::int64_t row = begin + warp / parts; row < end; row += kWarps / parts) {
-    double sum = dot_row(columns + row * n + first, g, count, scales, row, column);
+  const int step = kWarps / parts, lane = static_cast<int>(threadIdx.x) % kWarp;
+  double* const place = partial + (table.block + block) * parts + part;
+  std::int64_t row = begin + warp / parts;
+  if constexpr (kCodes<T>) {
+    const bool aligned = reinterpret_cast<std::uintptr_t>(columns) % 16 == 0 && n % 16 == 0 && column % 16 == 0;
+    const float* scale = scales.data + (column + lane * kVector<T>) / kProjectionBlock;
+    for (; aligned && count % (kWarp * kVector<T>) == 0 && row + step < end; row += 2 * step) {
+      double sums[2];
+      dot_aligned(columns + row * n + first, step * n, g, count, scale + row * scales.blocks, step * scales.blocks,
+                  sums);
+      // Half a warp adds up one row, the other half the other one, in the order of sum_of_lanes().
+      const bool second = lane >= kWarp / 2;
+      double sum = second ? sums[1] : sums[0];
+      sum += __shfl_xor_sync(kWholeWarp, second ? sums[0] : sums[1], kWarp / 2);
 #pragma unroll
-    for (int half = kWarp / 2; half > 0; half /= 2) sum += __shfl_down_sync(kWholeWarp, sum, half);
-    if (threadIdx.x % kWarp == 0) partial[row * places + (table.block + block) * parts + part] = sum;
+      for (int other = kWarp / 4; other > 0; other /= 2) sum += __shfl_down_sync(kWholeWarp, sum, other);
+      if (lane % (kWarp / 2) == 0) place[(second ? row + step : row) * places] = sum;
+    }
+  }
+  for (; row < end; row += step) {
+    const double sum = sum_of_lanes(dot_row(columns + row * n + first, g, count, scales, row, column));
+    if (lane == 0) place[row * places] = sum;
   }
 }
 

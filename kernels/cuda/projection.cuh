@@ -71,15 +71,18 @@ BOOST_EXT_DEVICE float from_bits(unsigned half, __half) {
 }
 BOOST_EXT_DEVICE float from_bits(unsigned half, __nv_bfloat16) { return __uint_as_float(half << 16); }
 
-// Of a byte; cheaper than a conversion, and exact: 2^23 + 128 + code has the bits 0x4b0000.., then that is taken away.
-BOOST_EXT_DEVICE float from_byte(unsigned byte) { return __uint_as_float(byte ^ 0x4b000080u) - 8388736.0F; }
-BOOST_EXT_DEVICE float as_float(Code x) { return from_byte(static_cast<unsigned char>(x)); }
+// Of byte i of a word; cheaper than a conversion, and exact: 2^23 + 128 + code has the bits 0x4b0000.., then that is
+// taken away.
+BOOST_EXT_DEVICE float from_byte(unsigned word, int i) {
+  return __uint_as_float(__byte_perm(word ^ 0x80808080u, 0x4b000000u, 0x7440 + i)) - 8388736.0F;
+}
+BOOST_EXT_DEVICE float as_float(Code x) { return from_byte(static_cast<unsigned char>(x), 0); }
 
 template <class T> BOOST_EXT_DEVICE float element(const Vector& x, int i) {
   if constexpr (sizeof(T) == 4)
     return __uint_as_float(x.word[i]);
   else if constexpr (kCodes<T>)
-    return from_byte(x.word[i / 4] >> (8 * (i % 4)) & 0xffu);
+    return from_byte(x.word[i / 4], i % 4);
   else
     return from_bits(i % 2 ? x.word[i / 2] >> 16 : x.word[i / 2] & 0xffffu, T{});
 }

@@ -22,10 +22,10 @@ BOOST_EXT_DEVICE Seen both(const Seen& a, const Seen& b) {
 // Inf and nan are the largest bits there are: one maximum finds them, and what they are is counted where there are
 // some.
 template <bool kReport>
-__global__ void scale_blocks(const Table<1> __grid_constant__ table, Scalar inv_scale, Seen* partial, float* found) {
+__global__ void __launch_bounds__(kThreads, kReport ? 3 : 4)
+    scale_blocks(const Table<1> __grid_constant__ table, Scalar inv_scale, Seen* partial, float* found) {
   const Chunk chunk = chunk_of(table, blockIdx.x);
   void* grads = table.data[0][chunk.t];
-  const DType type = table.type(0, chunk.t);
   const float factor = inv_scale.get();
   Seen seen{0, 0, kNowhere, 0};
   each_pack_of<1>(chunk, {source(table, 0, chunk)}, [&](std::int64_t i, Count n, auto pack) {
@@ -33,11 +33,11 @@ __global__ void scale_blocks(const Table<1> __grid_constant__ table, Scalar inv_
     unsigned largest = 0;
 #pragma unroll
     for (int j = 0; j < kPack; ++j) {
-      if (factor != 1) g.v[j] = rounded(type, factor * g.v[j]);
+      if (factor != 1) g.v[j] = rounded(pack.type, factor * g.v[j]);
       const unsigned bits = __float_as_uint(g.v[j]) & 0x7fffffffu;
       largest = bits > largest ? bits : largest;
     }
-    if (factor != 1) store_pack(grads, type, i, n, chunk.aligned, g);
+    if (factor != 1) store_pack(grads, pack.type, i, n, chunk.aligned, g);
     if (largest < kInfBits) {
       seen.largest = largest > seen.largest ? largest : seen.largest;
       return;

@@ -75,6 +75,15 @@ def test_project_gives_the_same_bits_wherever_P_lies(rng, dtype, size):
         assert_same_bits(cuda("pca_project")(P, grad), expected)
 
 
+def fused(P: np.ndarray, scale: np.ndarray, vector: np.ndarray) -> np.ndarray:
+    """Of codes: a product and a sum rounded once, in float64, which leaves nothing to round but by rare chance."""
+    sums = np.zeros(P.shape[1], np.float32)
+    for codes, scales, v in zip(P, scale, vector, strict=True):
+        by = (v * np.repeat(scales, 256)[: sums.size]).astype(np.float64)
+        sums = (sums + by * codes).astype(np.float32)
+    return sums
+
+
 def check_back_project(
     rng: np.random.Generator, P: np.ndarray, scale: np.ndarray | None = None, *, sizes: list[int], count: int
 ) -> None:
@@ -82,7 +91,12 @@ def check_back_project(
     kinds = list(FLOATS.values())
     out = [[np.full(s, np.nan, kinds[(i + j) % 3]) for i, s in enumerate(sizes)] for j in range(count)]
     expected = copies(out)
-    cpu("pca_back_project")(P, vectors, expected, scale=scale)
+    if scale is None:
+        cpu("pca_back_project")(P, vectors, expected)
+    else:
+        for of_vector, v in zip(expected, vectors, strict=True):
+            for tensor, x in zip(of_vector, np.split(fused(P, scale, v), np.cumsum(sizes)[:-1]), strict=True):
+                tensor[...] = x
     assert cuda("pca_back_project")(P, vectors, out, scale=scale) is out
     for actual, e in zip(out, expected, strict=True):
         assert_all_same_bits(actual, e)
@@ -121,9 +135,25 @@ def test_project_codes_gives_the_same_bits_wherever_they_lie(rng, size):
             assert_same_bits(cuda("pca_project")(P, grads, scale=scale), expected)
 
 
+@pytest.mark.parametrize("rows", [1, 5, 16, 17])
+@pytest.mark.parametrize("sizes", [[8192], [4096, 4096 + 512, 16], [5, 4096, 3]])
+def test_project_codes(rng, rows, sizes):
+    """Rows in pairs and alone; blocks that end in the middle of a vector."""
+    P, scale = codes_of(rng, rows, sum(sizes))
+    grads = [normal(rng, s, t) for s, t in zip(sizes, FLOATS.values(), strict=False)]
+    exact = P * np.repeat(scale.astype(np.float64), 256, axis=1)[:, : P.shape[1]]
+    of = [g.astype(np.float64) for g in grads]
+    magnitude = oracle.pca_project(abs(exact), [abs(g) for g in of])
+    got = cuda("pca_project")(P, grads, scale=scale)
+    assert_close(got, oracle.pca_project(exact, of), magnitude, ROUNDINGS)
+    for r in {0, rows - 1}:  # alone it is not in a pair, and with its sums in the same order
+        alone = cuda("pca_project")(P[[r] * rows], grads, scale=scale[[r] * rows])
+        assert_same_bits(alone, np.full(rows, got[r]))
+
+
 @pytest.mark.parametrize("count", [1, 2, 3, 5])
 @pytest.mark.parametrize("sizes", [[4096, 4096], [8192, 16, 4096], [5, 4096, 0, 250, 4097, 1]])
-def test_back_project_codes_gives_the_cpus_bits(rng, count, sizes):
+def test_back_project_of_codes_rounds_once_a_row(rng, count, sizes):
     check_back_project(rng, *codes_of(rng, 5, sum(sizes)), sizes=sizes, count=count)
 
 

@@ -55,6 +55,16 @@ BOOST_EXT_EMULATED_STORE(__stcs)
 BOOST_EXT_EMULATED_STORE(__stwt)
 #undef BOOST_EXT_EMULATED_STORE
 
+// Byte i of the result is byte `selector >> 4 i & 7` of the eight of b and a.
+inline unsigned __byte_perm(unsigned a, unsigned b, unsigned selector) {
+  const std::uint64_t both = std::uint64_t{b} << 32 | a;
+  unsigned result = 0;
+  for (int i = 0; i < 4; ++i) {
+    result |= static_cast<unsigned>(both >> (8 * (selector >> (4 * i) & 7)) & 0xff) << (8 * i);
+  }
+  return result;
+}
+
 inline int __popc(unsigned v) { return __builtin_popcount(v); }
 inline int __popcll(unsigned long long v) { return __builtin_popcountll(v); }
 inline int __clz(int v) { return v == 0 ? 32 : __builtin_clz(static_cast<unsigned>(v)); }
@@ -95,6 +105,12 @@ inline float __fdiv_rn(float a, float b) { return a / b; }
 inline float __fsqrt_rn(float a) { return sqrtf(a); }
 inline float __frcp_rn(float a) { return 1 / a; }
 inline float __fmaf_rn(float a, float b, float c) { return fmaf(a, b, c); }
+// Towards zero: the nearest, and what was lost says on which side of the sum it lies. No finite sum may overflow.
+inline float __fadd_rz(float a, float b) {
+  const float sum = a + b, of_b = sum - a;
+  const float lost = (a - (sum - of_b)) + (b - of_b);
+  return (sum > 0 && lost < 0) || (sum < 0 && lost > 0) ? nextafterf(sum, 0) : sum;
+}
 inline double __dadd_rn(double a, double b) { return a + b; }
 inline double __dsub_rn(double a, double b) { return a - b; }
 inline double __dmul_rn(double a, double b) { return a * b; }

@@ -143,6 +143,12 @@ void test_bits() {
   CHECK(__clzll(1) == 63 && __popcll(~0ULL) == 64 && __ffsll(1LL << 40) == 41 && __clzll(0) == 64);
 }
 
+void test_byte_perm() {
+  CHECK(__byte_perm(0x33221100, 0x77665544, 0x3210) == 0x33221100);
+  CHECK(__byte_perm(0x33221100, 0x77665544, 0x7440) == 0x77444400 && __byte_perm(0, 0x77665544, 0x5410) == 0x55440000);
+  CHECK(__byte_perm(0x33221100, 0x77665544, 0xcbaf) == 0x44332277);  // the last bit of a selector is ignored
+}
+
 void test_min_max() {
   CHECK(min(-1, 2) == -1 && max(-1, 2) == 2 && min(-1, 2U) == 2 && max(3ULL, -1LL) == ~0ULL && min(5LL, 4LL) == 4);
   CHECK(min(1.5F, NAN) == 1.5F && max(NAN, 1.5F) == 1.5F && max(2.0, 3.0F) == 3 && min(2.0F, -1.0F) == -1);
@@ -151,6 +157,9 @@ void test_min_max() {
 void test_arithmetic() {
   const float a = 1 + 0x1p-12F;
   CHECK(__fadd_rn(__fmul_rn(a, a), -1) == 0x1p-11F && __fmaf_rn(a, a, -1) == 0x1p-11F + 0x1p-24F);
+  CHECK(__fadd_rz(0x1p23F, 5.75F) == 0x1p23F + 5 && __fadd_rz(-0x1p23F, -5.75F) == -0x1p23F - 5);
+  CHECK(__fadd_rz(1, 0x1p-30F) == 1 && __fadd_rz(1, -0x1p-30F) == 1 - 0x1p-24F && __fadd_rz(1.5F, 2.25F) == 3.75F);
+  CHECK(isnan(__fadd_rz(NAN, 1)) && __fadd_rz(INFINITY, 1) == INFINITY && __fadd_rz(0x1p-30F, -1) == 0x1p-24F - 1);
   CHECK(__fdiv_rn(1, 3) == 1.0F / 3 && __fsqrt_rn(2) == std::sqrt(2.0F) && __frcp_rn(0) == INFINITY);
   CHECK(__dadd_rn(1, 2) == 3 && __dmul_rn(3, 4) == 12 && __ddiv_rn(1, 3) == 1.0 / 3 && __dsqrt_rn(4) == 2);
   CHECK(sqrtf(4) == 2 && fabsf(-1) == 1 && copysignf(1, -0.0F) == -1 && powf(2, 3) == 8);
@@ -176,6 +185,7 @@ void test_cuda_device_functions() {
   test_narrowing();
   test_atomics();
   test_bits();
+  test_byte_perm();
   test_min_max();
   test_arithmetic();
   test_vectors();
