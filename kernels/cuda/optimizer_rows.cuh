@@ -116,9 +116,9 @@ constexpr std::int64_t kRowChunk = kWarp * kPack;  // columns of a warp
 
 template <class R, bool kNarrow>
 __global__ void __launch_bounds__(kThreads)
-    step_rows(const Rows r, const Place<R::kStates> at, const StepCall __grid_constant__ call, const R made) {
+    step_rows(const Rows r, const Place<R::kStates> at, const StepCall __grid_constant__ call, const RuleAt<R> made) {
   if (call.skips()) return;
-  const R rule = rule_of(call, made);
+  const R rule = made.get();
   const std::int64_t unit = thread_of_launch() / kWarp, parts = (r.width + kRowChunk - 1) / kRowChunk;
   const std::int64_t s = unit / parts, c = unit % parts * kRowChunk + threadIdx.x % kWarp * kPack;
   if (s >= r.listed || c >= r.width || !r.begins(s)) return;
@@ -179,7 +179,8 @@ void step_listed(const Context& context, const OptimizerStep& s, const View& ind
     launch(context, mean_rows, count, kThreads, r, weights_at, call);
   }
   const std::int64_t parts = (r.width + kRowChunk - 1) / kRowChunk;
-  launch(context, step_rows<R, kNarrow>, blocks(listed * parts * kWarp), kThreads, r, at, call, R(s.settings));
+  const RuleOfStep<R> rule(context, call);
+  launch(context, step_rows<R, kNarrow>, blocks(listed * parts * kWarp), kThreads, r, at, call, rule.get());
 }
 
 }  // namespace

@@ -58,15 +58,43 @@ __global__ void __launch_bounds__(kThreads)
 template <class R, bool kNarrow> constexpr int kBlocksAtOnce = kNarrow || R::kStates == 3 ? 2 : 3;
 template <> constexpr int kBlocksAtOnce<Ftrl, false> = 2;
 
+template <class R, bool kNarrow, int kElements = kChunk>
+using TableOf = StepTable<kListsOf<R::kStates, kNarrow>, kElements>;
+// What a block of codes begins with, the key of its random bits above all, is worth many elements.
+constexpr int kCodeChunk = 8 * kChunk;
+
+// A kernel of its own, which asks for fewer registers than the other one.
+template <class R>
+__global__ void __launch_bounds__(kThreads, 2)
+    step_code_blocks(const TableOf<R, true, kCodeChunk> __grid_constant__ table, const StepCall __grid_constant__ call,
+                     const RuleAt<R> made) {
+  if (call.skips()) return;
+  const Chunk chunk = chunk_of(table, blockIdx.x);
+  const Place<R::kStates> at = place_of<R::kStates, true>(table, chunk);
+  const int g = table.group[chunk.t], count = chunk.count / kChunk * kChunk;
+  if (call.group[g].codes == 0 || count == 0) return;
+  const R rule = made.get();
+  const Ready ready(call, g, table.tensor + chunk.t);
+  const std::uint64_t key = call.key_of_tensor(g, table.tensor + chunk.t);
+  if (at.grad_type == DType::f32)
+    step_codes_of(rule, ready, at, chunk.begin, count, key, TypeOf<DType::f32>());
+  else if (at.grad_type == DType::f16)
+    step_codes_of(rule, ready, at, chunk.begin, count, key, TypeOf<DType::f16>());
+  else
+    step_codes_of(rule, ready, at, chunk.begin, count, key, TypeOf<DType::bf16>());
+}
+
+// All but what step_code_blocks() has done.
 template <class R, bool kNarrow>
 __global__ void __launch_bounds__(kThreads, (kBlocksAtOnce<R, kNarrow>))
-    step_blocks(const StepTable<kListsOf<R::kStates, kNarrow>> __grid_constant__ table,
-                const StepCall __grid_constant__ call, const R made) {
+    step_blocks(const TableOf<R, kNarrow> __grid_constant__ table, const StepCall __grid_constant__ call,
+                const RuleAt<R> made) {
   if (call.skips()) return;
-  const R rule = rule_of(call, made);
   const Chunk chunk = chunk_of(table, blockIdx.x);
-  const Place<R::kStates> at = place_of<R::kStates, kNarrow>(table, chunk);
   const int g = table.group[chunk.t];
+  if (kNarrow && call.group[g].codes != 0 && chunk.count == kChunk) return;
+  const Place<R::kStates> at = place_of<R::kStates, kNarrow>(table, chunk);
+  const R rule = made.get();
   const Ready ready(call, g, table.tensor + chunk.t);
   const RowsOfChunk rows(call.group[g], chunk.begin);
   const std::uint64_t key = kNarrow ? call.key_of_tensor(g, table.tensor + chunk.t) : 0;
@@ -94,9 +122,9 @@ BOOST_EXT_DEVICE Norms add(const Norms& a, const Norms& b) {
 template <bool kNarrow>
 __global__ void __launch_bounds__(kThreads)
     lamb_moments(const StepTable<kListsOf<2, kNarrow>> __grid_constant__ table, const StepCall __grid_constant__ call,
-                 const Lamb made, Norms* partial) {
+                 const RuleAt<Lamb> made, Norms* partial) {
   if (call.skips()) return;
-  const Lamb rule = rule_of(call, made);
+  const Lamb rule = made.get();
   const Chunk chunk = chunk_of(table, blockIdx.x);
   const Place<2> at = place_of<2, kNarrow>(table, chunk);
   const int g = table.group[chunk.t];
@@ -149,9 +177,9 @@ __global__ void lamb_ratios(const StepTable<kListsOf<2, kNarrow>> __grid_constan
 template <bool kNarrow>
 __global__ void __launch_bounds__(kThreads)
     lamb_weights(const StepTable<kListsOf<2, kNarrow>> __grid_constant__ table, const StepCall __grid_constant__ call,
-                 const Lamb made, const float* ratios) {
+                 const RuleAt<Lamb> made, const float* ratios) {
   if (call.skips()) return;
-  const Lamb rule = rule_of(call, made);
+  const Lamb rule = made.get();
   const Chunk chunk = chunk_of(table, blockIdx.x);
   const Place<2> at = place_of<2, kNarrow>(table, chunk);
   const std::int64_t tensor = table.tensor + chunk.t;
@@ -191,13 +219,13 @@ Tensors list_of(const OptimizerStep& s, const Views& none, int place) {
 }
 
 // launch_one(table) for all tensors.
-template <int kLists, class LaunchOne, std::size_t... kPlaces>
+template <int kLists, int kElements = kChunk, class LaunchOne, std::size_t... kPlaces>
 void each_table(const OptimizerStep& s, Groups& groups, LaunchOne launch_one, std::index_sequence<kPlaces...>) {
   const Views none(static_cast<std::size_t>(s.weights.count));
   groups.clear();
-  each_launch<kLists, kStepBytes>(
+  each_launch<kLists, kStepBytes, kElements>(
       {list_of(s, none, static_cast<int>(kPlaces))...},
-      [&](const StepTable<kLists>& table) {
+      [&](const StepTable<kLists, kElements>& table) {
         launch_one(table);
         groups.clear();
       },
@@ -226,11 +254,31 @@ template <class R, bool kNarrow> void step_tensors(const Context& context, const
   const Workspace<float> means(context, groups.rows());
   groups.set_means(means.get());
   find_means(context, s, call, groups);
-  const R rule(s.settings);
+  const RuleOfStep<R> rule(context, call);
+  OptimizerStep rest = s;  // but for tensors that have whole chunks of codes alone
+  Views weights(s.weights.data, s.weights.data + s.weights.count);
+  if constexpr (kNarrow) {
+    bool any = false;
+    for (std::int64_t t = 0; t < s.weights.count; ++t) {
+      View& v = weights[static_cast<std::size_t>(t)];
+      if (!has_codes(s, t)) continue;
+      any = any || v.size >= kChunk;
+      if (v.size % kChunk == 0) v.size = 0;
+    }
+    if (any) {
+      each_table<kLists, kCodeChunk>(
+          s, groups,
+          [&](const TableOf<R, true, kCodeChunk>& table) {
+            launch(context, step_code_blocks<R>, table.blocks(), kThreads, table, call, rule.get());
+          },
+          std::make_index_sequence<kLists>());
+    }
+    rest.weights = weights;
+  }
   each_table<kLists>(
-      s, groups,
-      [&](const StepTable<kLists>& table) {
-        launch(context, step_blocks<R, kNarrow>, table.blocks(), kThreads, table, call, rule);
+      rest, groups,
+      [&](const TableOf<R, kNarrow>& table) {
+        launch(context, step_blocks<R, kNarrow>, table.blocks(), kThreads, table, call, rule.get());
       },
       std::make_index_sequence<kLists>());
 }
@@ -243,13 +291,13 @@ template <bool kNarrow> void step_lamb(const Context& context, const OptimizerSt
   const Workspace<Norms> partial(context, blocks_of(s.weights));
   groups.set_means(means.get());
   find_means(context, s, call, groups);
-  const Lamb rule(s.settings);
+  const RuleOfStep<Lamb> rule(context, call);
   each_table<kLists>(
       s, groups,
       [&](const StepTable<kLists>& table) {
-        launch(context, lamb_moments<kNarrow>, table.blocks(), kThreads, table, call, rule, partial.get());
+        launch(context, lamb_moments<kNarrow>, table.blocks(), kThreads, table, call, rule.get(), partial.get());
         launch(context, lamb_ratios<kNarrow>, table.count, kThreads, table, partial.get(), ratios.get());
-        launch(context, lamb_weights<kNarrow>, table.blocks(), kThreads, table, call, rule, ratios.get());
+        launch(context, lamb_weights<kNarrow>, table.blocks(), kThreads, table, call, rule.get(), ratios.get());
       },
       std::make_index_sequence<kLists>());
 }

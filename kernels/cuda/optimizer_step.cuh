@@ -15,12 +15,13 @@ struct Group {
   float ratio, lr, decay;
   std::int32_t number;  // of the random bits, less the place in the list
   float* means;         // of each row, where width is not 0
-  std::uint64_t width : 63;
+  std::uint64_t width : 62;
   std::uint64_t first : 1;
+  std::uint64_t codes : 1;  // step_codes() has the whole chunks
 
   bool operator==(const Group& o) const {
     return ratio == o.ratio && lr == o.lr && decay == o.decay && number == o.number && means == o.means &&
-           width == o.width && first == o.first;
+           width == o.width && first == o.first && codes == o.codes;
   }
 };
 
@@ -41,7 +42,7 @@ struct StepCall {
   const std::int32_t* step;  // instead of the one in there
   double scale;
   Listed scale_at, lr, decay, ratio, skip;
-  std::uint64_t key;  // of the seed
+  std::uint64_t key;  // of the seed, and of the step if it is not in an array
   bool decoupled;
   Group group[kGroups];
 
@@ -54,15 +55,27 @@ struct StepCall {
         decay(s.at->decay),
         ratio(s.at->ratio),
         skip(s.at->skip),
-        key(key_of(0, s.seed)),
+        key(s.at->step.data != nullptr ? key_of(0, s.seed) : key_of(key_of(0, s.seed), s.settings.step)),
         decoupled(s.decoupled) {}
   BOOST_EXT_DEVICE bool skips() const { return skip.data != nullptr && *skip.data != 0; }
   BOOST_EXT_DEVICE std::uint64_t key_of_tensor(int g, std::int64_t tensor) const {
-    return key_of(key_of(key, step != nullptr ? *step : settings.step), tensor + group[g].number);
+    return key_of(step != nullptr ? key_of(key, *step) : key, tensor + group[g].number);
   }
 };
 constexpr int kStepBytes = sizeof(StepCall) + 128;  // and the rule, and some pointers
-template <int kLists> using StepTable = Table<kLists, kStepBytes>;
+template <int kLists, int kElements = kChunk> using StepTable = Table<kLists, kStepBytes, kElements>;
+
+// Whether the whole chunks of a tensor are for step_codes(): float32 weights, and all states codes, on 16 bytes.
+inline bool has_codes(const OptimizerStep& s, std::int64_t t) {
+  const auto at = [t](const Views& views) -> const View& { return views[static_cast<std::size_t>(t)]; };
+  if (s.states == 0 || s.weights[t].dtype != DType::f32 || s.narrow[t].data != nullptr || s.centralize[t]) return false;
+  auto addresses = reinterpret_cast<std::uintptr_t>(s.weights[t].data);
+  for (int k = 0; k < s.states; ++k) {
+    if (at(s.state[k]).dtype != DType::u8) return false;
+    addresses |= reinterpret_cast<std::uintptr_t>(at(s.state[k]).data);
+  }
+  return (addresses | reinterpret_cast<std::uintptr_t>(s.grads[t].data)) % 16 == 0;
+}
 
 // The groups of the tensors of a launch.
 class Groups {
@@ -87,7 +100,8 @@ class Groups {
                       static_cast<std::int32_t>(number - t),
                       centralized ? means_ + first_row_[i] : nullptr,
                       static_cast<std::uint64_t>(centralized ? s_.weights[t].size / s_.weights[t].rows : 0),
-                      s_.first[t] != 0};
+                      s_.first[t] != 0,
+                      has_codes(s_, t)};
     for (int g = 0; g < count_; ++g) {
       if (call_.group[g] == group) return g;
     }
@@ -121,26 +135,38 @@ struct Ready {
   }
 };
 
-// The rule of this step. Where the step is in an array, one thread of the block makes it: powers in float64 are slow.
-template <class R> BOOST_EXT_DEVICE R rule_of(const StepCall& call, const R& rule) {
-  if constexpr (std::is_empty_v<R>) return rule;
-  if (call.step == nullptr) return rule;
-  constexpr int kWords = (sizeof(R) + 3) / 4;
-  __shared__ unsigned words[kWords];  // with the gaps between its members, which have no value of their own
-  unsigned mine[kWords] = {};
-  R made = rule;
-  if (threadIdx.x == 0) {
-    RuleSettings settings = call.settings;
-    settings.step = *call.step;
-    made = R(settings);
-    memcpy(mine, &made, sizeof made);
-    for (int i = 0; i < kWords; ++i) words[i] = mine[i];
-  }
-  __syncthreads();
-  for (int i = 0; i < kWords; ++i) mine[i] = words[i];
-  memcpy(&made, mine, sizeof made);
-  return made;
+// The rule of a step. Where the step is in an array, and the rule corrects a bias, one thread makes it for all blocks:
+// powers in float64 are slow.
+template <class R> constexpr bool kCorrects = std::is_base_of_v<Adam, R> || std::is_base_of_v<AdamW, R>;
+template <class R> __global__ void make_rule(const StepCall __grid_constant__ call, R* rule) {
+  RuleSettings settings = call.settings;
+  settings.step = *call.step;
+  *rule = R(settings);
 }
+template <class R> struct RuleAt {
+  R here;
+  const R* there;  // null if it is here
+  BOOST_EXT_DEVICE R get() const {
+    if constexpr (kCorrects<R>) {
+      if (there != nullptr) return *there;
+    }
+    return here;
+  }
+};
+template <class R> class RuleOfStep {
+ public:
+  RuleOfStep(const Context& context, const StepCall& call) : there_(context, is_there(call) ? 1 : 0), call_(call) {
+    if constexpr (kCorrects<R>) {
+      if (is_there(call)) launch(context, make_rule<R>, 1, 1, call, there_.get());
+    }
+  }
+  RuleAt<R> get() const { return {R(call_.settings), is_there(call_) ? there_.get() : nullptr}; }
+
+ private:
+  static bool is_there(const StepCall& call) { return kCorrects<R> && call.step != nullptr; }
+  Workspace<R> there_;
+  const StepCall& call_;
+};
 
 // Where a tensor lies.
 template <int kStates> struct Place {
@@ -154,8 +180,9 @@ template <int kStates> struct Place {
 
 // Lists of a table: weights, narrow, grads, states, and with kNarrow the scales of these.
 template <int kStates, bool kNarrow> constexpr int kListsOf = 3 + kStates * (kNarrow ? 2 : 1);
-template <int kStates, bool kNarrow>
-BOOST_EXT_DEVICE Place<kStates> place_of(const StepTable<kListsOf<kStates, kNarrow>>& table, const Chunk& chunk) {
+template <int kStates, bool kNarrow, int kElements>
+BOOST_EXT_DEVICE Place<kStates> place_of(const StepTable<kListsOf<kStates, kNarrow>, kElements>& table,
+                                         const Chunk& chunk) {
   const int t = chunk.t;
   Place<kStates> at;
   at.weights = table.data[0][t], at.narrow = table.data[1][t], at.grads = table.data[2][t];
@@ -291,6 +318,135 @@ BOOST_EXT_DEVICE void step_pack(const R& rule, const Ready& ready, const Place<R
   }
   store_states<R::kStates, kNarrow>(at, i, n, random, state);
   store_weights(at, i, n, w);
+}
+
+// What the codes of a state stand for with scale 1, of both kinds: a look into shared memory for seven instructions.
+// All threads of a block come here.
+class CodeTables {
+ public:
+  BOOST_EXT_DEVICE CodeTables() {
+    static_assert(kThreads == 256);
+    tables()[threadIdx.x] = Codes<true>::decode(threadIdx.x, 0, 1);
+    tables()[kThreads + threadIdx.x] = Codes<false>::decode(threadIdx.x, 0, 1);
+    __syncthreads();
+  }
+  // Code i of four.
+  BOOST_EXT_DEVICE float decode(bool sign, unsigned codes, int i) const {
+    return tables()[(sign ? 0 : kThreads) + __byte_perm(codes, 0, 0x4440 + i)];
+  }
+
+ private:
+  static BOOST_EXT_DEVICE float* tables() {
+    __shared__ float all[2 * kThreads];
+    return all;
+  }
+};
+
+// The memory of a lane: four elements, and the four 128 on. So no lanes must exchange halves of packs, since each
+// access of a warp is to sectors that it needs whole.
+constexpr int kQuad = kPack / 2, kApart = kWarp * kQuad;
+struct Quads {
+  char* begin;
+  BOOST_EXT_DEVICE Quads(const void* p, std::int64_t bytes) : begin(static_cast<char*>(const_cast<void*>(p)) + bytes) {}
+  BOOST_EXT_DEVICE char* at(std::uint64_t byte) const { return begin + byte; }
+  BOOST_EXT_DEVICE uint2 codes(std::uint64_t byte) const {
+    const char* from = at(byte);
+    return make_uint2(*reinterpret_cast<const unsigned*>(from), *reinterpret_cast<const unsigned*>(from + kApart));
+  }
+  BOOST_EXT_DEVICE void store(std::uint64_t byte, uint2 codes) const {
+    char* to = at(byte);
+    *reinterpret_cast<unsigned*>(to) = codes.x;
+    *reinterpret_cast<unsigned*>(to + kApart) = codes.y;
+  }
+  BOOST_EXT_DEVICE Raw raw(std::uint64_t byte, DType t) const {
+    const char* from = at(byte);
+    Raw raw{};
+    if (t == DType::f32) {
+      set_half(raw, 0, load_whole<uint4>(from));
+      set_half(raw, 1, load_whole<uint4>(from + 4 * kApart));
+    } else {
+      const auto low = load_whole<uint2>(from), high = load_whole<uint2>(from + 2 * kApart);
+      raw.word[0] = low.x, raw.word[1] = low.y, raw.word[2] = high.x, raw.word[3] = high.y;
+    }
+    return raw;
+  }
+  BOOST_EXT_DEVICE void store(std::uint64_t byte, const Pack& x) const {
+    const Raw raw = packed(DType::f32, x);
+    store_whole(at(byte), make_uint4(raw.word[0], raw.word[1], raw.word[2], raw.word[3]));
+    store_whole(at(byte) + 4 * kApart, make_uint4(raw.word[4], raw.word[5], raw.word[6], raw.word[7]));
+  }
+};
+
+template <class R, class = void> constexpr bool kHasNesterov = false;
+template <class R> constexpr bool kHasNesterov<R, std::void_t<decltype(std::declval<R&>().nesterov)>> = true;
+template <class R, class = void> constexpr bool kHasMoments = false;
+template <class R> constexpr bool kHasMoments<R, std::void_t<decltype(std::declval<R&>().second)>> = true;
+
+// The step of `whole` elements from `begin` on, float32 weights and states of codes. A moment is only ever multiplied
+// with its decay, and its scale is a power of two: kScaled has one product for both.
+template <bool kScaled, class R, class GradType>
+BOOST_EXT_DEVICE void step_codes(const R& rule, const Ready& ready, const Place<R::kStates>& at, std::int64_t begin,
+                                 int whole, std::uint64_t key, GradType grad_type) {
+  constexpr int kStates = R::kStates, kRound = kThreads * kPack, kGrad = GradType::value == DType::f32 ? 4 : 2;
+  const CodeTables tables;
+  const std::int64_t mine = begin + static_cast<int>(threadIdx.x) / kWarp * static_cast<int>(kStateBlock) +
+                            static_cast<int>(threadIdx.x) % kWarp * kQuad;
+  const Quads weights(at.weights, 4 * mine), grads(at.grads, kGrad * mine);
+  const Quads codes[] = {{at.state[0].data, mine}, {at.state[kStates - 1].data, mine}};
+  float* const scales[] = {at.state[0].scales + mine / kStateBlock, at.state[kStates - 1].scales + mine / kStateBlock};
+#pragma unroll 1
+  for (unsigned done = 0; done < static_cast<unsigned>(whole); done += kRound) {
+    const Raw raw_weights = weights.raw(std::uint64_t{4} * done, DType::f32),
+              raw_grads = grads.raw(std::uint64_t{kGrad} * done, grad_type);
+    uint2 coded[kStates];
+    float scale[kStates];
+#pragma unroll
+    for (int k = 0; k < kStates; ++k) {
+      coded[k] = codes[k].codes(done), scale[k] = scales[k][done / static_cast<unsigned>(kStateBlock)];
+    }
+    R scaled = rule;
+    if constexpr (kScaled) scaled.first.keep *= scale[0], scaled.second.keep *= scale[kStates - 1];
+    const Hash low(key, mine + done), high(key, mine + done + kApart);
+    Random random;
+    low.begin(random);
+    Pack w = unpacked(raw_weights, DType::f32), state[kStates];
+    const Pack u = unpacked(raw_grads, grad_type);
+#pragma unroll
+    for (int j = 0; j < kPack; ++j) {
+      random.hash[j] = j < kQuad ? low(j) : high(j - kQuad);
+      F s[kStates];
+#pragma unroll
+      for (int k = 0; k < kStates; ++k) {
+        s[k] = tables.decode(k != kNonNegative, j < kQuad ? coded[k].x : coded[k].y, j % kQuad);
+        if constexpr (!kScaled) s[k] = scale[k] * s[k];
+      }
+      w.v[j] = scaled(ready.of, w.v[j], ready.scale * u.v[j] + ready.l2 * w.v[j], s);
+#pragma unroll
+      for (int k = 0; k < kStates; ++k) state[k].v[j] = s[k];
+    }
+#pragma unroll
+    for (int k = 0; k < kStates; ++k) {
+      const bool sign = k != kNonNegative;
+      const BlockScale by(
+          __reduce_max_sync(kWholeWarp, sign ? largest_bits<true>(state[k]) : largest_bits<false>(state[k])));
+      codes[k].store(done, sign ? encoded<true>(state[k], by, random, k) : encoded<false>(state[k], by, random, k));
+      if (threadIdx.x % kWarp == 0) scales[k][done / static_cast<unsigned>(kStateBlock)] = by.scale;
+    }
+    weights.store(std::uint64_t{4} * done, w);
+  }
+}
+// With Nesterov's momentum, or without it, so that nobody asks an element which.
+template <class R, class GradType>
+BOOST_EXT_DEVICE void step_codes_of(R rule, const Ready& ready, const Place<R::kStates>& at, std::int64_t begin,
+                                    int whole, std::uint64_t key, GradType grad_type) {
+  if constexpr (kHasNesterov<R>) {
+    if (rule.nesterov) {
+      rule.nesterov = true;
+      return step_codes<false>(rule, ready, at, begin, whole, key, grad_type);
+    }
+    rule.nesterov = false;
+  }
+  step_codes<kHasMoments<R>>(rule, ready, at, begin, whole, key, grad_type);
 }
 
 // Of ready gradients, as a unit of the sum of a row that is as many packs.

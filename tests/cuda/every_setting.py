@@ -33,7 +33,7 @@ def step(rule: str, rng: np.random.Generator, *, states: int | None = None, **op
     known = {"step": 1} if rule in STEPPED else {}
     if rule == "sgd" and count:
         known["momentum"] = 0.9
-    getattr(ops, f"{rule}_step")(params, grads, *state, lr=0.1, **known, **options)
+    getattr(ops, f"{rule}_step")(params, grads, *state, lr=0.1, **{**known, **options})
 
 
 def step_rows(
@@ -153,6 +153,12 @@ def calls() -> Iterator[tuple[str, Callable[[np.random.Generator], Any]]]:
     yield "sgd_step plain rows", lambda r: step_rows("sgd", r, states=0)
     yield "adam_step amsgrad", lambda r: step("adam", r, states=3)
     yield "adam_step amsgrad rows", lambda r: step_rows("adam", r, states=3)
+    for rule, count in [*((u, STATES[u]) for u in STEPPED), ("adam", 3)]:
+        one = np.ones(1, np.int32)
+        yield (
+            f"{rule}_step, {count} states, at a step in an array",
+            lambda r, u=rule, k=count, t=one: step(u, r, states=k, step=t),
+        )
     for rule in NARROW:
         for bits in (8, 16):
             yield f"{rule}_step {bits} bits", lambda r, u=rule, b=bits: narrow(u, r, b)

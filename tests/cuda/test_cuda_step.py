@@ -127,6 +127,30 @@ def test_the_cpus_bits(rng, name):
     same([m for m in masters_there if m is not None], [m for m in masters if m is not None])
 
 
+@pytest.mark.parametrize("kind", ["bfloat16", "uint8"])
+@pytest.mark.parametrize("name", ["momentum", "adam", "adam_weight_decay", "adamw"])
+def test_the_cpus_bits_of_narrow_state(rng, name, kind):
+    """Chunks of 4096 elements have a loop of their own; some blocks are 0, tiny, huge, inf or nan."""
+    rule, shapes = VARIANTS[name], [(3, 100), (4096,), (20001,), (40960,)]
+    kinds = [FLOATS[t] for t in ("float32", "bfloat16", "float32", "float16")]
+    weights = [normal(rng, s) for s in shapes]
+    grads = [gradient(rng, s, t) for s, t in zip(shapes, kinds, strict=True)]
+    for i, value in enumerate([0, 2.0**-75, 2.0**63, np.inf, np.nan]):
+        grads[2][512 * i : 512 * i + 256] *= 0 if value == 0 else 1
+        grads[2][512 * i + 7] = value
+    step, results = inspect.unwrap(getattr(ops, f"{name}_step")), []
+    for run in (step, device.on_device(step, *device.memory_of("cuda"))):
+        w = copies(weights)
+        stored = [[Stored(kind, s, k) for s in shapes] for k in range(len(rule.start))]
+        arrays, scales = ([[getattr(s, part) for s in tensors] for tensors in stored] for part in ("array", "scale"))
+        for t in (1, 2, 3):
+            run(w, copies(grads), *arrays, lr=0.1, step=t, seed=5, inv_scale=0.3, scales=scales, **rule.hyper)
+        for x in w:
+            x[np.isnan(x)] = np.nan  # which nan it is, is the device's
+        results.append([w, arrays, [[x for x in of if x is not None] for of in scales]])
+    same(*results)
+
+
 @pytest.mark.parametrize("name", ["adam", "adam-amsgrad", "lamb"])
 def test_more_tensors_than_a_launch_takes(rng, name):
     """Tables are full after some 500 of them."""
