@@ -469,3 +469,14 @@ def test_no_function_is_shared_between_instruction_sets(isa):
             if kind in "WwVui":
                 own = f"boost_ext::cpu::{isa}::" in symbol or symbol.startswith("DW.ref.")
                 assert own, f"{path.name} defines {symbol}"
+
+
+def test_pytest_can_tell_the_test_files_apart() -> None:
+    """It knows a file by its name below the first folder that is no package."""
+    names: dict[str, list[Path]] = {}
+    for path in sorted(TESTS.rglob("test_*.py")):
+        folder, name = path.parent, path.stem
+        while (folder / "__init__.py").exists():
+            folder, name = folder.parent, f"{folder.name}.{name}"
+        names.setdefault(name, []).append(path.relative_to(ROOT))
+    assert not {name: paths for name, paths in names.items() if len(paths) > 1}
