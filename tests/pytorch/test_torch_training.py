@@ -61,7 +61,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from boost_ext import torch as boost
 sys.path.insert(0, sys.argv[1])
-from test_training import batch, network, trained
+from test_torch_training import batch, network, trained
 
 torch.set_num_threads(1)
 dist.init_process_group("gloo")
