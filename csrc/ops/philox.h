@@ -39,7 +39,7 @@ BOOST_EXT_INLINE void philox(const PhiloxRounds& rounds, std::uint32_t draw, std
   word[1] = static_cast<std::uint32_t>(block >> 32);
   word[2] = draw;
   word[3] = stream;
-#if defined(__CUDACC__)
+#if defined(__CUDA_ARCH__)
 #pragma unroll
 #endif
   for (int round = 0; round < kPhiloxRounds; ++round) {
