@@ -62,7 +62,7 @@ def tensors(rng):
     Allocating.made.clear()
     Allocating.taken_back.clear()
     kind = allocating_type()
-    return [kind(rng.standard_normal(n).astype(np.float32), device=(2, 0)) for n in (5, 17000)]  # one block and two
+    return [kind(rng.standard_normal(n).astype(np.float32), device=(2, 0)) for n in (5, 40000)]  # one block and three
 
 
 def norm(tensors):
