@@ -144,15 +144,6 @@ template <bool kSigned> struct Codes {
   }
 };
 
-// max_lane() without its chain through memory.
-BOOST_EXT_INLINE std::int32_t largest_lane(I a) {
-#if defined(__AVX512F__)
-  return _mm512_reduce_max_epi32(reinterpret_cast<__m512i>(a.v[0]));
-#else
-  return max_lane(a);
-#endif
-}
-
 inline float float_of(std::uint32_t bits) {
   float x;
   std::memcpy(&x, &bits, sizeof x);
@@ -236,7 +227,7 @@ template <Storage kStorage> class State {
   }
   BOOST_EXT_INLINE void end_block(std::int64_t i) {
     if (!is(DType::u8)) return;
-    const BlockScale by(largest_lane(largest_));
+    const BlockScale by(max_lane(largest_));
     scales_[i / kStateBlock] = by.scale;
     inverse_[i / kStateBlock] = by.inverse;
   }

@@ -4,10 +4,6 @@
 // of the rows; callers add these sums in order. So the bits depend on no instruction set and no size of a tile.
 #pragma once
 
-#if defined(__aarch64__)
-#include <arm_neon.h>
-#endif
-
 #include "cpu/parallel.h"
 
 namespace boost_ext::cpu::BOOST_EXT_ISA {
@@ -20,35 +16,8 @@ constexpr int kTileRows = 4;
 #endif
 constexpr int kTileVectors = kWidth >= 8 ? 2 : 4;
 
-// a * b + c, rounded once, which without such an instruction is far slower: x86 had none before 2013.
-#if defined(__AVX512F__)
-BOOST_EXT_INLINE Vf fused(Vf a, Vf b, Vf c) {
-  const auto x = reinterpret_cast<__m512>(a), y = reinterpret_cast<__m512>(b);
-  return reinterpret_cast<Vf>(_mm512_fmadd_ps(x, y, reinterpret_cast<__m512>(c)));
-}
-BOOST_EXT_INLINE Vd fused(Vd a, Vd b, Vd c) {
-  const auto x = reinterpret_cast<__m512d>(a), y = reinterpret_cast<__m512d>(b);
-  return reinterpret_cast<Vd>(_mm512_fmadd_pd(x, y, reinterpret_cast<__m512d>(c)));
-}
-#elif defined(__AVX2__)
-BOOST_EXT_INLINE Vf fused(Vf a, Vf b, Vf c) {
-  const auto x = reinterpret_cast<__m256>(a), y = reinterpret_cast<__m256>(b);
-  return reinterpret_cast<Vf>(_mm256_fmadd_ps(x, y, reinterpret_cast<__m256>(c)));
-}
-BOOST_EXT_INLINE Vd fused(Vd a, Vd b, Vd c) {
-  const auto x = reinterpret_cast<__m256d>(a), y = reinterpret_cast<__m256d>(b);
-  return reinterpret_cast<Vd>(_mm256_fmadd_pd(x, y, reinterpret_cast<__m256d>(c)));
-}
-#elif defined(__aarch64__)
-BOOST_EXT_INLINE Vf fused(Vf a, Vf b, Vf c) {
-  const auto x = reinterpret_cast<float32x4_t>(a), y = reinterpret_cast<float32x4_t>(b);
-  return reinterpret_cast<Vf>(vfmaq_f32(reinterpret_cast<float32x4_t>(c), x, y));
-}
-BOOST_EXT_INLINE Vd fused(Vd a, Vd b, Vd c) {
-  const auto x = reinterpret_cast<float64x2_t>(a), y = reinterpret_cast<float64x2_t>(b);
-  return reinterpret_cast<Vd>(vfmaq_f64(reinterpret_cast<float64x2_t>(c), x, y));
-}
-#else
+// fused() where there is no such instruction, which is far slower: x86 had none before 2013.
+#if !defined(BOOST_EXT_FUSED)
 // Of lanes that were float32. Rounded to odd, so that a rounding to float32 after it is that of the exact sum (Boldo &
 // Melquiond, "Emulation of FMA and correctly rounded sums: proved algorithms using rounding to odd", 2008).
 BOOST_EXT_INLINE Vd fused_to_odd(Vd a, Vd b, Vd c) {

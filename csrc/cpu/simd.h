@@ -163,11 +163,15 @@ BOOST_EXT_INLINE I max(I a, I b) {
   return a;
 }
 BOOST_EXT_INLINE std::int32_t max_lane(I a) {
+#if defined(__AVX512F__)
+  return _mm512_reduce_max_epi32(reinterpret_cast<__m512i>(a.v[0]));
+#else
   std::int32_t lane[kLanes];
   std::memcpy(lane, &a, sizeof lane);
   std::int32_t m = lane[0];
   for (int i = 1; i < kLanes; ++i) m = lane[i] > m ? lane[i] : m;
   return m;
+#endif
 }
 
 // Sixteen bits as integers, and the upper sixteen bits of each lane. By hand, since GCC 12 converts by several shuffles
@@ -314,25 +318,43 @@ BOOST_EXT_INLINE D widen(F a) {
   return r;
 }
 
+// a * b + c, rounded once, where there is an instruction for it.
+#if defined(__AVX512F__)
+#define BOOST_EXT_FUSED
+BOOST_EXT_INLINE Vf fused(Vf a, Vf b, Vf c) {
+  const auto x = reinterpret_cast<__m512>(a), y = reinterpret_cast<__m512>(b);
+  return reinterpret_cast<Vf>(_mm512_fmadd_ps(x, y, reinterpret_cast<__m512>(c)));
+}
+BOOST_EXT_INLINE Vd fused(Vd a, Vd b, Vd c) {
+  const auto x = reinterpret_cast<__m512d>(a), y = reinterpret_cast<__m512d>(b);
+  return reinterpret_cast<Vd>(_mm512_fmadd_pd(x, y, reinterpret_cast<__m512d>(c)));
+}
+#elif defined(__AVX2__)
+#define BOOST_EXT_FUSED
+BOOST_EXT_INLINE Vf fused(Vf a, Vf b, Vf c) {
+  const auto x = reinterpret_cast<__m256>(a), y = reinterpret_cast<__m256>(b);
+  return reinterpret_cast<Vf>(_mm256_fmadd_ps(x, y, reinterpret_cast<__m256>(c)));
+}
+BOOST_EXT_INLINE Vd fused(Vd a, Vd b, Vd c) {
+  const auto x = reinterpret_cast<__m256d>(a), y = reinterpret_cast<__m256d>(b);
+  return reinterpret_cast<Vd>(_mm256_fmadd_pd(x, y, reinterpret_cast<__m256d>(c)));
+}
+#elif defined(__aarch64__)
+#define BOOST_EXT_FUSED
+BOOST_EXT_INLINE Vf fused(Vf a, Vf b, Vf c) {
+  const auto x = reinterpret_cast<float32x4_t>(a), y = reinterpret_cast<float32x4_t>(b);
+  return reinterpret_cast<Vf>(vfmaq_f32(reinterpret_cast<float32x4_t>(c), x, y));
+}
+BOOST_EXT_INLINE Vd fused(Vd a, Vd b, Vd c) {
+  const auto x = reinterpret_cast<float64x2_t>(a), y = reinterpret_cast<float64x2_t>(b);
+  return reinterpret_cast<Vd>(vfmaq_f64(reinterpret_cast<float64x2_t>(c), x, y));
+}
+#endif
+
 // sum + a * b of lanes that were float32: the product is exact in float64, so fused or not the bits are the same.
 BOOST_EXT_INLINE D add_product(D sum, D a, D b) {
-#if defined(__AVX512F__)
-  BOOST_EXT_EACH2(i) {
-    const auto x = reinterpret_cast<__m512d>(a.v[i]), y = reinterpret_cast<__m512d>(b.v[i]);
-    sum.v[i] = reinterpret_cast<Vd>(_mm512_fmadd_pd(x, y, reinterpret_cast<__m512d>(sum.v[i])));
-  }
-  return sum;
-#elif defined(__AVX2__)
-  BOOST_EXT_EACH2(i) {
-    const auto x = reinterpret_cast<__m256d>(a.v[i]), y = reinterpret_cast<__m256d>(b.v[i]);
-    sum.v[i] = reinterpret_cast<Vd>(_mm256_fmadd_pd(x, y, reinterpret_cast<__m256d>(sum.v[i])));
-  }
-  return sum;
-#elif defined(__aarch64__)
-  BOOST_EXT_EACH2(i) {
-    const auto x = reinterpret_cast<float64x2_t>(a.v[i]), y = reinterpret_cast<float64x2_t>(b.v[i]);
-    sum.v[i] = reinterpret_cast<Vd>(vfmaq_f64(reinterpret_cast<float64x2_t>(sum.v[i]), x, y));
-  }
+#if defined(BOOST_EXT_FUSED)
+  BOOST_EXT_EACH2(i) sum.v[i] = fused(a.v[i], b.v[i], sum.v[i]);
   return sum;
 #else
   return sum + a * b;

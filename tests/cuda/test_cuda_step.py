@@ -14,6 +14,7 @@ import device
 from boost_ext import ops
 from dtypes import FLOATS, assert_same_bits, normal
 from on_cuda import needs_cuda
+from ops.cases import leaves
 from ops.narrow_state import Stored
 from ops.steps import ELEMENTWISE, VARIANTS, Rule, gradient
 
@@ -47,10 +48,6 @@ def make(rng: np.random.Generator, rule: Rule, shapes: list[Any], mixed: bool = 
 
 def copies(arrays: Any) -> Any:
     return [copies(a) for a in arrays] if isinstance(arrays, list) else arrays.copy()
-
-
-def leaves(arrays: Any) -> list[np.ndarray]:
-    return [a for item in arrays for a in leaves(item)] if isinstance(arrays, list) else [arrays]
 
 
 def same(one: Any, two: Any) -> None:

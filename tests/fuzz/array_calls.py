@@ -9,14 +9,14 @@ from __future__ import annotations
 import math
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 from hypothesis import strategies as st
-from tests.ops.cases import CASES, Case, N, label
+from tests.ops.cases import CASES, Case, N, label, leaves
 
 FENCE = 0 if "libasan" in os.environ.get("LD_PRELOAD", "") else 64
 """Bytes before and after each array. The address sanitizer has some of its own, which it sees reads of, too."""
@@ -218,11 +218,3 @@ def calls(draw: st.DrawFn, cases: list[Case] = CASES) -> Call:
         elif name not in case.arrays:
             arguments[name] = draw(st.sampled_from(NUMBERS))
     return Call(case, arguments, memories)
-
-
-def leaves(value: Any) -> Iterator[np.ndarray]:
-    if isinstance(value, (list, tuple)):
-        for item in value:
-            yield from leaves(item)
-    elif isinstance(value, np.ndarray):
-        yield value

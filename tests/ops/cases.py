@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -37,6 +37,15 @@ class Case:
 
     def __call__(self, arguments: dict[str, Any]) -> Any:
         return getattr(ops, self.op)(**{**self.settings, **arguments})
+
+
+def leaves(value: Any) -> Iterator[np.ndarray]:
+    """The arrays of arguments, which may be lists of lists of them."""
+    if isinstance(value, (list, tuple)):
+        for item in value:
+            yield from leaves(item)
+    elif isinstance(value, np.ndarray):
+        yield value
 
 
 def f32(rng: np.random.Generator, *shape: int) -> np.ndarray:

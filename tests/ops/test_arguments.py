@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,7 @@ import pytest
 
 from boost_ext import ops
 
-from .cases import CASES, CODES, Argument, Case, label
+from .cases import CASES, CODES, Argument, Case, label, leaves
 
 EACH_OP = pytest.mark.parametrize("case", CASES, ids=label)
 
@@ -22,14 +22,6 @@ def each_argument(
 ) -> pytest.MarkDecorator:
     found = [(c, n) for c in CASES for n, argument in c.arrays.items() if wanted(c, argument)]
     return pytest.mark.parametrize(("case", "name"), found, ids=[f"{label(c)}-{n}" for c, n in found])
-
-
-def leaves(value: Any) -> Iterator[np.ndarray]:
-    if isinstance(value, (list, tuple)):
-        for item in value:
-            yield from leaves(item)
-    elif isinstance(value, np.ndarray):
-        yield value
 
 
 def refused(case: Case, arguments: dict[str, Any], error: type[Exception], text: str) -> None:

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from boost_ext import _core, ops
 from dtypes import FLOATS, normal
 
-from .cases import CASES, Case, f32, label
+from .cases import CASES, Case, f32, label, leaves
 from .producers import ByFunctions, Producer
-from .test_arguments import leaves, refused
+from .test_arguments import refused
 
 ANY_ORDER = {
     *(op for op, taken in _core.schemas().items() if any(a["any_order"] for a in taken)),

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from boost_ext import _core, ops
 from dtypes import assert_same_bits, normal
 
+from .cases import leaves
 from .steps import EACH_RULE, ELEMENTWISE, KINDS, VARIANTS, Rule, gradient
-from .test_arguments import leaves
 
 pytestmark = pytest.mark.usefixtures("isa")
 

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from .cases import CASES, Case, label
-from .test_arguments import leaves, refused
+from .cases import CASES, Case, label, leaves
+from .test_arguments import refused
 
 TEXT = r"\w+.* is written and must not overlap other arguments, but it overlaps \w+"
 TIES = ("unscale_and_check", "centralize", "clip_by_global_norm")  # a tensor that is listed twice is one tensor

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from boost_ext import ops
+from boost_ext.torch.storage import is_distributed
 
 __all__ = ["clip_grad_norm_", "unscale_"]
 
@@ -16,7 +17,7 @@ def _gradients(owner: str, parameters: Any) -> list[Any]:
     parameters = [parameters] if isinstance(parameters, torch.Tensor) else list(parameters)
     grads = [p.grad for p in parameters if p.grad is not None]
     for g in grads:
-        if hasattr(g, "to_local"):
+        if is_distributed(g):
             raise TypeError(f"{owner}: gradients must be tensors of this process alone, got DTensor")
     return grads
 

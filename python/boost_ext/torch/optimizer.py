@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypedDict
 
 import torch
 
-from boost_ext.torch.storage import STATE_DTYPES, Held, converted, empty_state, master_of
+from boost_ext.torch.storage import STATE_DTYPES, Held, converted, empty_state, is_distributed, local, master_of
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -130,7 +130,7 @@ class FusedOptimizer(torch.optim.Optimizer):
         group["state_dtype"] = dtype
         self.require({**self.defaults, **group})
         super().add_param_group(group)
-        if self.of_whole_tensors and any(map(_is_distributed, self.param_groups[-1]["params"])):
+        if self.of_whole_tensors and any(map(is_distributed, self.param_groups[-1]["params"])):
             self.param_groups.pop()
             raise TypeError(
                 f"{who}: parameters must be tensors of this process alone, since norms go over the whole "
@@ -244,9 +244,9 @@ class FusedOptimizer(torch.optim.Optimizer):
             options = {**options, "scales": [[s.get(f"{n}_scale") for s in states] for n in names]}
         if group["master"]:
             options = {**options, "masters": [s.get("master") for s in states]}
-        if any(map(_is_distributed, bucket.params)):
-            tensors = [*map(_local, tensors)]
-            options = {**options, **({"masters": _local(options["masters"])} if group["master"] else {})}
+        if any(map(is_distributed, bucket.params)):
+            tensors = [[*map(local, xs)] for xs in tensors]
+            options = {**options, **({"masters": [*map(local, options["masters"])]} if group["master"] else {})}
         self.update(tensors, group, **options)
 
     def _relay(self, bucket: _Bucket, group: dict[str, Any]) -> bool:
@@ -341,12 +341,3 @@ def _hold(_: Any, state_dict: dict[str, Any]) -> dict[str, Any]:
 def _on(bucket: _Bucket, value: torch.Tensor | None) -> torch.Tensor | None:
     """A number beside the tensors, as the ops take it: the host does not read what is on a device."""
     return None if value is None else value.to(bucket.step.device, torch.float32).reshape(1)
-
-
-def _is_distributed(tensor: Any) -> bool:
-    return type(tensor) is not torch.nn.Parameter and hasattr(tensor, "to_local")
-
-
-def _local(tensors: list[Any]) -> list[Any]:
-    """The parts of this process of tensors that are spread over several."""
-    return [t.to_local() if _is_distributed(t) else t for t in tensors]

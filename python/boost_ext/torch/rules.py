@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -222,7 +222,20 @@ class Adafactor(FusedOptimizer):
         )
 
 
-class AdamWeightDecay(FusedOptimizer):
+class _Moments(FusedOptimizer):
+    """What steps by two moments and decouples its decay."""
+
+    op: Callable[..., None]
+
+    def state_names(self, group: dict[str, Any]) -> tuple[str, ...]:
+        return ("exp_avg", "exp_avg_sq")
+
+    def update(self, tensors: Sequence[Any], group: dict[str, Any], *, step: Any, first: Any, **options: Any) -> None:
+        beta1, beta2 = group["betas"]
+        self.op(*tensors, step=step, beta1=beta1, beta2=beta2, eps=group["eps"], **options)
+
+
+class AdamWeightDecay(_Moments):
     """Adam with decoupled weight decay and without the correction of the bias, as BERT was trained.
 
     ``w -= lr * (m / (√v + eps) + weight_decay * w)``. Betas and `eps` are greater than 0.
@@ -236,6 +249,8 @@ class AdamWeightDecay(FusedOptimizer):
         >>> optimizer = AdamWeightDecay(net.parameters(), lr=1e-4, weight_decay=0.01)
     """
 
+    op = staticmethod(ops.adam_weight_decay_step)
+
     def __init__(
         self,
         params: Any,
@@ -247,15 +262,8 @@ class AdamWeightDecay(FusedOptimizer):
     ) -> None:
         super().__init__(params, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}, **storage)
 
-    def state_names(self, group: dict[str, Any]) -> tuple[str, ...]:
-        return ("exp_avg", "exp_avg_sq")
 
-    def update(self, tensors: Sequence[Any], group: dict[str, Any], *, step: Any, first: Any, **options: Any) -> None:
-        beta1, beta2 = group["betas"]
-        ops.adam_weight_decay_step(*tensors, step=step, beta1=beta1, beta2=beta2, eps=group["eps"], **options)
-
-
-class Lamb(FusedOptimizer):
+class Lamb(_Moments):
     """LAMB, Adam for large batches: the step of each tensor is scaled to the norm of its weights.
 
     ``r = m/(1-b1^t) / (√(v/(1-b2^t)) + eps) + weight_decay * w``; ``w -= lr * ‖w‖/‖r‖ * r``. Betas and `eps` are
@@ -274,6 +282,7 @@ class Lamb(FusedOptimizer):
         [2.965, 3.965]
     """
 
+    op = staticmethod(ops.lamb_step)
     of_whole_tensors = True
 
     def __init__(
@@ -286,13 +295,6 @@ class Lamb(FusedOptimizer):
         **storage: Unpack[Storage],
     ) -> None:
         super().__init__(params, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}, **storage)
-
-    def state_names(self, group: dict[str, Any]) -> tuple[str, ...]:
-        return ("exp_avg", "exp_avg_sq")
-
-    def update(self, tensors: Sequence[Any], group: dict[str, Any], *, step: Any, first: Any, **options: Any) -> None:
-        beta1, beta2 = group["betas"]
-        ops.lamb_step(*tensors, step=step, beta1=beta1, beta2=beta2, eps=group["eps"], **options)
 
 
 class Lamb8bit(Lamb):

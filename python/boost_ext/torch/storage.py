@@ -8,7 +8,7 @@ import torch
 
 from boost_ext.ops.optimizer_state import STATE_BLOCK, dequantize_state, quantize_state
 
-__all__ = ["STATE_DTYPES", "Held", "converted", "empty_state", "master_of"]
+__all__ = ["STATE_DTYPES", "Held", "converted", "empty_state", "is_distributed", "local", "master_of"]
 
 STATE_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float8": torch.uint8}
 SMALL = 4096
@@ -22,6 +22,16 @@ class Held:
         self.value = value
 
 
+def is_distributed(tensor: Any) -> bool:
+    """Whether it is a DTensor. A plain parameter is told at once: there are hundreds."""
+    return type(tensor) is not torch.nn.Parameter and hasattr(tensor, "to_local")
+
+
+def local(tensor: Any) -> Any:
+    """The part of this process of a DTensor; another tensor as it is."""
+    return tensor.to_local() if is_distributed(tensor) else tensor
+
+
 def _dtype(p: Any, state_dtype: str) -> torch.dtype:
     return STATE_DTYPES[state_dtype] if p.numel() >= SMALL else torch.float32
 
@@ -31,18 +41,18 @@ def empty_state(p: Any, name: str, state_dtype: str) -> dict[str, Any]:
     made = torch.zeros_like(p, dtype=_dtype(p, state_dtype))
     if made.dtype != torch.uint8:
         return {name: made}
-    local = made.to_local() if hasattr(made, "to_local") else made
-    blocks = -(-local.numel() // STATE_BLOCK)
-    return {name: made, f"{name}_scale": torch.zeros(blocks, dtype=torch.float32, device=local.device)}
+    part = local(made)
+    blocks = -(-part.numel() // STATE_BLOCK)
+    return {name: made, f"{name}_scale": torch.zeros(blocks, dtype=torch.float32, device=part.device)}
 
 
 def converted(p: Any, name: str, saved: dict[str, Any], state_dtype: str, non_negative: bool) -> dict[str, Any]:
     """A state from a checkpoint, in the storage that `p` has here."""
     dtype = _dtype(p, state_dtype)
-    if not hasattr(p, "to_local"):
+    if not is_distributed(p):
         return _converted(p, name, saved, dtype, non_negative)
-    parts = {k: v.to_local() if hasattr(v, "to_local") else v for k, v in saved.items()}
-    made = _converted(p.to_local(), name, parts, dtype, non_negative)
+    parts = {k: local(v) for k, v in saved.items()}
+    made = _converted(local(p), name, parts, dtype, non_negative)
     made[name] = type(p).from_local(made[name], p.device_mesh, p.placements, shape=p.shape, stride=p.stride())
     return made
 
