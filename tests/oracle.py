@@ -71,6 +71,26 @@ def adasum_over_nodes(nodes: Sequence[Sequence[Array]]) -> list[Array]:
     return values[0]
 
 
+def adacons(rows: Sequence[Array]) -> Array:
+    """The weighted sum of the ranks' vectors: weights like <c, mean> / |c|^2, none negative, of sum 1."""
+    mean = np.mean(rows, axis=0)
+    weights = np.array([row @ mean / (row @ row) if row.any() else 0.0 for row in rows])
+    weights = weights - min(weights.min(), 0.0)
+    return np.asarray(weights @ np.asarray(rows) / weights.sum()) if weights.sum() > 0 else mean
+
+
+def nearest_codes(vector: Array) -> Array:
+    """Whole numbers of steps up to 127, the step of each 256 elements its own."""
+    blocks = np.pad(vector, (0, -len(vector) % 256)).reshape(-1, 256)
+    step = np.abs(blocks).max(axis=1, keepdims=True) / 127
+    return (np.rint(blocks / np.where(step > 0, step, 1)) * step).ravel()[: len(vector)]
+
+
+def largest_elements(vector: Array, kept: int) -> Array:
+    """Those of the largest magnitudes, and 0 elsewhere."""
+    return np.where(np.abs(vector) >= np.sort(np.abs(vector))[len(vector) - kept], vector, 0)
+
+
 class Finiteness(NamedTuple):
     inf: int
     nan: int
