@@ -68,7 +68,7 @@ class OuterRule:
         >>> from boost_ext.local_steps import outer_rule
         >>> rule = outer_rule("example", every=20, compress="int8")
         >>> rule.learning_rate, rule.momentum, rule.sent_bytes(25_000_000)
-        (0.7, 0.9, 25390848)
+        (0.7, 0.9, 25390820)
     """
 
     every: int
