@@ -20,25 +20,28 @@ BOOST_EXT_INLINE float coefficient(double ab, double norm2) {
 void adasum_dots(const Context& context, Tensors a, Tensors b, double* dots) {
   Blocks blocks(a, kBlock);
   Scratch<double> partial(3 * blocks.count());
-  blocks.run(context.threads, [&](Block at) {
-    D ab[2] = {}, aa[2] = {}, bb[2] = {};
-    typed(a[at.tensor], [&](auto* pa) BOOST_EXT_INLINE_LAMBDA {
-      const auto* pb = static_cast<decltype(pa)>(b[at.tensor].data) + at.begin;
-      pa += at.begin;
-      sweep(at.count, [&](auto io, std::int64_t i, auto u) BOOST_EXT_INLINE_LAMBDA {
-        constexpr int half = decltype(u)::value % 2;
-        const D x = widen(io.load(pa + i));
-        const D y = widen(io.load(pb + i));
-        ab[half] = add_product(ab[half], x, y);
-        aa[half] = add_product(aa[half], x, x);
-        bb[half] = add_product(bb[half], y, y);
-      });
-    });
-    double* p = &partial[3 * at.index];
-    p[0] = sum(ab[0] + ab[1]);
-    p[1] = sum(aa[0] + aa[1]);
-    p[2] = sum(bb[0] + bb[1]);
-  });
+  blocks.run(
+      context.threads,
+      [&](Block at) {
+        D ab[2] = {}, aa[2] = {}, bb[2] = {};
+        typed(a[at.tensor], [&](auto* pa) BOOST_EXT_INLINE_LAMBDA {
+          const auto* pb = static_cast<decltype(pa)>(b[at.tensor].data) + at.begin;
+          pa += at.begin;
+          sweep(at.count, [&](auto io, std::int64_t i, auto u) BOOST_EXT_INLINE_LAMBDA {
+            constexpr int half = decltype(u)::value % 2;
+            const D x = widen(io.load(pa + i));
+            const D y = widen(io.load(pb + i));
+            ab[half] = add_product(ab[half], x, y);
+            aa[half] = add_product(aa[half], x, x);
+            bb[half] = add_product(bb[half], y, y);
+          });
+        });
+        double* p = &partial[3 * at.index];
+        p[0] = sum(ab[0] + ab[1]);
+        p[1] = sum(aa[0] + aa[1]);
+        p[2] = sum(bb[0] + bb[1]);
+      },
+      3);
   for (std::int64_t t = 0; t < a.count; ++t) {
     double total[3] = {0, 0, 0};
     for (std::int64_t i = blocks.first(t); i < blocks.first(t + 1); ++i) {

@@ -31,7 +31,7 @@ void centralize(const Context& context, Tensors grads, Tensors out) {
     first[t + 1] = first[t] + rows_of(grads[t]);
     elements += grads[t].size;
   }
-  on_threads(context.threads, elements, first[grads.count], [&](std::int64_t begin, std::int64_t end) {
+  on_threads(context.threads, 2 * elements, first[grads.count], [&](std::int64_t begin, std::int64_t end) {
     std::int64_t t = 0;
     for (std::int64_t r = begin; r < end; ++r) {
       while (first[t + 1] <= r) ++t;

@@ -193,7 +193,7 @@ void covariance(const Context& context, const View& x, const Patches& p, double 
   const bool in_place = parts == 1 && width == block;
   Scratch<double> memory(in_place ? 0 : blocks * parts * width * width);
   double* const sums = in_place ? to : memory.get();
-  on_threads(context.threads, rows * p.size() * (1 + block / 32), blocks * parts * strips,
+  on_threads(context.threads, rows * p.size() * (4 + block / 8), blocks * parts * strips,
              [&](std::int64_t begin, std::int64_t end) {
                Scratch<float> panels(kRows * width);
                for (std::int64_t u = begin; u < end; ++u) {

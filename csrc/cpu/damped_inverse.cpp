@@ -64,7 +64,7 @@ class Inverter {
 
   // fn(begin, end, panel) for ranges of the columns from first to last, with memory for a panel.
   template <class Fn> void each_range(std::int64_t first, std::int64_t last, std::int64_t rows, Fn fn) {
-    const std::int64_t work = (last - first) * rows * kBlock / 32;
+    const std::int64_t work = (last - first) * rows * kBlock / 8;
     on_threads(threads_, work, (last - first) / kPanel, [&](std::int64_t begin, std::int64_t end) {
       Scratch<double> panel(kSlab * kPanel);
       fn(first + begin * kPanel, first + end * kPanel, panel.get());
@@ -199,7 +199,7 @@ bool damped_inverse(const Context& context, Tensors matrices, const std::int64_t
     first[t + 1] = first[t] + (extent[t] > 0 ? matrices[t].rows : 1);
     largest = extent[t] > largest ? extent[t] : largest;
     if (extent[t] >= kLarge) continue;
-    work += matrices[t].size * (1 + extent[t] / 16);
+    work += matrices[t].size * (4 + extent[t] / 4);
     largest_small = extent[t] > largest_small ? extent[t] : largest_small;
   }
   Scratch<unsigned char> done(first[matrices.count]);

@@ -130,18 +130,22 @@ void in_rows(const T* x, T* y, Block at, const DropoutShare& share, const Dropou
 
 void dropout(const Context& context, const View& x, const DropoutShare& share, const DropoutKey& key,
              std::int64_t shared, const View& out) {
-  Blocks(Tensors(&out, 1), kBlock).run(context.threads, [&](Block at) {
-    typed(out, [&](auto* p) BOOST_EXT_INLINE_LAMBDA {
-      auto* y = p + at.begin;
-      const auto* from = static_cast<decltype(p)>(x.data) + at.begin;
-      if (!share.any)
-        std::memmove(static_cast<void*>(y), from, static_cast<std::size_t>(at.count) * sizeof *y);
-      else if (shared > 1)
-        in_rows(from, y, at, share, key, shared);
-      else
-        each_its_own(from, y, at, share, key);
-    });
-  });
+  Blocks(Tensors(&out, 1), kBlock)
+      .run(
+          context.threads,
+          [&](Block at) {
+            typed(out, [&](auto* p) BOOST_EXT_INLINE_LAMBDA {
+              auto* y = p + at.begin;
+              const auto* from = static_cast<decltype(p)>(x.data) + at.begin;
+              if (!share.any)
+                std::memmove(static_cast<void*>(y), from, static_cast<std::size_t>(at.count) * sizeof *y);
+              else if (shared > 1)
+                in_rows(from, y, at, share, key, shared);
+              else
+                each_its_own(from, y, at, share, key);
+            });
+          },
+          3);
 }
 
 }  // namespace boost_ext::cpu::BOOST_EXT_ISA

@@ -124,7 +124,7 @@ class Iteration {
 
   // out = a b by strips, from the diagonal on if it is symmetric; then(row, first, count) on what is done of each row.
   template <class Pack, class Then> void product(Matrix& a, bool symmetric, Pack pack, Matrix& out, Then then) {
-    const std::int64_t work = out.rows * out.stride * (1 + a.columns / 32);
+    const std::int64_t work = out.rows * out.stride * (4 + a.columns / 8);
     on_threads(threads_, work, (out.rows + kStrip - 1) / kStrip, [&](std::int64_t begin, std::int64_t end) {
       ProductBuffers buffers(kStrip);
       for (std::int64_t row = begin * kStrip; row < smaller(end * kStrip, out.rows); row += kStrip) {
@@ -207,7 +207,7 @@ void orthogonalize(const Context& context, Tensors matrices, Tensors out, std::i
   std::int64_t work = 0;
   for (std::int64_t t = 0; t < matrices.count; ++t) {
     const View& v = matrices[t];
-    if (v.size > 0 && !is_large(v)) work += v.size * (1 + steps * Iteration::least(v) / 16);
+    if (v.size > 0 && !is_large(v)) work += v.size * (4 + steps * Iteration::least(v) / 4);
   }
   on_threads(context.threads, work, matrices.count, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t t = begin; t < end; ++t) {

@@ -34,12 +34,18 @@ struct Block {
   std::int64_t count;
 };
 
-// Below this many elements a second thread costs more than it brings.
-constexpr std::int64_t kElementsPerThread = 32768;
+// Below this many elements, some 15 microseconds, a second thread costs more than it brings. Tests for races have
+// fewer.
+#if defined(BOOST_EXT_ELEMENTS_PER_THREAD)
+constexpr std::int64_t kElementsPerThread = BOOST_EXT_ELEMENTS_PER_THREAD;
+#else
+constexpr std::int64_t kElementsPerThread = 131072;
+#endif
 // Chunks a thread on average: small enough that a thread which loses its core holds up little.
 constexpr std::int64_t kChunksPerThread = 8;
 
-// fn(begin, end) for ranges that cover 0..items. `work` is the number of elements to be touched.
+// fn(begin, end) for ranges that cover 0..items. `work` is the number of elements to be touched; eight
+// multiply-adds of a product are one.
 template <class Fn> void on_threads(int threads, std::int64_t work, std::int64_t items, Fn fn) {
   const std::int64_t useful = 1 + work / kElementsPerThread;
   const std::int64_t n = threads < useful ? threads : useful;

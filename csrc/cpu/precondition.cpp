@@ -94,7 +94,7 @@ void precondition(const Context& context, float inv_scale, Tensors grads, const 
   for (std::int64_t t = 0; t < grads.count; ++t) {
     const Grid grid(grads[t], left[t], right[t]);
     first[t + 1] = first[t] + grid.count;
-    work += grads[t].size * (1 + (left[t].block + right[t].block) / 16);
+    work += grads[t].size * (4 + (left[t].block + right[t].block) / 4);
     const std::int64_t wide = right[t].block > 0 ? smaller(right[t].block, grid.columns) : 0;
     columns = wide > columns ? wide : columns;
   }

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <unordered_map>
 #include <utility>
 
 #include "doors/array_type.h"
@@ -31,37 +32,81 @@ View Arrays::from_numpy(const Name& arg, py::array array) {
   return v;
 }
 
+namespace {
+
+py::object attribute(py::handle object, const py::object& name) {
+  PyObject* value = PyObject_GetAttr(object.ptr(), name.ptr());
+  if (value == nullptr) throw py::error_already_set();
+  return py::reinterpret_steal<py::object>(value);
+}
+
+// How a type of MindSpore tensors is asked. Its properties and methods in Python call those of a native base class, and
+// take twice the time, for each tensor in each step: those of the base are called at once, if it has them.
+class TensorType {
+ public:
+  static const TensorType& of(py::handle tensor) {
+    static auto& known = *new std::unordered_map<PyTypeObject*, TensorType>;
+    const auto found = known.find(Py_TYPE(tensor.ptr()));
+    if (found != known.end()) return found->second;
+    return known.emplace(Py_TYPE(tensor.ptr()), TensorType(py::type::of(tensor))).first->second;
+  }
+  py::object dtype(py::handle tensor) const { return attribute(tensor, dtype_); }
+  py::object shape(py::handle tensor) const { return attribute(tensor, shape_); }
+  std::size_t nbytes(py::handle tensor) const { return attribute(tensor, nbytes_).cast<std::size_t>(); }
+  bool is_contiguous(py::handle tensor) const { return call(is_contiguous_, tensor).ptr() == Py_True; }
+  // This waits for the asynchronous queue, and the address is good until the next op is launched.
+  std::uintptr_t address(py::handle tensor) const { return call(data_ptr_, tensor).cast<std::uintptr_t>(); }
+
+ private:
+  explicit TensorType(const py::type& type)
+      : type_(type),
+        dtype_(name(type, "dtype")),
+        shape_(name(type, "shape")),
+        nbytes_(name(type, "nbytes")),
+        data_ptr_(type.attr("data_ptr")),
+        is_contiguous_(type.attr("is_contiguous")) {
+    for (py::handle base : type.attr("__mro__")) {
+      if (base.attr("__module__").cast<std::string>() != "mindspore._c_expression") continue;
+      if (py::hasattr(base, "_data_ptr")) data_ptr_ = base.attr("_data_ptr");
+      if (py::hasattr(base, "is_contiguous")) is_contiguous_ = base.attr("is_contiguous");
+      return;
+    }
+  }
+  static py::str name(const py::type& type, const std::string& name) {
+    return py::str(py::hasattr(type, ("_" + name).c_str()) ? "_" + name : name);
+  }
+  static py::object call(const py::object& method, py::handle tensor) {
+    PyObject* value = PyObject_CallOneArg(method.ptr(), tensor.ptr());
+    if (value == nullptr) throw py::error_already_set();
+    return py::reinterpret_steal<py::object>(value);
+  }
+
+  py::type type_;  // its address stays its own
+  py::str dtype_, shape_, nbytes_;
+  py::object data_ptr_, is_contiguous_;
+};
+
+}  // namespace
+
 View Arrays::from_mindspore(const Name& arg, py::handle object) {
-  static const auto& names = *new std::vector<py::str>{py::str("dtype"), py::str("shape"), py::str("is_contiguous"),
-                                                       py::str("data_ptr"), py::str("device")};
-  const auto get = [&](std::size_t i) {
-    PyObject* value = PyObject_GetAttr(object.ptr(), names[i].ptr());
-    if (value == nullptr) throw py::error_already_set();
-    return py::reinterpret_steal<py::object>(value);
-  };
-  const auto call = [&](std::size_t i) {
-    PyObject* value = PyObject_CallMethodNoArgs(object.ptr(), names[i].ptr());
-    if (value == nullptr) throw py::error_already_set();
-    return py::reinterpret_steal<py::object>(value);
-  };
+  const TensorType& type = TensorType::of(object);
   View v;
-  set_dtype(v, get(0));
-  const auto shape = py::reinterpret_borrow<py::tuple>(get(1));
+  set_dtype(v, type.dtype(object));
+  const auto shape = py::reinterpret_borrow<py::tuple>(type.shape(object));
   v.set_shape(static_cast<int>(shape.size()),
               [&](int d) { return shape[static_cast<std::size_t>(d)].cast<std::int64_t>(); });
-  if (v.size > 0) require_contiguous(op_, arg, call(2).ptr() == Py_True);
+  if (v.size > 0) require_contiguous(op_, arg, type.is_contiguous(object));
   const bool with_ascend = ascend::build() != nullptr;
   if (!on_device_known_) on_one_device_ = !with_ascend && all_on_cpu(object);
   on_device_known_ = true;
   if (!on_one_device_) {
-    const auto device = py::cast<std::string>(get(4));
+    const auto device = py::cast<std::string>(object.attr("device"));
     mindspore_device_ = device.compare(0, 6, "Ascend") == 0 ? Device::ascend : Device::cpu;
     if (mindspore_device_ == Device::ascend) v.device_id = ascend_device_id(device);
   }
   v.device = mindspore_device_;
   if (v.device == Device::ascend && with_ascend) see_device(v, [&] { return current_ascend_stream(op_, object); });
-  // Last: this waits for the asynchronous queue, and the pointer is good until the next op is launched.
-  v.data = reinterpret_cast<void*>(call(3).cast<std::uintptr_t>());
+  v.data = reinterpret_cast<void*>(type.address(object));  // last
   return v;
 }
 
@@ -323,27 +368,6 @@ std::vector<Views> Arrays::lists(const char* arg, py::handle object, unsigned us
 
 namespace {
 
-// What MindSpore's properties read. They are asked of each Parameter in each step, and the properties take twice the
-// time.
-struct TensorNames {
-  py::str dtype, shape, nbytes;
-  explicit TensorNames(py::handle tensor)
-      : dtype(py::hasattr(tensor, "_dtype") ? "_dtype" : "dtype"),
-        shape(py::hasattr(tensor, "_shape") ? "_shape" : "shape"),
-        nbytes(py::hasattr(tensor, "_nbytes") ? "_nbytes" : "nbytes") {}
-};
-
-const TensorNames& tensor_names(py::handle tensor) {
-  static const auto& names = *new TensorNames(tensor);
-  return names;
-}
-
-py::object attribute(py::handle object, const py::str& name) {
-  PyObject* value = PyObject_GetAttr(object.ptr(), name.ptr());
-  if (value == nullptr) throw py::error_already_set();
-  return py::reinterpret_steal<py::object>(value);
-}
-
 bool same(const py::object& a, const py::object& b) {
   const int equal = a.ptr() == b.ptr() ? 1 : PyObject_RichCompareBool(a.ptr(), b.ptr(), Py_EQ);
   if (equal < 0) throw py::error_already_set();
@@ -366,8 +390,8 @@ FixedArrays::FixedArrays(std::string owner, py::handle objects) : owner_(std::mo
     }
     Item item;
     item.object = py::reinterpret_borrow<py::object>(object);
-    item.dtype = attribute(object, tensor_names(object).dtype);
-    item.shape = attribute(object, tensor_names(object).shape);
+    item.dtype = TensorType::of(object).dtype(object);
+    item.shape = TensorType::of(object).shape(object);
     set_dtype(item.view, item.dtype);
     const auto shape = item.shape.cast<std::vector<std::int64_t>>();
     item.view.set_shape(static_cast<int>(shape.size()), [&](int d) { return shape[static_cast<std::size_t>(d)]; });
@@ -378,8 +402,8 @@ FixedArrays::FixedArrays(std::string owner, py::handle objects) : owner_(std::mo
 }
 
 void FixedArrays::require_same(const Item& item) const {
-  const py::object dtype = attribute(item.object, tensor_names(item.object).dtype);
-  const py::object shape = attribute(item.object, tensor_names(item.object).shape);
+  const TensorType& type = TensorType::of(item.object);
+  const py::object dtype = type.dtype(item.object), shape = type.shape(item.object);
   if (same(dtype, item.dtype) && same(shape, item.shape)) return;
   const auto described = [](const py::object& d, const py::object& s) {
     return py::str(d).cast<std::string>() + " " + py::str(s).cast<std::string>();
@@ -396,21 +420,15 @@ void FixedArrays::require_same() const {
 // What changes dtype, shape or strides moves the storage, too: they are asked where that has happened. The number of
 // bytes is asked always.
 void FixedArrays::append_to(Views& views) {
-  static const auto& data_ptr = *new py::str("data_ptr");
-  static const auto& is_contiguous = *new py::str("is_contiguous");
-  const auto call = [](const Item& item, const py::str& method) {
-    PyObject* value = PyObject_CallMethodNoArgs(item.object.ptr(), method.ptr());
-    if (value == nullptr) throw py::error_already_set();
-    return py::reinterpret_steal<py::object>(value);
-  };
   for (Item& item : items_) {
-    const auto address = PyLong_AsSize_t(call(item, data_ptr).ptr());
-    const auto bytes = PyLong_AsSize_t(attribute(item.object, tensor_names(item.object).nbytes).ptr());
+    const TensorType& type = TensorType::of(item.object);
+    const std::uintptr_t address = type.address(item.object);
+    const std::size_t bytes = type.nbytes(item.object);
     if (address != item.address || bytes != item.bytes) {
       require_same(item);
       require(item.view.size == 0 || address != 0, owner_, ": ", named(item.object),
               " must have its memory allocated, got a Tensor without");
-      require(item.view.size == 0 || call(item, is_contiguous).ptr() == Py_True, owner_, ": ", named(item.object),
+      require(item.view.size == 0 || type.is_contiguous(item.object), owner_, ": ", named(item.object),
               " must be C-contiguous, got a strided Tensor");
       item.address = address, item.bytes = bytes;
     }

@@ -31,6 +31,15 @@ struct Job {
   }
 };
 
+constexpr int kSpins = 2000;  // some 50 microseconds
+void pause() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("yield");
+#endif
+}
+
 class Pool {
  public:
   // False if the pool is taken; nothing has been done then.
@@ -45,8 +54,13 @@ class Pool {
     }
     for (int i = 1; i < threads; ++i) wake_.notify_one();
     job.work();
+    {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      job_ = nullptr;  // whoever wakes up now has come too late, and nobody waits for him
+    }
+    // What is left is a part of one chunk: to sleep and be woken would take longer.
+    for (int i = 0; i < kSpins && inside_.load(std::memory_order_acquire) != 0; ++i) pause();
     std::unique_lock<std::mutex> lock(mutex_);
-    job_ = nullptr;  // whoever wakes up now has come too late, and nobody waits for him
     left_.wait(lock, [&] { return inside_ == 0; });
     return true;
   }
@@ -89,7 +103,7 @@ class Pool {
   std::condition_variable left_;
   Job* job_ = nullptr;
   int places_ = 0;
-  int inside_ = 0;
+  std::atomic<int> inside_{0};
   int workers_ = 0;
 };
 

@@ -92,7 +92,7 @@ def _parts(gradient: Any) -> tuple[Tensor, Tensor]:
 
 def contiguous(gradients: Sequence[Any]) -> tuple[Any, ...]:
     """See :func:`boost_ext.ms.native.contiguous`."""
-    if not any(is_sparse(g) for g in gradients):
+    if not any(map(is_sparse, gradients)):
         return native.contiguous(gradients)
     return tuple(native.contiguous(_parts(g)) if is_sparse(g) else native.contiguous((g,))[0] for g in gradients)
 
@@ -144,7 +144,7 @@ class SomeSparse(_Part):
         return _some(*self.each(_is_sparse, gradients))
 
     def by_python(self, gradients: Sequence[Any]) -> bool:
-        return any(is_sparse(g) for g in gradients)
+        return {*map(type, gradients)} != {Tensor} and any(map(is_sparse, gradients))
 
 
 class Indices(_Part):

@@ -15,6 +15,9 @@ from boost_ext import _core
 
 Tensors = Sequence[Tensor]
 
+# Tensor's own is a Python function around it, three times slower; there are hundreds of gradients.
+_is_contiguous = getattr(_ms_core, "TensorPy", Tensor).is_contiguous
+
 _MODE, _TARGET = _ms_core.ms_ctx_param.mode, _ms_core.ms_ctx_param.device_target
 
 
@@ -109,6 +112,8 @@ def new_tensor(shape: Sequence[int], dtype: Any) -> Tensor:
 
 def contiguous(tensors: Tensors) -> tuple[Tensor, ...]:
     """The tensors, with a copy for those that are views: an eager gradient may be one."""
+    if all(map(_is_contiguous, tensors)):
+        return tuple(tensors)
     return tuple(t if t.is_contiguous() else t.contiguous() for t in tensors)
 
 
