@@ -114,6 +114,14 @@ def check(stored: Array) -> Finiteness:
     )
 
 
+def tensor_statistics(tensor: Array, scale: float = 1) -> Array:
+    seen, values = check(tensor), tensor.ravel()
+    finite = values[np.isfinite(values)] / scale
+    first = -1 if seen.first is None else seen.first
+    zeros = np.sum(values == 0)
+    return np.array([seen.inf, seen.nan, first, np.abs(finite).max(initial=0.0), zeros, np.sum(finite**2)])
+
+
 def accumulate(accumulator: Array, grad: Array, factor: float, first: bool) -> Array:
     return factor * grad if first else accumulator + factor * grad
 

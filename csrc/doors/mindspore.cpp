@@ -12,6 +12,7 @@
 #include "ops/loss_scale_update.h"
 #include "ops/pca_back_project.h"
 #include "ops/pca_project.h"
+#include "ops/tensor_statistics.h"
 #include "ops/timestamp.h"
 #include "ops/unscale_and_check.h"
 
@@ -126,6 +127,9 @@ BOOST_EXT_GRAPH_OP(global_norm) {
   global_norm(cpu_context(), in.rest("tensors"), view_of(found));
   *norm = static_cast<float>(found);
 }
+
+// tensors..., scale, out
+BOOST_EXT_GRAPH_OP(tensor_statistics) { read_and_call(in, kTensorStatistics, &tensor_statistics); }
 
 // grads..., out...
 BOOST_EXT_GRAPH_FUNCTION(centralized) { read_and_call<const Views&, const Views&>(in, kCentralize, &centralize); }

@@ -18,6 +18,7 @@
 #include "ops/pca_back_project.h"
 #include "ops/pca_project.h"
 #include "ops/runtime.h"
+#include "ops/tensor_statistics.h"
 #include "ops/unscale_and_check.h"
 
 namespace py = pybind11;
@@ -86,6 +87,16 @@ Object py_unscale_and_check(const Object& grads, const Object& inv_scale, bool r
       report ? a.result("report", py::none(), DType::f64, {static_cast<std::int64_t>(g.size()), 4}, rows) : View{};
   a.run([&] { unscale_and_check(a.context(), g, factor, r, found.value); });
   return report ? Object(py::make_tuple(found.answer(), rows)) : found.answer();
+}
+
+Object py_tensor_statistics(const Object& tensors, const Object& scale, const Object& out) {
+  Arrays a(kTensorStatistics.op);
+  const Views t = a.list("tensors", tensors, kAnyOrder);
+  const Number s = a.number("scale", scale);
+  Object result;
+  const View o = a.result("out", out, DType::f64, {static_cast<std::int64_t>(t.size()), kStatistics}, result);
+  a.run([&] { tensor_statistics(a.context(), t, s, o); });
+  return result;
 }
 
 void py_centralize(const Object& grads, const Object& out) {
@@ -176,6 +187,7 @@ PYBIND11_MODULE(_core, m) {
   define(m, kClipByGlobalNorm, &clip_by_global_norm);
   define(m, kGlobalNorm, &global_norm);
   m.def("centralize", &py_centralize, py::arg("grads"), py::arg("out") = py::none());
+  m.def("tensor_statistics", &py_tensor_statistics, py::arg("tensors"), py::arg("scale"), py::arg("out") = py::none());
   define(m, kAccumulate, &accumulate);
   define(m, kDimReduceDirection, &dim_reduce_direction);
   m.def("dim_reduce_trial", &py_dim_reduce_trial, py::arg("weights"), py::arg("saved"), py::arg("dn"), py::arg("step"),
@@ -192,8 +204,9 @@ PYBIND11_MODULE(_core, m) {
   define_graph_ops(m);
   define_schemas(m);
   // Their Python functions are written by hand: they make results, or take what is no argument of the op.
-  for (const Schema* schema : {&kPcaProject, &kPcaBackProject, &kAdasumDots, &kAdasumCombine, &kAdasumPair,
-                               &kCentralize, &kUnscaleAndCheck, &kDimReduceTrial, &kDimReduceApplyToWeights})
+  for (const Schema* schema :
+       {&kPcaProject, &kPcaBackProject, &kAdasumDots, &kAdasumCombine, &kAdasumPair, &kCentralize, &kUnscaleAndCheck,
+        &kTensorStatistics, &kDimReduceTrial, &kDimReduceApplyToWeights})
     describe(*schema);
   m.def("build_info", &build_info, R"(What this build has, and what the CPU can use of it: a dict.
 

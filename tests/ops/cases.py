@@ -157,6 +157,12 @@ CASES = [
         may_share=pairs(("a", "out"), ("b", "out")),
     ),
     Case("unscale_and_check", lambda r: lists(r, "grads"), {"grads": WRITTEN}, {"inv_scale": 0.5}),
+    Case(
+        "tensor_statistics",
+        lambda r: {**lists(r, "tensors"), "out": r.standard_normal((2, 6))},
+        {"tensors": READ, "out": fixed("float64", True)},
+        {"scale": 2.0},
+    ),
     Case("centralize", lambda r: lists(r, "grads"), {"grads": WRITTEN}),
     Case(
         "dropout",

@@ -57,6 +57,7 @@ def everything(seed: int = 5) -> dict[str, list[bytes]]:
     keep("centralize", *ops.centralize(matrices))
     a[0][[3, -1]] = np.inf, np.nan
     report = ops.unscale_and_check(a, 1 / 3, report=True)
+    keep("tensor_statistics", ops.tensor_statistics(a, 3))
     keep("unscale_and_check", np.array(str(report)), *a, *(np.float64(t.max_abs) for t in report.tensors))
 
     rows = rng.integers(0, 1001, 900).astype(np.int32)

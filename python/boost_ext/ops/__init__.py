@@ -13,7 +13,7 @@ overlap other arguments, except where a docstring says so. The GIL is released. 
 number of threads (:func:`boost_ext.set_num_threads`) and on any CPU.
 
 Arrays must be C-contiguous. :func:`accumulate`, :func:`unscale_and_check`, :func:`clip_by_global_norm`,
-:func:`global_norm`, :func:`lars_ratios`, the adaptive sum and the steps of the optimizers (but for `indices`,
+:func:`global_norm`, :func:`tensor_statistics`, :func:`lars_ratios`, the adaptive sum and the steps of the optimizers (but for `indices`,
 `centralize` and :func:`adafactor_step`) also take other dense arrays, such as PyTorch's ``channels_last`` and NumPy's
 Fortran order: the first tensor of every list then has one shape and the same strides, and so on. They go through the
 elements in the order of the memory, which decides the last bits of sums, and what rounding at random draws.
@@ -42,7 +42,7 @@ from boost_ext.ops.curvature import *  # noqa: F403
 from boost_ext.ops.curvature import __all__ as _CURVATURE
 from boost_ext.ops.dimension_reduction import *  # noqa: F403
 from boost_ext.ops.dimension_reduction import __all__ as _DIMENSION_REDUCTION
-from boost_ext.ops.finiteness import FiniteReport, TensorReport, unscale_and_check
+from boost_ext.ops.finiteness import FiniteReport, TensorReport, tensor_statistics, unscale_and_check
 from boost_ext.ops.lars import lars_ratios
 from boost_ext.ops.optimizer_state import dequantize_state, quantize_state
 from boost_ext.ops.optimizer_steps import *  # noqa: F403
@@ -71,6 +71,7 @@ __all__ = [
     "orthogonalize",
     "quantize_projection",
     "quantize_state",
+    "tensor_statistics",
     "unscale_and_check",
     *_CURVATURE,
     *_DIMENSION_REDUCTION,

@@ -1,4 +1,4 @@
-"""The check for inf and nan, and its report; re-exported by :mod:`boost_ext.ops`."""
+"""The checks for inf and nan, and their reports; re-exported by :mod:`boost_ext.ops`."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Any, Literal, overload
 import numpy as np
 
 from boost_ext import _core
-from boost_ext.ops.arguments import Array, Arrays, scalar
+from boost_ext.ops.arguments import Array, Arrays, like_theirs, scalar
 
-__all__ = ["DeviceReport", "FiniteReport", "TensorReport", "unscale_and_check"]
+__all__ = ["DeviceReport", "FiniteReport", "TensorReport", "tensor_statistics", "unscale_and_check"]
 
 
 @dataclass(frozen=True)
@@ -144,3 +144,32 @@ def unscale_and_check(
         return found
     seen = DeviceReport(*found)
     return seen.fetch() if isinstance(seen.found, bool) else seen
+
+
+def tensor_statistics(tensors: Arrays, scale: float | Array = 1.0, *, out: Array | None = None) -> Array:
+    """Six numbers about each tensor, in one read: is it finite, how large is it, how much of it is zero.
+
+    A row holds the number of elements that are inf, the number that are nan, the index of the first of either in the
+    order of the memory or -1, the largest finite magnitude, the number of zeros, and the sum of the squares of the
+    finite elements. The first four are those of :func:`unscale_and_check` with ``report=True``. The norm of a finite
+    tensor is the root of the last one. :class:`boost_ext.health.HealthMonitor` makes a report of the rows.
+
+    Args:
+        tensors: float32, float16 or bfloat16; only read. A tensor may be listed more than once.
+        scale: finite and > 0: what the tensors were multiplied with, such as the loss scale. Magnitudes and squares are
+            those of ``tensors / scale``. A number or an array of one float32, which on a device is not checked.
+        out: ``(T, 6)`` float64, written; if None a new array where ``tensors`` are: a PyTorch tensor if they are some,
+            else NumPy's or a device's.
+
+    Returns:
+        ``out``. Squares are summed in float64; the bits do not depend on the number of threads.
+
+    Examples:
+        >>> import numpy as np
+        >>> from boost_ext import ops
+        >>> print(ops.tensor_statistics([np.float32([3, 0, -4]), np.float32([1, np.nan, np.inf])]))
+        [[ 0.  0. -1.  4.  1. 25.]
+         [ 1.  1.  1.  1.  0.  1.]]
+    """
+    result = _core.tensor_statistics(tensors, scalar("tensor_statistics", "scale", scale), out)
+    return result if out is not None else like_theirs(result, tensors)
