@@ -36,7 +36,7 @@ def test_learning_rates_and_metrics(tmp_path: Path) -> None:
 
 def test_logs_of_version_1_are_read(tmp_path: Path) -> None:
     path = write(tmp_path / "old.jsonl", full_steps(3))
-    path.write_text(path.read_text().replace('"schema_version":2', '"schema_version":1'))
+    path.write_text(path.read_text().replace('"schema_version":3', '"schema_version":1'))
     run = run_report.read(path)
     assert (len(run), run.learning_rates, run.metrics) == (3, {}, {})
     assert {"metrics", "learning_rate"}.isdisjoint(page_of(path).figures)

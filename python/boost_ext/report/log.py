@@ -23,20 +23,23 @@ __all__ = [
     "SCHEMA_VERSION",
     "End",
     "Evaluation",
+    "Fault",
     "Header",
+    "Health",
     "LineSearch",
     "Parameters",
     "Record",
     "RunLogWriter",
     "Step",
+    "TensorHealth",
     "TensorOverflow",
     "iterate",
     "keep",
 ]
 
-SCHEMA_VERSION = 2
-"""2 has learning rates and evaluations; 1 is read too."""
-_READABLE = (1, 2)
+SCHEMA_VERSION = 3
+"""3 has the health of tensors, 2 learning rates and evaluations; 1 and 2 are read too."""
+_READABLE = (1, 2, 3)
 _SCALARS = {
     "loss",
     "loss_scale",
@@ -78,6 +81,8 @@ def _plain(value: Any) -> Any:
 
 Whole = Annotated[int, Field(ge=-(2**63), lt=2**63)]
 Count = Annotated[int, Field(ge=0, lt=2**63)]
+Role = Literal["gradient", "weight", "update", "loss"]
+"""What a tensor is to a parameter."""
 
 
 class _Record(BaseModel):
@@ -104,7 +109,7 @@ class Header(_Record):
         >>> from boost_ext.run_log import Header
         >>> header = Header(started="2025-01-01T12:00:00+00:00", name="first")
         >>> header.schema_version, header.ranks
-        (2, 1)
+        (3, 1)
     """
 
     kind: Literal["header"] = "header"
@@ -268,6 +273,112 @@ class Evaluation(_Record):
         return "  ".join([place, "evaluation", *(f"{name} {value:.4g}" for name, value in self.metrics.items())])
 
 
+class TensorHealth(_Record):
+    """One tensor of a step: what :func:`boost_ext.ops.tensor_statistics` counts.
+
+    Examples:
+        >>> from boost_ext.run_log import TensorHealth
+        >>> seen = TensorHealth(of="gradient", name="0.weight", elements=4, zeros=1, largest=4.0, norm=5.0)
+        >>> seen.finite, seen.zero_share
+        (True, 0.25)
+    """
+
+    of: Role
+    name: str
+    elements: Count
+    inf: Count = 0
+    nan: Count = 0
+    first_index: Whole | None = None
+    """In the order of the memory, of the first of either."""
+    zeros: Count
+    largest: Number
+    """Largest finite magnitude, without the loss scale."""
+    norm: Number
+    """Of the finite elements, without the loss scale."""
+    update_ratio: Number | None = None
+    """Of a weight: the norm of its last update over its own norm."""
+
+    @property
+    def finite(self) -> bool:
+        """Whether no element is inf or nan."""
+        return not (self.inf or self.nan)
+
+    @property
+    def zero_share(self) -> float:
+        """The share of the elements that are 0, from 0 to 1."""
+        return self.zeros / self.elements if self.elements else 0.0
+
+
+class Fault(_Record):
+    """The tensor, or the loss, in which inf or nan came up first.
+
+    Examples:
+        >>> from boost_ext.run_log import Fault
+        >>> print(Fault(step=7, of="gradient", name="0.weight", inf=2, first_index=17))
+        step 7: the gradient of 0.weight holds 2 inf, 0 nan, first at 17
+    """
+
+    step: Whole
+    of: Role
+    name: str
+    inf: Count = 0
+    nan: Count = 0
+    first_index: Whole | None = None
+    rank: Whole | None = None
+    """Where there are several."""
+
+    def __str__(self) -> str:
+        where = f"step {self.step}" if self.rank is None else f"step {self.step}, rank {self.rank}"
+        if self.of == "loss":
+            return f"{where}: the loss is {'nan' if self.nan else 'inf'}"
+        what = self.name if self.of == "weight" else f"the {self.of} of {self.name}"
+        return f"{where}: {what} holds {self.inf} inf, {self.nan} nan, first at {self.first_index}"
+
+
+class Health(_Record):
+    """The tensors of one step, and what is wrong with them; :class:`boost_ext.health.HealthMonitor` makes it.
+
+    Examples:
+        >>> from boost_ext.run_log import Health, TensorHealth
+        >>> seen = TensorHealth(of="gradient", name="0.weight", elements=4, zeros=4, largest=0.0, norm=0.0)
+        >>> print(Health(step=7, tensors=(seen,), dead=("0.weight",)).line())
+        step 7  1 tensors finite  dead: 0.weight
+    """
+
+    kind: Literal["health"] = "health"
+    step: Whole
+    tensors: tuple[TensorHealth, ...]
+    fault: Fault | None = None
+    dead: tuple[str, ...] = ()
+    """Parameters of which the gradient is 0."""
+    exploding: tuple[str, ...] = ()
+    """Parameters of which the gradient is far larger than before."""
+
+    def scalars(self) -> dict[str, float]:
+        """The numbers of each tensor, by name."""
+        values = {"health/faults": float(sum(not t.finite for t in self.tensors))}
+        for t in self.tensors:
+            values[f"health/{t.of}_norm/{t.name}"] = t.norm
+            if t.of == "gradient":
+                values[f"health/zero_share/{t.name}"] = t.zero_share
+            if t.update_ratio is not None:
+                values[f"health/update_ratio/{t.name}"] = t.update_ratio
+        return values
+
+    def line(self) -> str:
+        """The findings in a line for a console."""
+        if self.fault is not None:
+            more = sum(not t.finite for t in self.tensors) - 1
+            parts = [str(self.fault) + (f", and {more} more tensors" if more > 0 else "")]
+        else:
+            parts = [f"step {self.step}", f"{len(self.tensors)} tensors finite"]
+        parts += [f"{what}: {', '.join(names)}" for what, names in self._findings() if names]
+        return "  ".join(parts)
+
+    def _findings(self) -> tuple[tuple[str, tuple[str, ...]], ...]:
+        return ("dead", self.dead), ("exploding", self.exploding)
+
+
 class End(_Record):
     """How a run ended; a run without it was killed.
 
@@ -282,7 +393,7 @@ class End(_Record):
     """The exception that ended it."""
 
 
-Record = Header | Step | Evaluation | End
+Record = Header | Step | Evaluation | Health | End
 """A line of a run log."""
 _RECORD: TypeAdapter[Record] = TypeAdapter(Annotated[Record, Field(discriminator="kind")])
 

@@ -12,7 +12,7 @@ import time
 from types import ModuleType
 from typing import Any, Protocol
 
-from boost_ext.report.log import End, Evaluation, Header, Record, Step
+from boost_ext.report.log import End, Evaluation, Header, Health, Record, Step
 from boost_ext.requirements import missing
 
 __all__ = ["MLflow", "TensorBoard", "WeightsAndBiases", "Writer", "facts", "numbers"]
@@ -28,7 +28,7 @@ class Writer(Protocol):
         """Everything so far must be readable by others."""
 
 
-def numbers(record: Step | Evaluation) -> dict[str, float]:
+def numbers(record: Step | Evaluation | Health) -> dict[str, float]:
     """The numbers of a record, by the names that they have in other tools."""
     if isinstance(record, Evaluation):
         return {f"boost/metrics/{name}": value for name, value in record.metrics.items()}
@@ -85,7 +85,7 @@ class TensorBoard:
         if isinstance(record, Header):
             rows = "\n".join(f"| {name} | {value} |" for name, value in facts(record).items())
             self._file.add_text("boost/run", f"| | |\n|---|---|\n{rows}")
-        elif isinstance(record, (Step, Evaluation)):
+        elif isinstance(record, (Step, Evaluation, Health)):
             for name, value in numbers(record).items():
                 self._file.add_scalar(name, value, record.step)
             if isinstance(record, Evaluation):
@@ -204,7 +204,7 @@ class WeightsAndBiases:
             return
         if self._run is None:
             self._run = self._begun()
-        if isinstance(record, (Step, Evaluation)):
+        if isinstance(record, (Step, Evaluation, Health)):
             self._run.log(numbers(record), step=record.step)
 
     def _begun(self) -> Any:
