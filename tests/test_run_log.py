@@ -193,7 +193,10 @@ def test_resuming_what_is_not_there_begins_it(tmp_path: Path) -> None:
         (b"[1]\n", "line 1 must be a header"),
         (b'{"kind": "step", "step": 1}\n', "line 1 must be a header"),
         (b'{"kind": "header"}\n', "schema_version in line 1 must be 1 or 2 or 3, got None"),
-        (b'{"kind": "header", "schema_version": 99, "new": 1}\n', "schema_version in line 1 must be 1 or 2 or 3, got 99"),
+        (
+            b'{"kind": "header", "schema_version": 99, "new": 1}\n',
+            "schema_version in line 1 must be 1 or 2 or 3, got 99",
+        ),
         (b'{"kind": "header", "schema_version": 1}\n', "the header in line 1: started: Field required"),
     ],
 )

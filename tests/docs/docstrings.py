@@ -11,11 +11,7 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-<<<<<<< HEAD
-_NAMES = "ops adasum config convolutions cuda local_steps pca pca_span plan run_log run_report"
-=======
-_NAMES = "ops adasum config convolutions cuda health pca pca_span plan run_log run_report"
->>>>>>> fd67a73 (boost_ext.health.HealthMonitor: names the first tensor with inf or nan and the step, in any loop)
+_NAMES = "ops adasum config convolutions cuda health local_steps pca pca_span plan run_log run_report"
 CORE = ["boost_ext", *(f"boost_ext.{name}" for name in _NAMES.split())]
 """The public modules that need no MindSpore."""
 
