@@ -192,10 +192,10 @@ def test_resuming_what_is_not_there_begins_it(tmp_path: Path) -> None:
         (b"\x80\x04\x95\xff\x00" * 100, "this is no run log"),
         (b"[1]\n", "line 1 must be a header"),
         (b'{"kind": "step", "step": 1}\n', "line 1 must be a header"),
-        (b'{"kind": "header"}\n', "schema_version in line 1 must be 1 or 2 or 3, got None"),
+        (b'{"kind": "header"}\n', "schema_version in line 1 must be 1, 2 or 3, got None"),
         (
             b'{"kind": "header", "schema_version": 99, "new": 1}\n',
-            "schema_version in line 1 must be 1 or 2 or 3, got 99",
+            "schema_version in line 1 must be 1, 2 or 3, got 99",
         ),
         (b'{"kind": "header", "schema_version": 1}\n', "the header in line 1: started: Field required"),
     ],
@@ -214,7 +214,7 @@ def test_a_file_that_is_no_log_is_named(tmp_path: Path, content: bytes, message:
         ('{"kind": "step", "step": 2, "los": 1}', "line 3 is no record: step.los: Extra inputs"),
         ('{"kind": "stop"}', "line 3 is no record"),
         ("", "line 3 is no record"),
-        ('{"kind": "header", "schema_version": 4}', "schema_version in line 3 must be 1 or 2 or 3, got 4"),
+        ('{"kind": "header", "schema_version": 4}', "schema_version in line 3 must be 1, 2 or 3, got 4"),
     ],
 )
 def test_a_damaged_line_is_named(tmp_path: Path, line: str, message: str) -> None:

@@ -309,7 +309,7 @@ def test_the_command(full: Path, tmp_path: Path) -> None:
         (None, "No such file"),
         ("", "the file is empty"),
         ("hello", "this is no run log"),
-        ('{"kind": "header", "schema_version": 99}', "schema_version in line 1 must be 1 or 2 or 3, got 99"),
+        ('{"kind": "header", "schema_version": 99}', "schema_version in line 1 must be 1, 2 or 3, got 99"),
     ],
 )
 def test_the_command_says_what_is_wrong_with_a_file(tmp_path: Path, content: str | None, message: str) -> None:

@@ -86,8 +86,9 @@ class HealthMonitor:
         >>> from boost_ext.health import HealthMonitor
         >>> monitor = HealthMonitor()
         >>> weights = {"w": np.float32([3, 4]), "b": np.float32([0])}
-        >>> for step, gradient in enumerate([[1, 1], [1, np.nan]], 1):
-        ...     report = monitor.check(step, gradients={"w": np.float32(gradient), "b": np.float32([2])}, weights=weights)
+        >>> for step, values in enumerate([[1, 1], [1, np.nan]], 1):
+        ...     gradients = {"w": np.float32(values), "b": np.float32([2])}
+        ...     health = monitor.check(step, gradients=gradients, weights=weights)
         >>> print(monitor.first_fault)
         step 2: the gradient of w holds 0 inf, 1 nan, first at 1
     """
@@ -160,8 +161,8 @@ class HealthMonitor:
         Args:
             step (int): from 1.
             gradients, weights, updates (dict, optional): arrays by name of the parameter, float32, float16 or bfloat16;
-                None values are left out. Several ranks: the gradients from before their exchange, or all have the fault.
-                Default: None.
+                None values are left out. With several ranks, give gradients from before their exchange: after it, all
+                ranks have the fault. Default: None.
             loss (float, optional): Default: None.
             scale (float, optional): what the gradients hold beyond their value, such as the loss scale. Default: 1.0.
             overflow (bool, optional): look in any case. Default: False.

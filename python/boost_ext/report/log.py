@@ -578,7 +578,7 @@ def _header(path: Path, number: int, line: bytes) -> Header:
         raise ValueError(f"run log {path}: line {number} must be a header, got {start!r}; this is no run log")
     version = content.get("schema_version")
     if version not in _READABLE:
-        known = " or ".join(map(str, _READABLE))
+        known = f"{', '.join(map(str, _READABLE[:-1]))} or {_READABLE[-1]}"
         raise ValueError(f"run log {path}: schema_version in line {number} must be {known}, got {version!r}")
     try:
         return Header.model_validate_json(line)
