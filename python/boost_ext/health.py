@@ -392,7 +392,7 @@ def _cells(name: str, seen: Mapping[str, TensorHealth], health: Health) -> list[
 
 def _plain(tensor: Any) -> Any:
     """Without PyTorch's gradient, which it would record for what reads the tensor."""
-    torch = sys.modules.get("torch")
+    torch: Any = sys.modules.get("torch")
     return tensor.detach() if isinstance(tensor, getattr(torch, "Tensor", ())) else tensor
 
 
