@@ -393,7 +393,7 @@ def _cells(name: str, seen: Mapping[str, TensorHealth], health: Health) -> list[
 def _plain(tensor: Any) -> Any:
     """Without PyTorch's gradient, which it would record for what reads the tensor."""
     torch: Any = sys.modules.get("torch")
-    return tensor.detach() if isinstance(tensor, getattr(torch, "Tensor", ())) else tensor
+    return tensor.detach() if torch is not None and isinstance(tensor, torch.Tensor) else tensor
 
 
 def _statistics(role: str, tensors: Mapping[str, Any], scale: Any) -> Any:
