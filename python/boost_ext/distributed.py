@@ -2,5 +2,6 @@
 
 from boost_ext.ms.ranks.rank_states import load_rank_state, save_rank_state
 from boost_ext.ms.ranks.ranks import init_ranks
+from boost_ext.ms.step.local_steps import LocalSteps
 
-__all__ = ["init_ranks", "load_rank_state", "save_rank_state"]
+__all__ = ["LocalSteps", "init_ranks", "load_rank_state", "save_rank_state"]

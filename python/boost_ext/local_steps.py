@@ -103,6 +103,13 @@ class OuterRule:
         runs = [(whole, _CHUNK), (1 if rest else 0, rest)]
         return [(c, n, _ALIGNED * max(1, -(-int(self.density * n) // _ALIGNED))) for c, n in runs if c]
 
+    def difference(self, anchor: Array, arrays: Sequence[Array]) -> tuple[Array, bool]:
+        """The anchor minus the arrays one behind the other, with zeros at the end; and whether it is finite."""
+        found = np.zeros_like(anchor)
+        flatten(arrays, found)
+        np.subtract(anchor, found, out=found)
+        return found, bool(np.isfinite(ops.global_norm([found])))
+
     def encode(self, difference: Array, error: Array | None) -> tuple[Array, ...]:
         """What a rank sends of its difference: arrays of whole words of four bytes.
 
@@ -369,7 +376,7 @@ class LocalStepsSimulator:
         length = self.rule.length(sum(self._sizes))
         self._common = {name: np.zeros(length, np.float32) for name in self.rule.slots if name != "error"}
         self._errors = [np.zeros(length, np.float32) if compress else None for _ in self.weights]
-        _flat(self.weights[0], self._common["anchor"])
+        flatten(self.weights[0], self._common["anchor"])
 
     @property
     def sent_bytes(self) -> int:
@@ -391,9 +398,8 @@ class LocalStepsSimulator:
         anchor = self._common["anchor"]
         differences = []
         for rank, arrays in enumerate(self.weights):
-            mine = anchor.copy()
-            mine[: sum(self._sizes)] -= np.concatenate([array.reshape(-1) for array in arrays])
-            if not np.isfinite(ops.global_norm([mine])):
+            mine, finite = self.rule.difference(anchor, arrays)
+            if not finite:
                 raise FloatingPointError(f"{type(self).__name__}: weights[{rank}] must be finite at an exchange")
             differences.append(mine)
         sent = [self.rule.encode(d, e) for d, e in zip(differences, self._errors, strict=True)]
@@ -443,5 +449,6 @@ def _checked(owner: str, weights: Any) -> list[list[Array]]:
     return [list(own) for own in weights]
 
 
-def _flat(arrays: Sequence[Array], out: Array) -> None:
+def flatten(arrays: Sequence[Array], out: Array) -> None:
+    """Write the arrays to the beginning of a vector, one behind the other."""
     np.concatenate([array.reshape(-1) for array in arrays], out=out[: sum(array.size for array in arrays)])

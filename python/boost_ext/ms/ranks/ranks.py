@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import os
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,7 +14,7 @@ import numpy.typing as npt
 from mindspore import Tensor, nn, ops
 from mindspore.communication import GlobalComm, get_group_size, get_rank, init
 
-__all__ = ["ALONE", "COLLECTIVE_TIMEOUT", "Ranks", "exchange", "init_ranks", "rank_count", "require_alike"]
+__all__ = ["ALONE", "COLLECTIVE_TIMEOUT", "Ranks", "answered", "exchange", "init_ranks", "rank_count", "require_alike"]
 
 _SHOWN = 200  # characters of a value in an error
 COLLECTIVE_TIMEOUT, _ARRIVAL = "MS_CPU_COMM_OP_TIMEOUT", "MS_TOPO_TIMEOUT"
@@ -75,6 +76,27 @@ def init_ranks(timeout: int = 600) -> None:
         raise RuntimeError(
             f"init_ranks: {expected} ranks must meet at the scheduler {where} within {os.environ[_ARRIVAL]} s, got an "
             f"error: at least one did not arrive; its log says why. MindSpore: {str(error).splitlines()[0]}"
+        ) from error
+
+
+@contextmanager
+def answered(owner: str, ranks: Ranks, steps: Callable[[], int]) -> Iterator[None]:
+    """The context of collective operations.
+
+    Raises:
+        RuntimeError: if one fails: names the rank and the number of steps made.
+    """
+    try:
+        yield
+    except RuntimeError as error:
+        if not any(name in str(error) for name in ("AllReduce", "AllGather")):
+            raise
+        limit = os.environ.get(COLLECTIVE_TIMEOUT)
+        within = f" within {COLLECTIVE_TIMEOUT} = {limit} s" if limit else ""
+        raise RuntimeError(
+            f"{owner}: rank {ranks.rank} of {ranks.size}, after {steps()} steps: every other rank must answer{within}, "
+            "got nothing from one: it ended, hangs, or runs other steps. Its log says why. Start all ranks again from "
+            "the last checkpoint"
         ) from error
 
 

@@ -28,6 +28,7 @@ from boost_ext.ms.ranks.grad_reducer import Agreement, GradReducer
 from boost_ext.ms.ranks.ranks import Ranks
 from boost_ext.ms.step.adasum_step import node_reducer, over_nodes
 from boost_ext.ms.step.grad_accumulation import GradientAccumulation
+from boost_ext.ms.step.local_steps import LocalSteps
 from boost_ext.ms.step.observation import Observation, observation
 from boost_ext.ms.step.options import StepOptions, step_options, warn_of_strangers, what_trains
 from boost_ext.ms.step.pipeline import (
@@ -87,6 +88,8 @@ class BoostTrainOneStepCell(nn.TrainOneStepCell):
             False. Default: None, the choice of AutoBoost, or True.
         weight_average (ExponentialMovingAverage, optional): averages the weights after each step that has moved them.
             Default: None.
+        local_steps (LocalSteps, optional): the ranks train on their own, and exchange their weights once in some steps.
+            Default: None.
 
     Inputs:
         - **\*inputs** (tuple[Tensor]) - the network's inputs.
@@ -99,10 +102,11 @@ class BoostTrainOneStepCell(nn.TrainOneStepCell):
         - **loss scale** - scalar, float32: the one that this step used.
 
     Raises:
-        TypeError: if `sens` is not a number, `accumulation_steps` no int, or `weight_average` of another type.
+        TypeError: if `sens` is not a number, `accumulation_steps` no int, or `weight_average` or `local_steps` of
+            another type.
         ValueError: if `sens` or `clip_norm` is not finite and positive, `compile` is none of the three,
             `accumulation_steps` is less than 1, or dimension reduction is asked for together with freezing,
-            accumulation or clipping.
+            accumulation or clipping, or `local_steps` with what they do not go with (docs/local_steps.md).
 
     Examples:
         >>> from mindspore import Tensor, nn
@@ -132,6 +136,7 @@ class BoostTrainOneStepCell(nn.TrainOneStepCell):
         fused_optimizer: bool | None = None,
         check_overflow: bool | None = None,
         weight_average: ExponentialMovingAverage | None = None,
+        local_steps: LocalSteps | None = None,
     ) -> None:
         name = type(self).__name__
         if isinstance(sens, bool) or not isinstance(sens, numbers.Real):
@@ -142,7 +147,7 @@ class BoostTrainOneStepCell(nn.TrainOneStepCell):
             name, optimizer, dim_reduce, accumulation_steps, clip_norm, fused_optimizer, check_overflow
         )
         scale = ScaleSense(scale_parameter(float(sens)))
-        self._assemble(network, optimizer, scale, compile, options, plan, weight_average)
+        self._assemble(network, optimizer, scale, compile, options, plan, weight_average, local_steps)
         self.sens, self.sense_flag = float(sens), True
 
     def _assemble(
@@ -154,6 +159,7 @@ class BoostTrainOneStepCell(nn.TrainOneStepCell):
         options: StepOptions,
         plan: Plan | None,
         weight_average: ExponentialMovingAverage | None,
+        local_steps: LocalSteps | None,
         *,
         unscale: bool = False,
     ) -> None:
@@ -198,6 +204,10 @@ class BoostTrainOneStepCell(nn.TrainOneStepCell):
                 )
             count = None if self.accumulation is None else self.accumulation.count
             self.average = AverageAfterStep(type(self).__name__, weight_average, network, count)
+        self.local_steps = local_steps
+        if local_steps is not None:
+            self._require_local(local_steps, optimizer, options.moves)
+            local_steps.attach(network, start=False)
         self.compile_option, self.options = compile, options
         self.loss_scale_update = scale.manager
         self.slots: list[tuple[Any, nn.Cell, ApplySlot, Any]] = []
@@ -222,6 +232,21 @@ class BoostTrainOneStepCell(nn.TrainOneStepCell):
         self.hyper_map = ops.HyperMap()
         self.max_accumulation_step = options.accumulation_steps
         self.use_grad_accumulation = options.accumulation_steps > 1
+
+    def _require_local(self, local_steps: Any, optimizer: nn.Cell, moves: bool) -> None:
+        """Refuse local steps with what they do not go with."""
+        name = type(self).__name__
+        if not isinstance(local_steps, LocalSteps):
+            raise TypeError(f"{name}: local_steps must be a LocalSteps, got {type(local_steps).__name__}")
+        other = getattr(optimizer, "never_exchanged", None)
+        if moves:
+            other = "dim_reduce or adasum, which move the weights too"
+        if self.average is not None:
+            other = "weight_average, which would be of each rank's own weights"
+        if self._has_own_construct():
+            other = "a construct of its own; attach them, and call step() in the loop"
+        if other:
+            raise ValueError(f"{name}: local_steps must be None with {other}, got some")
 
     @classmethod
     def _has_own_construct(cls) -> bool:
@@ -302,11 +327,18 @@ class BoostTrainOneStepCell(nn.TrainOneStepCell):
             if self._running is not None and self.optimizer.is_over(self._running):
                 self.pipelines[self._running].release()
             self._running = number
+        if self.local_steps is not None and not self.local_steps.started:
+            self.local_steps.start()
         with self._together.step(self):
-            return self.pipelines[number](*inputs, **kwargs)
+            outputs = self.pipelines[number](*inputs, **kwargs)
+        if self.local_steps is not None:
+            self.local_steps.step()
+        return outputs
 
     def construct(self, *inputs: Tensor) -> Any:
         """The step inside another graph, such as that of a data sink."""
+        if self.local_steps is not None:
+            raise ValueError("training step: local_steps needs a call for each step, without a data sink")
         if self.freeze:
             return self.choice(self.optimizer.chosen(), *inputs)
         return self.choice.pipeline(*inputs)
@@ -394,6 +426,8 @@ class BoostTrainOneStepCell(nn.TrainOneStepCell):
         """
         load_state(self, state)
         self._together = Together()
+        if self.local_steps is not None:
+            self.local_steps.started = False
 
 
 class BoostTrainOneStepWithLossScaleCell(BoostTrainOneStepCell):
@@ -409,7 +443,7 @@ class BoostTrainOneStepWithLossScaleCell(BoostTrainOneStepCell):
             loss scale manager, or MindSpore's own. A Tensor of shape () or (1,) is the loss scale itself, which
             :meth:`set_sense_scale` changes. A :class:`GroupLossScaleManager` has a scale for each group of layers; the
             loss itself is not scaled then.
-        compile, dim_reduce, accumulation_steps, plan, clip_norm, fused_optimizer, weight_average: as in
+        compile, dim_reduce, accumulation_steps, plan, clip_norm, fused_optimizer, weight_average, local_steps: as in
             :class:`BoostTrainOneStepCell`.
 
     Inputs and Outputs: as in :class:`BoostTrainOneStepCell`.
@@ -444,6 +478,7 @@ class BoostTrainOneStepWithLossScaleCell(BoostTrainOneStepCell):
         clip_norm: float | None = None,
         fused_optimizer: bool | None = None,
         weight_average: ExponentialMovingAverage | None = None,
+        local_steps: LocalSteps | None = None,
     ) -> None:
         name = type(self).__name__
         scale = scale_sense_of(name, scale_sense, network)
@@ -454,7 +489,7 @@ class BoostTrainOneStepWithLossScaleCell(BoostTrainOneStepCell):
                 "and the optimizer would do it again"
             )
         options = step_options(name, optimizer, dim_reduce, accumulation_steps, clip_norm, fused_optimizer)
-        self._assemble(network, optimizer, scale, compile, options, plan, weight_average, unscale=True)
+        self._assemble(network, optimizer, scale, compile, options, plan, weight_average, local_steps, unscale=True)
         self.loss_scaling_manager = scale.manager
         self.all_finite = native.AllFinite()
         self.agreement = Agreement(None) if self.ranks.size > 1 else None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -12,7 +11,7 @@ import numpy as np
 from mindspore import Parameter, Tensor
 
 from boost_ext.ms.core.resume import constants_of, moving_of, write
-from boost_ext.ms.ranks.ranks import COLLECTIVE_TIMEOUT, Ranks, exchange, require_alike
+from boost_ext.ms.ranks.ranks import Ranks, answered, exchange, require_alike
 from boost_ext.ms.step.settings import settings_of
 
 __all__ = ["Together"]
@@ -43,20 +42,11 @@ class Together:
         try:
             if broadcast:
                 ms.set_auto_parallel_context(parameter_broadcast=False)
-            if not self._alike:
-                _start_alike(cell, broadcast)
-                self._alike = True
-            yield
-        except RuntimeError as error:
-            if not any(name in str(error) for name in ("AllReduce", "AllGather")):
-                raise
-            limit = os.environ.get(COLLECTIVE_TIMEOUT)
-            within = f" within {COLLECTIVE_TIMEOUT} = {limit} s" if limit else ""
-            raise RuntimeError(
-                f"{type(cell).__name__}: rank {cell.ranks.rank} of {cell.ranks.size}, after {cell.steps_made} steps: "
-                f"every other rank must answer{within}, got nothing from one: it ended, hangs, or runs other steps. "
-                "Its log says why. Start all ranks again from the last checkpoint"
-            ) from error
+            with answered(type(cell).__name__, cell.ranks, lambda: int(cell.steps_made)):
+                if not self._alike:
+                    _start_alike(cell, broadcast)
+                    self._alike = True
+                yield
         finally:
             if broadcast:
                 ms.set_auto_parallel_context(parameter_broadcast=True)

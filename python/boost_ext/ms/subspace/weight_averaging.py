@@ -108,6 +108,7 @@ class TrainableWeightAveraging(typed.Optimizer):
     """
 
     never_restricted = "TrainableWeightAveraging, whose coordinates are those of all parameters"
+    never_exchanged = "TrainableWeightAveraging, whose coordinates determine the weights"
     never_rebuilt = (
         "TrainableWeightAveraging, whose basis belongs to the parameters of its checkpoints; make it for the rewritten "
         "network, at boost level O0"

@@ -27,6 +27,7 @@ from boost_ext.ms.training.auto import AutoBoost
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
+    from boost_ext.ms.step.local_steps import LocalSteps
     from boost_ext.ms.subspace.moving_average import ExponentialMovingAverage
 
 __all__ = ["Cells", "Training", "TrainingOptions", "assemble", "build_train_network"]
@@ -47,6 +48,7 @@ class TrainingOptions(TypedDict, total=False):
     boost_config_dict: Mapping[str, Any] | str
     clip_norm: float | None
     weight_average: ExponentialMovingAverage | None
+    local_steps: LocalSteps | None
 
 
 class Options(TrainingOptions, total=False):
@@ -96,6 +98,7 @@ def build_train_network(
             a JSON file with it; docs/autoboost.md has all keys.
         clip_norm (float): the greatest norm of all gradients together, see :class:`BoostTrainOneStepCell`.
         weight_average (ExponentialMovingAverage): averages the weights, see :class:`BoostTrainOneStepCell`.
+        local_steps (LocalSteps): the ranks train on their own, see :class:`BoostTrainOneStepCell`.
 
     Returns:
         A BoostTrainOneStepWithLossScaleCell if the manager has an update cell, otherwise a
@@ -176,11 +179,12 @@ def assemble(
     if loss_fn is not None:
         half = conversion != "O0" or before is not None
         with_loss = (_WithLossInFloat32 if half else nn.WithLossCell)(with_loss, loss_fn)
-    average = options.get("weight_average")
+    shared: dict[str, Any] = {"plan": boost.plan, "clip_norm": clip_norm}
+    shared |= {name: options.get(name) for name in ("weight_average", "local_steps")}
     if update_cell is None:
-        cell = cells[0](with_loss, optimizer, sens, plan=boost.plan, clip_norm=clip_norm, weight_average=average)
+        cell = cells[0](with_loss, optimizer, sens, **shared)
     else:
-        cell = cells[1](with_loss, optimizer, update_cell, plan=boost.plan, clip_norm=clip_norm, weight_average=average)
+        cell = cells[1](with_loss, optimizer, update_cell, **shared)
     boost.plan = cell.plan or boost.plan  # which knows what the optimizer brought
     return Training(cell.set_train(), network, cell.optimizer)
 
