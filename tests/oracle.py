@@ -143,6 +143,13 @@ def global_norm(tensors: Sequence[Array]) -> float:
     return float(np.sqrt(np.sum(flat(tensors) ** 2)))
 
 
+def adaptive_clip(grad: Array, weight: Array, clipping: float, eps: float, scale: float = 1) -> Array:
+    axes = tuple(range(1, grad.ndim)) if grad.ndim > 1 else None
+    g, w = (np.sqrt((x**2).sum(axis=axes, keepdims=True)) for x in (grad, weight))
+    limit = clipping * scale * np.maximum(w, eps)
+    return grad * np.where(g > limit, limit / np.where(g > 0, g, 1), 1)
+
+
 def clip_by_global_norm(grads: Sequence[Array], clip_norm: float, scale: float = 1) -> tuple[list[Array], float]:
     norm = global_norm(grads) / scale
     return [g.astype(np.float64) * (clip_norm / max(norm, clip_norm)) for g in grads], norm

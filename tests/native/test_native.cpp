@@ -9,6 +9,7 @@
 
 #include "harness.h"
 #include "ops/accumulate.h"
+#include "ops/adaptive_clip.h"
 #include "ops/adasum.h"
 #include "ops/bfgs_update.h"
 #include "ops/centralize.h"
@@ -176,6 +177,22 @@ void test_gradients(const Context& context, DType dtype, std::int64_t n, std::mt
     double mean = 0;
     for (std::int64_t i = 0; i < n; ++i) mean += rows[r * n + i] / static_cast<double>(n);
     for (std::int64_t i = 0; i < n; ++i) right = right && close(matrix, r * n + i, rows[r * n + i] - mean, 4);
+  }
+  CHECK(right);
+
+  matrix.fill(random);
+  const std::vector<double> long_rows = values(matrix);
+  Array of_weights(DType::f32, 3 * n, 3);  // of ones, and the first row of zeros
+  for (std::int64_t i = 0; i < 3 * n; ++i) of_weights.set(i, i < n ? 0 : 1);
+  adaptive_clip(context, {matrix.view()}, {of_weights.view()}, 0.25, 0.5, 1);
+  right = true;
+  for (std::int64_t r = 0; r < 3; ++r) {
+    double norm = 0;
+    for (std::int64_t i = 0; i < n; ++i) norm += long_rows[r * n + i] * long_rows[r * n + i];
+    norm = std::sqrt(norm);
+    const double limit = 0.25 * (r == 0 ? 0.5 : std::max(0.5, std::sqrt(static_cast<double>(n))));
+    const double factor = norm > limit ? limit / norm : 1;
+    for (std::int64_t i = 0; i < n; ++i) right = right && close(matrix, r * n + i, factor * long_rows[r * n + i], 4);
   }
   CHECK(right);
 }

@@ -405,6 +405,25 @@ def test_what_is_refused():
         broken.load_state_dict({**broken.state_dict(), "state": {0: entry}})
 
 
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
+def test_adaptive_clip_grad_is_that_of_each_unit(layout: torch.memory_format) -> None:
+    generator = torch.Generator().manual_seed(5)
+    shapes = [(7, 3, 3, 3), (4, 5, 1, 1), (1, 2, 3, 3)]
+    weights = [torch.nn.Parameter(torch.randn(s, generator=generator).to(memory_format=layout)) for s in shapes]
+    weights.append(torch.nn.Parameter(torch.randn(9, generator=generator)))
+    weights.append(torch.nn.Parameter(torch.randn(3)))  # without a gradient
+    expected = []
+    for w in weights[:-1]:
+        w.grad = torch.randn(w.shape, generator=generator).to(memory_format=layout) if w.ndim == 4 else torch.ones(9)
+        axes = [*range(1, w.ndim)] or [0]
+        norm, limit = (x.double().square().sum(axes, keepdim=True).sqrt() for x in (w.grad, w.detach()))
+        limit = 0.2 * limit.clamp(min=1e-3)
+        expected.append(w.grad.double() * torch.where(norm > limit, limit / norm, 1))
+    boost.adaptive_clip_grad_(iter(weights), 0.2)
+    for w, e in zip(weights, expected, strict=False):
+        torch.testing.assert_close(w.grad.double(), e, rtol=1e-6, atol=0)
+
+
 @pytest.mark.parametrize("scale", [1.0, 8.0])
 def test_clip_grad_norm(scale):
     ours, theirs = parameters(), parameters()

@@ -38,7 +38,7 @@ from typing import Any, overload
 from boost_ext import _core
 from boost_ext.ops.adafactor import adafactor_step
 from boost_ext.ops.arguments import Array, Arrays, Tensors, empty_like, integer, like_theirs, number, on_device
-from boost_ext.ops.clipping import clip_by_global_norm
+from boost_ext.ops.clipping import adaptive_clip, clip_by_global_norm
 from boost_ext.ops.curvature import *  # noqa: F403
 from boost_ext.ops.curvature import __all__ as _CURVATURE
 from boost_ext.ops.dimension_reduction import *  # noqa: F403
@@ -57,6 +57,7 @@ __all__ = [
     "TensorReport",
     "accumulate",
     "adafactor_step",
+    "adaptive_clip",
     "adasum_combine",
     "adasum_dots",
     "adasum_pair",

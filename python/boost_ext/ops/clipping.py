@@ -1,4 +1,4 @@
-"""Clipping by the global norm, re-exported by :mod:`boost_ext.ops`."""
+"""Clipping of gradients, re-exported by :mod:`boost_ext.ops`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any, overload
 from boost_ext import _core
 from boost_ext.ops.arguments import Array, Arrays, Tensors, number, scalar
 
-__all__ = ["clip_by_global_norm"]
+__all__ = ["adaptive_clip", "clip_by_global_norm"]
 
 
 @overload
@@ -49,3 +49,39 @@ def clip_by_global_norm(
     """
     op = "clip_by_global_norm"
     return _core.clip_by_global_norm(grads, number(op, "clip_norm", clip_norm), scalar(op, "scale", scale), out)
+
+
+def adaptive_clip(
+    grads: Tensors, weights: Arrays, clipping: float = 0.01, *, eps: float = 1e-3, scale: float = 1.0
+) -> Tensors:
+    """Shorten the gradient of each unit to a share of the norm of its weights, in place: AGC.
+
+    ``limit = clipping * scale * max(‖w‖, eps)``, ``g *= limit / ‖g‖`` where ``‖g‖ > limit``, unit by unit. A unit is an
+    output channel or neuron: all that shares the index of the first axis, as MindSpore and PyTorch store Dense and
+    convolutions. A tensor of one axis or none is one unit. Norms are summed in float64.
+
+    Source: Brock et al. 2021, *High-performance large-scale image recognition without normalization*, eq. 3. There the
+    last layer is not clipped.
+
+    Args:
+        grads: tensors of any shapes, written. A unit with inf or nan is left as it is.
+        weights: tensors of the same shapes; a unit with inf or nan is not clipped.
+        clipping: the greatest ratio of the norms, > 0. Larger batches need a smaller one: 0.01 for 4096 images.
+        eps: the least norm of weights that counts, >= 0, so that weights of zeros can leave it.
+        scale: what the gradients are too large by (a loss scale), > 0; they stay so.
+
+    Returns:
+        ``grads``.
+
+    Examples:
+        >>> import numpy as np
+        >>> from boost_ext import ops
+        >>> weight = np.float32([[3, 4], [30, 40]])
+        >>> print(ops.adaptive_clip(np.float32([[0, 1], [0, 1]]), weight, 0.1))
+        [[0.  0.5]
+         [0.  1. ]]
+    """
+    op = "adaptive_clip"
+    limits = (number(op, name, value) for name, value in (("clipping", clipping), ("eps", eps), ("scale", scale)))
+    _core.adaptive_clip(grads, weights, *limits)
+    return grads

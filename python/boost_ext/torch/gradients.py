@@ -10,16 +10,27 @@ import torch
 from boost_ext import ops
 from boost_ext.torch.storage import is_distributed
 
-__all__ = ["clip_grad_norm_", "unscale_"]
+__all__ = ["adaptive_clip_grad_", "clip_grad_norm_", "unscale_"]
+
+
+def _members(owner: str, parameters: Any) -> list[Any]:
+    """Those that have a gradient."""
+    parameters = [parameters] if isinstance(parameters, torch.Tensor) else parameters
+    members = [p for p in parameters if p.grad is not None]
+    if any(is_distributed(p.grad) for p in members):
+        raise TypeError(f"{owner}: gradients must be tensors of this process alone, got DTensor")
+    return members
 
 
 def _gradients(owner: str, parameters: Any) -> list[Any]:
-    parameters = [parameters] if isinstance(parameters, torch.Tensor) else list(parameters)
-    grads = [p.grad for p in parameters if p.grad is not None]
-    for g in grads:
-        if is_distributed(g):
-            raise TypeError(f"{owner}: gradients must be tensors of this process alone, got DTensor")
-    return grads
+    return [p.grad for p in _members(owner, parameters)]
+
+
+def _rows(tensor: torch.Tensor) -> torch.Tensor:
+    """What shares the index of the first axis as a row, also of channels_last weights, which store it together."""
+    if tensor.ndim < 2 or tensor.is_contiguous() or tensor.stride(0) * tensor.shape[0] != tensor.numel():
+        return tensor
+    return tensor.as_strided((tensor.shape[0], tensor.stride(0)), (tensor.stride(0), 1))
 
 
 @torch.no_grad()
@@ -90,3 +101,36 @@ def unscale_(parameters: torch.Tensor | Iterable[torch.Tensor], scale: float | t
     if grads:
         ops.unscale_and_check(grads, inverse, out=found)
     return found.reshape(())
+
+
+@torch.no_grad()
+def adaptive_clip_grad_(
+    parameters: torch.Tensor | Iterable[torch.Tensor],
+    clipping: float = 0.01,
+    *,
+    eps: float = 1e-3,
+    scale: float = 1.0,
+) -> None:
+    """Shorten the gradient of each unit to a share of the norm of its weights, in place: AGC.
+
+    See :func:`boost_ext.ops.adaptive_clip`. As ``timm.utils.adaptive_clip_grad``, in one call for all of them.
+
+    Args:
+        parameters: those without a gradient are left out. Leave out the last layer, as the paper does.
+        clipping: the greatest ratio of the norms, > 0.
+        eps: the least norm of weights that counts, >= 0.
+        scale: what the gradients are too large by, > 0, such as ``scaler.get_scale()``; they stay so.
+
+    Examples:
+        >>> import torch
+        >>> from boost_ext.torch import adaptive_clip_grad_
+        >>> weight = torch.nn.Parameter(torch.tensor([[3.0, 4.0], [30.0, 40.0]]))
+        >>> weight.grad = torch.tensor([[0.0, 1.0], [0.0, 1.0]])
+        >>> adaptive_clip_grad_([weight], 0.1)
+        >>> weight.grad.tolist()
+        [[0.0, 0.5], [0.0, 1.0]]
+    """
+    members = _members("adaptive_clip_grad_", parameters)
+    if members:
+        grads, weights = [_rows(p.grad) for p in members], [_rows(p) for p in members]
+        ops.adaptive_clip(grads, weights, clipping, eps=eps, scale=scale)

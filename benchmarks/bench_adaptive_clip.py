@@ -1,0 +1,64 @@
+"""adaptive_clip: gradients of 25e6 weights in 60 matrices, all of them too long."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from boost_ext import ops
+from boost_ext.bench.data import uniform
+from boost_ext.bench.frameworks import torch_or_none
+from boost_ext.bench.harness import Case, Peer
+
+CLIPPING, EPS = 0.01, 1e-3
+MATRICES, WIDTH = 60, 512
+
+
+def cases(quick: bool) -> Iterator[Case]:
+    rows = 20 if quick else 813
+    shape = (MATRICES, rows, WIDTH)
+    start, flat_weights = uniform(MATRICES * rows * WIDTH, seed=1), uniform(MATRICES * rows * WIDTH, seed=2)
+    flat = start.copy()
+    grads, weights = [*flat.reshape(shape)], [*flat_weights.reshape(shape)]
+
+    def reset() -> None:
+        flat[...] = start
+
+    def numpy() -> Any:
+        for g, w in zip(grads, weights, strict=True):
+            norm, limit = np.linalg.norm(g, axis=1), CLIPPING * np.maximum(np.linalg.norm(w, axis=1), EPS)
+            g *= np.where(norm > limit, limit / np.maximum(norm, 1e-6), 1)[:, None]
+        return grads
+
+    def reference() -> Any:
+        g, w = (x.astype(np.float64).reshape(shape) for x in (start, flat_weights))
+        norm, limit = np.linalg.norm(g, axis=2), CLIPPING * np.maximum(np.linalg.norm(w, axis=2), EPS)
+        return [*(g * np.where(norm > limit, limit / norm, 1)[..., None])]
+
+    yield Case(
+        f"adaptive_clip fp32, {MATRICES} matrices, {start.size:.1e}",
+        ours=lambda: ops.adaptive_clip(grads, weights, CLIPPING, eps=EPS),
+        reference=reference,
+        peers=(Peer("NumPy", numpy, goal=3), *_torch(grads, weights)),
+        traffic=12 * start.size,
+        access="update",
+        bandwidth_goal=0.8,
+        reset=reset,
+    )
+
+
+def _torch(grads: Any, weights: Any) -> Iterator[Peer]:
+    """As timm.utils.agc does it, tensor by tensor."""
+    if torch := torch_or_none():
+        pairs = [(torch.from_numpy(g), torch.from_numpy(w)) for g, w in zip(grads, weights, strict=True)]
+
+        def clip() -> Any:
+            for g, w in pairs:
+                limit = w.norm(dim=1, keepdim=True).clamp_(min=EPS).mul_(CLIPPING)
+                norm = g.norm(dim=1, keepdim=True)
+                g.copy_(torch.where(norm < limit, g, g * (limit / norm.clamp(min=1e-6))))
+            return [g for g, _ in pairs]
+
+        yield Peer("PyTorch, tensor by tensor", clip, goal=2)
