@@ -61,6 +61,25 @@ def adamw(w: Any, g: Any) -> Any:
     return w - LR * (g / (abs(g) + ADAM["eps"]) + 0.01 * w)
 
 
+def lion(w: Any, g: Any) -> Any:
+    return w - LR * (np.sign(g) + 0.01 * w)
+
+
+def nadamw(w: Any, g: Any) -> Any:
+    """The moment is g / 10, which the corrections do not cancel."""
+    now, after = (0.9 * (1 - 0.5 * 0.96 ** (0.004 * i)) for i in (1, 2))
+    return w - LR * ((0.1 * after / (1 - now * after) + 1) * g / (abs(g) + ADAM["eps"]) + 0.01 * w)
+
+
+def ademamix(w: Any, g: Any) -> Any:
+    return w - LR * ((1 + 5 * 0.0001) * g / (abs(g) + ADAM["eps"]) + 0.01 * w)
+
+
+def adan(w: Any, g: Any) -> Any:
+    """The gradient has not changed yet."""
+    return (w - LR * g / (abs(g) + 1e-8)) / (1 + LR * 0.01)
+
+
 def lamb(w: Any, g: Any) -> Any:
     r = g / (abs(g) + 1e-6) + 0.01 * w
     return w - LR * np.linalg.norm(w) / np.linalg.norm(r) * r
@@ -135,6 +154,16 @@ RULES = (
         goals=(2, 8),
     ),
     Rule("adamw", adamw, (0.0, 0.0), {"weight_decay": 0.01, "step": 1}, torch=("AdamW", {"weight_decay": 0.01})),
+    Rule("lion", lion, (0.0,), {"weight_decay": 0.01}),
+    Rule(
+        "nadamw",
+        nadamw,
+        (0.0, 0.0),
+        {"weight_decay": 0.01, "step": 1},
+        torch=("NAdam", {"weight_decay": 0.01, "decoupled_weight_decay": True}),
+    ),
+    Rule("ademamix", ademamix, (0.0, 0.0, 0.0), {"weight_decay": 0.01, "step": 1}),
+    Rule("adan", adan, (0.0, 0.0, 0.0, 0.0), {"weight_decay": 0.01, "step": 1}),
     Rule("lamb", lamb, (0.0, 0.0), {"weight_decay": 0.01, "step": 1}, sweeps=2),  # MindSpore has none on CPU
     Rule(
         "adagrad",
@@ -225,7 +254,8 @@ def _torch(rule: Rule, weights: Any, grads: Any) -> Iterator[Peer]:
 
         return run
 
-    yield Peer(f"PyTorch {name} fused", stepped("fused"), goal=1)
+    if name != "NAdam":  # which PyTorch has not fused
+        yield Peer(f"PyTorch {name} fused", stepped("fused"), goal=1)
     yield Peer(f"PyTorch {name} foreach", stepped("foreach"), goal=1)
 
 

@@ -236,9 +236,16 @@ def sgd_step(
     return Moments(w - lr * (u + momentum * a if nesterov else a), (a,))
 
 
-def momentum_step(w: Array, u: Array, a: Array, lr: float, momentum: float, use_nesterov: bool) -> Moments:
+def _heeding(direction: Array, u: Array, cautious: bool) -> Array:
+    """The direction; if cautious, where it has the sign of u."""
+    return direction * np.maximum(np.sign(direction * u), 0) if cautious else direction
+
+
+def momentum_step(
+    w: Array, u: Array, a: Array, lr: float, momentum: float, use_nesterov: bool, cautious: bool = False
+) -> Moments:
     a = momentum * a + u
-    return Moments(w - lr * (u + momentum * a if use_nesterov else a), (a,))
+    return Moments(w - lr * _heeding(u + momentum * a if use_nesterov else a, u, cautious), (a,))
 
 
 def _averages(u: Array, m: Array, v: Array, beta1: float, beta2: float) -> tuple[Array, Array]:
@@ -257,10 +264,11 @@ def adam_step(
     beta2: float,
     eps: float,
     use_nesterov: bool,
+    cautious: bool = False,
 ) -> Moments:
     m, v = _averages(u, m, v, beta1, beta2)
     rate = lr * np.sqrt(1 - beta2**step) / (1 - beta1**step)
-    top = beta1 * m + (1 - beta1) * u if use_nesterov else m
+    top = _heeding(beta1 * m + (1 - beta1) * u if use_nesterov else m, u, cautious)
     if x is None:
         return Moments(w - rate * top / (np.sqrt(v) + eps), (m, v))
     x = np.maximum(x, v)
@@ -268,18 +276,37 @@ def adam_step(
 
 
 def adam_weight_decay_step(
-    w: Array, u: Array, m: Array, v: Array, lr: float, beta1: float, beta2: float, eps: float, decay: float
+    w: Array,
+    u: Array,
+    m: Array,
+    v: Array,
+    lr: float,
+    beta1: float,
+    beta2: float,
+    eps: float,
+    decay: float,
+    cautious: bool = False,
 ) -> Moments:
     m, v = _averages(u, m, v, beta1, beta2)
-    return Moments(w - lr * (m / (np.sqrt(v) + eps) + decay * w), (m, v))
+    return Moments(w - lr * (_heeding(m, u, cautious) / (np.sqrt(v) + eps) + decay * w), (m, v))
 
 
 def adamw_step(
-    w: Array, u: Array, m: Array, v: Array, lr: float, step: int, beta1: float, beta2: float, eps: float, decay: float
+    w: Array,
+    u: Array,
+    m: Array,
+    v: Array,
+    lr: float,
+    step: int,
+    beta1: float,
+    beta2: float,
+    eps: float,
+    decay: float,
+    cautious: bool = False,
 ) -> Moments:
     m, v = _averages(u, m, v, beta1, beta2)
     m_hat, v_hat = m / (1 - beta1**step), v / (1 - beta2**step)
-    return Moments(w - lr * decay * w - lr * m_hat / (np.sqrt(v_hat) + eps), (m, v))
+    return Moments(w - lr * decay * w - lr * _heeding(m_hat, u, cautious) / (np.sqrt(v_hat) + eps), (m, v))
 
 
 def lamb_step(
@@ -289,6 +316,88 @@ def lamb_step(
     r = m / (1 - beta1**step) / (np.sqrt(v / (1 - beta2**step)) + eps) + decay * w
     norms = np.linalg.norm(w.ravel()), np.linalg.norm(r.ravel())
     return Moments(w - lr * (norms[0] / norms[1] if min(norms) > 0 else 1.0) * r, (m, v))
+
+
+def lion_step(
+    w: Array, u: Array, m: Array, lr: float, beta1: float, beta2: float, decay: float, cautious: bool = False
+) -> Moments:
+    direction = _heeding(np.sign(beta1 * m + (1 - beta1) * u), u, cautious)
+    return Moments(w - lr * decay * w - lr * direction, (beta2 * m + (1 - beta2) * u,))
+
+
+def nadamw_step(
+    w: Array,
+    u: Array,
+    m: Array,
+    v: Array,
+    lr: float,
+    step: int,
+    beta1: float,
+    beta2: float,
+    eps: float,
+    momentum_decay: float,
+    decay: float,
+    cautious: bool = False,
+) -> Moments:
+    m, v = _averages(u, m, v, beta1, beta2)
+    momenta = beta1 * (1 - 0.5 * 0.96 ** (np.arange(1, step + 2) * momentum_decay))
+    product = np.prod(momenta[:-1])
+    top = momenta[-1] * m / (1 - product * momenta[-1]) + (1 - momenta[-2]) * u / (1 - product)
+    return Moments(
+        w - lr * decay * w - lr * _heeding(top, u, cautious) / (np.sqrt(v / (1 - beta2**step)) + eps), (m, v)
+    )
+
+
+def ademamix_step(
+    w: Array,
+    u: Array,
+    m: Array,
+    v: Array,
+    slow: Array,
+    lr: float,
+    step: int,
+    beta1: float,
+    beta2: float,
+    eps: float,
+    beta3: float,
+    alpha: float,
+    alpha_steps: float,
+    beta3_steps: float,
+    decay: float,
+    cautious: bool = False,
+) -> Moments:
+    if step < beta3_steps:  # the paper's equation of the schedule
+        done, start, end = step / beta3_steps, np.log(beta1), np.log(beta3)
+        beta3 = np.exp(start * end / ((1 - done) * end + done * start))
+    m, v = _averages(u, m, v, beta1, beta2)
+    slow = beta3 * slow + (1 - beta3) * u
+    top = m / (1 - beta1**step) + (alpha * step / alpha_steps if step < alpha_steps else alpha) * slow
+    direction = _heeding(top, u, cautious) / (np.sqrt(v / (1 - beta2**step)) + eps)
+    return Moments(w - lr * (direction + decay * w), (m, v, slow))
+
+
+def adan_step(
+    w: Array,
+    u: Array,
+    m: Array,
+    n: Array,
+    d: Array,
+    last: Array,
+    lr: float,
+    step: int,
+    beta1: float,
+    beta2: float,
+    beta3: float,
+    eps: float,
+    decay: float,
+    cautious: bool = False,
+) -> Moments:
+    change = u - (u if step == 1 else last)
+    m, d = beta1 * m + (1 - beta1) * u, beta2 * d + (1 - beta2) * change
+    n = beta3 * n + (1 - beta3) * (u + beta2 * change) ** 2
+    top = m / (1 - beta1**step) + beta2 * d / (1 - beta2**step)
+    direction = _heeding(top, u, cautious) / (np.sqrt(n / (1 - beta3**step)) + eps)
+    return Moments((w - lr * direction) / (1 + lr * decay), (m, n, d, u))
 
 
 def _over_root(u: Array, h: Array) -> Array:

@@ -87,7 +87,7 @@ def _multiply(_: Any, x: Rounded, y: Rounded) -> Any:
     return np.abs(x.value) * y.error + np.abs(y.value) * x.error + x.error * y.error
 
 
-COMPARISONS = (np.greater, np.less, np.greater_equal, np.less_equal, np.not_equal, np.equal, np.sign)
+COMPARISONS = (np.greater, np.less, np.greater_equal, np.less_equal, np.not_equal, np.equal)
 PROPAGATION = {
     np.add: lambda _, x, y: x.error + y.error,
     np.subtract: lambda _, x, y: x.error + y.error,
@@ -96,6 +96,7 @@ PROPAGATION = {
     np.sqrt: _sqrt,
     np.power: _power,
     np.absolute: lambda _, x: x.error,
+    np.sign: lambda _, x: np.where(np.abs(x.value) <= x.error, 2.0, 0.0),  # float32 may have another one
     np.maximum: lambda _, x, y: np.maximum(x.error, y.error),
 }
 

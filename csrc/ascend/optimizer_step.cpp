@@ -14,6 +14,7 @@ void require_supported(const RuleFacts& rule, std::int32_t number, const Optimiz
   if (number < 0) throw std::runtime_error(text(rule.op, ": got Ascend arrays, but this op has no Ascend kernel"));
   require(s.states == rule.min_states, rule.op, ": ", rule.state[rule.min_states],
           " must be left out on Ascend, got one (AMSGrad)");
+  require(s.settings.hyper[hyper_count(rule) - 1] == 0, rule.op, ": cautious must be False on Ascend, got True");
   for (std::int64_t i = 0; i < s.weights.count; ++i) {
     const bool with_master = s.narrow[i].data != nullptr;
     require_same_dtype(rule.op, {"grads", i}, s.grads[i], "the parameter",

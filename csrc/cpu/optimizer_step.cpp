@@ -231,6 +231,8 @@ template <> constexpr bool kMayBeNarrow<Momentum> = true;
 template <> constexpr bool kMayBeNarrow<Adam> = true;
 template <> constexpr bool kMayBeNarrow<AdamWeightDecay> = true;
 template <> constexpr bool kMayBeNarrow<AdamW> = true;
+template <> constexpr bool kMayBeNarrow<Lion> = true;
+template <> constexpr bool kMayBeNarrow<NAdamW> = true;
 
 template <class R> void apply(const Context& context, const OptimizerStep& s) {
   const R rule(s.settings);
@@ -308,6 +310,14 @@ void optimizer_step(const Context& context, Rule rule, const OptimizerStep& s) {
       return apply<AdamW>(context, s);
     case Rule::lamb:
       return apply_lamb(context, s);
+    case Rule::lion:
+      return apply<Lion>(context, s);
+    case Rule::nadamw:
+      return apply<NAdamW>(context, s);
+    case Rule::ademamix:
+      return apply<AdEmaMix>(context, s);
+    case Rule::adan:
+      return apply<Adan>(context, s);
     case Rule::adagrad:
       return apply<Adagrad>(context, s);
     case Rule::proximal_adagrad:

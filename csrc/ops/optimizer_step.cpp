@@ -101,7 +101,7 @@ void require_dtype_of_state(const RuleFacts& rule, bool narrow, const Name& name
       text(rule.op, ": ", name, " must be float32", narrow ? ", bfloat16 or uint8" : "", ", got ", dtype_name(v)));
 }
 
-constexpr const char* kScales[kMaxStates] = {"scales[0]", "scales[1]", "scales[2]"};
+constexpr const char* kScales[kMaxStates] = {"scales[0]", "scales[1]", "scales[2]", "scales[3]"};
 
 // One scale a block of uint8 state, nothing beside other state.
 void require_scales(const RuleFacts& rule, const std::vector<Views>& state, const std::vector<Views>& scales,
@@ -158,7 +158,7 @@ void require_written(const StepSettings& settings, bool alone, const Views& weig
     require_same_count(rule.op, {rule.state[k], state[k]}, w);
     for (std::size_t i = 0; i < weights.size(); ++i) {
       const View& v = state[k][i];
-      require_dtype_of_state(rule, rule.narrow_state && count < kMaxStates, named(rule.state[k], i), v);
+      require_dtype_of_state(rule, rule.narrow_state && count == rule.min_states, named(rule.state[k], i), v);
       require(v.dtype == DType::f32 || settings.step > 0, rule.op, ": step must be given with ", dtype_name(v),
               " state, for its random bits, got none");
       require_state(named(rule.state[k], i), v, i);

@@ -18,6 +18,16 @@
 //   adamw              m v         m, v as adam;  r = m/(1-b1^t) / (sqrt(v/(1-b2^t)) + eps) + decay w;  w -= lr r
 //   lamb               m v         m, v, r as adamw;  w -= lr |w|/|r| r, norms over the tensor; the ratio is 1 if a
 //                                  norm is 0
+//   lion               m           w -= lr (sign(b1 m + (1-b1) u) + decay w), sign(0) = 0;  m = b2 m + (1-b2) u
+//   nadamw             m v         m, v as adam;  c(i) = b1 (1 - 0.96^(i psi) / 2), psi = momentum_decay;
+//                                  n = c(t+1) m / (1 - c(1)..c(t+1)) + (1 - c(t)) u / (1 - c(1)..c(t));
+//                                  w -= lr (n / (sqrt(v/(1-b2^t)) + eps) + decay w)
+//   ademamix           m v s       m, v as adam;  s = b s + (1-b) u;  b, a = beta3 and alpha, or, on the way there:
+//                                  1/ln b = (1-x)/ln b1 + x/ln beta3, x = t / beta3_steps;  a = alpha t / alpha_steps;
+//                                  w -= lr ((m/(1-b1^t) + a s) / (sqrt(v/(1-b2^t)) + eps) + decay w)
+//   adan               m n d g     d' = u - g, in step 1 d' = 0;  m = b1 m + (1-b1) u;  d = b2 d + (1-b2) d';
+//                                  n = b3 n + (1-b3) (u + b2 d')^2;  g = u;  w = (w - lr r) / (1 + lr decay) with
+//                                  r = (m/(1-b1^t) + b2 d/(1-b2^t)) / (sqrt(n/(1-b3^t)) + eps)
 //   adagrad            h           h += u^2, if update_slots;  w -= lr u / sqrt(h); no step where h is 0
 //   proximal_adagrad   h           h += u^2;  p = w - lr u / sqrt(h);  w = sign(p) max(|p| - lr l1, 0) / (1 + lr l2)
 //   rmsprop            s a         s = d s + (1-d) u^2;  a = m a + lr u / sqrt(s + eps);  w -= a
@@ -26,10 +36,18 @@
 //                                  w = |z| <= l1 ? 0 : (sign(z) l1 - z) / (n^-p/lr + 2 l2);  with lr = 0, w stays and
 //                                  z += u
 //
+// cautious, of the rules that have the flag: of what lr multiplies, but not of the decay, an element is 0 where its
+// sign is not that of u (Liang et al. 2024, Cautious optimizers). The paper then divides by the share of the elements
+// that are left, in each tensor, which is known after the last element alone: a second sweep. That is left out. The
+// theory does not ask for it, and a larger lr does the same.
+//
 // Sources: Sutskever et al. 2013 (momentum, Nesterov); Kingma and Ba 2015 (adam; eps beside the uncorrected root as in
 // mindspore.nn.Adam); Reddi et al. 2018 (AMSGrad); Loshchilov and Hutter 2019 (decoupled decay); You et al. 2020
-// (lamb); Duchi et al. 2011 (adagrad); Duchi and Singer 2009 (proximal); Tieleman and Hinton 2012 (rmsprop); McMahan et
-// al. 2013 (ftrl). Decoupled rules (adam_weight_decay, adamw, lamb) decay in their own expression, and l2 is 0.
+// (lamb); Chen et al. 2023 (lion, algorithm 2); Dozat 2016 (nadamw; its schedule of the momentum as torch.optim.NAdam
+// has it, with decoupled_weight_decay); Pagliardini et al. 2024 (ademamix); Xie et al. 2022 (adan,
+// algorithm 1); Duchi et al. 2011 (adagrad); Duchi and Singer 2009 (proximal); Tieleman and Hinton 2012 (rmsprop);
+// McMahan et al. 2013 (ftrl). Decoupled rules (adam_weight_decay, adamw, lamb, lion, nadamw, ademamix, adan) decay in
+// their own expression, and l2 is 0.
 //
 // weights   float32, float16 or bfloat16, written
 // masters   nothing, or a list like weights: float32 for half weights, written (empty views for float32 weights). The
@@ -37,12 +55,14 @@
 //           its master rounds to, somebody has set it (a loaded checkpoint), and the master takes its value.
 // grads     float32, float16 or bfloat16, of the weights' sizes; read
 // state     for each state of the rule a list of float32 tensors of the weights' sizes, written. For momentum, adam
-//           without AMSGrad, adam_weight_decay, adamw and lamb also bfloat16, or uint8 with scales, tensor by tensor.
+//           without AMSGrad, adam_weight_decay, adamw, lamb, lion and nadamw also bfloat16, or uint8 with scales,
+//           tensor by tensor.
 // scales    nothing, or for each state a list like weights: for each block of 256 elements (kStateBlock) of a uint8
 //           state one float32, written; empty views for other states
 //
 // A tensor that is listed twice would be stepped twice, so written tensors must not overlap one another or anything.
-// Empty and 0-d tensors are fine. inf and nan in a gradient reach weights and state: check before, or skip.
+// Empty and 0-d tensors are fine. inf and nan in a gradient reach weights and state (in lion, the sign of inf
+// is nan): check before, or skip.
 //
 // State that is not float32 is read to float32, stepped, and rounded as it is stored: up or down at random, so that the
 // mean is what it would have been, and changes below its spacing add up. The bits are a hash of seed, step, tensor and
@@ -66,6 +86,10 @@ enum class Rule {
   adam_weight_decay,
   adamw,
   lamb,
+  lion,
+  nadamw,
+  ademamix,
+  adan,
   adagrad,
   proximal_adagrad,
   rmsprop,
@@ -73,9 +97,9 @@ enum class Rule {
   ftrl,
 };
 
-constexpr int kMaxStates = 3;
+constexpr int kMaxStates = 4;
 constexpr std::int64_t kStateBlock = 256;
-constexpr int kMaxHyper = 6;
+constexpr int kMaxHyper = 8;
 
 enum class Bound : std::uint8_t { finite, flag, unit, positive, non_negative, non_positive };  // unit: within (0, 1)
 

@@ -55,7 +55,7 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 // So that enough reads are on their way, where registers allow it.
-template <class R, bool kNarrow> constexpr int kBlocksAtOnce = kNarrow || R::kStates == 3 ? 2 : 3;
+template <class R, bool kNarrow> constexpr int kBlocksAtOnce = kNarrow || R::kStates >= 3 ? 2 : 3;
 template <> constexpr int kBlocksAtOnce<Ftrl, false> = 2;
 
 template <class R, bool kNarrow, int kElements = kChunk>
@@ -307,6 +307,8 @@ template <> constexpr bool kMayBeNarrow<Momentum> = true;
 template <> constexpr bool kMayBeNarrow<Adam> = true;
 template <> constexpr bool kMayBeNarrow<AdamWeightDecay> = true;
 template <> constexpr bool kMayBeNarrow<AdamW> = true;
+template <> constexpr bool kMayBeNarrow<Lion> = true;
+template <> constexpr bool kMayBeNarrow<NAdamW> = true;
 
 template <class R> struct Type {
   using type = R;
@@ -326,6 +328,14 @@ template <class Body> void with_rule(Rule rule, int states, Body body) {
       return body(Type<AdamW>());
     case Rule::lamb:
       return;
+    case Rule::lion:
+      return body(Type<Lion>());
+    case Rule::nadamw:
+      return body(Type<NAdamW>());
+    case Rule::ademamix:
+      return body(Type<AdEmaMix>());
+    case Rule::adan:
+      return body(Type<Adan>());
     case Rule::adagrad:
       return body(Type<Adagrad>());
     case Rule::proximal_adagrad:

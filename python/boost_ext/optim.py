@@ -2,11 +2,14 @@
 
 from boost_ext.ms.optim.adafactor import AdaFactor
 from boost_ext.ms.optim.adagrad import Adagrad, ProximalAdagrad
-from boost_ext.ms.optim.adam import Adam, AdamOffload, AdamW, AdamWeightDecay, LazyAdam
+from boost_ext.ms.optim.adam import Adam, AdamOffload, AdamW, AdamWeightDecay, LazyAdam, NAdamW
+from boost_ext.ms.optim.adan import Adan
+from boost_ext.ms.optim.ademamix import AdEMAMix
 from boost_ext.ms.optim.ftrl import FTRL
 from boost_ext.ms.optim.fused import FusedOptimizer
 from boost_ext.ms.optim.lamb import Lamb
 from boost_ext.ms.optim.lars import LARS
+from boost_ext.ms.optim.lion import Lion
 from boost_ext.ms.optim.momentum import Momentum
 from boost_ext.ms.optim.rmsprop import RMSProp
 from boost_ext.ms.optim.sgd import SGD
@@ -18,18 +21,22 @@ __all__ = [
     "FTRL",
     "LARS",
     "SGD",
+    "AdEMAMix",
     "AdaFactor",
     "Adagrad",
     "Adam",
     "AdamOffload",
     "AdamW",
     "AdamWeightDecay",
+    "Adan",
     "ConvertModelUtils",
     "ConvertNetUtils",
     "FusedOptimizer",
     "Lamb",
     "LazyAdam",
+    "Lion",
     "Momentum",
+    "NAdamW",
     "ProximalAdagrad",
     "RMSProp",
     "Thor",

@@ -188,9 +188,9 @@ const auto kHere = [](const std::vector<Array>& arrays) { return here(arrays); }
 StepSettings settings_of(Rule rule) {
   StepSettings s;
   s.rule = rule;
-  s.hyper = rule == Rule::momentum ? std::vector<double>{0.9, 1}
-            : rule == Rule::adam   ? std::vector<double>{0.9, 0.999, 1e-8, 0}
-                                   : std::vector<double>{0.9, 0.999, 1e-6};
+  s.hyper = rule == Rule::momentum ? std::vector<double>{0.9, 1, 0}
+            : rule == Rule::adam   ? std::vector<double>{0.9, 0.999, 1e-8, 0, 0}
+                                   : std::vector<double>{0.9, 0.999, 1e-6, 0};
   s.scale = 0.125;
   s.step = 3;
   s.lr = {0.1F, 0.2F, 0.3F, 0.4F};

@@ -17,11 +17,11 @@ struct Case {
   std::vector<double> hyper;
 };
 const Case kCases[] = {
-    {Rule::momentum, ascend::kMomentum, {0.9, 0}},
-    {Rule::momentum, ascend::kMomentum, {0.9, 1}},
-    {Rule::adam, ascend::kAdam, {0.9, 0.999, 1e-8, 0}},
-    {Rule::adam, ascend::kAdam, {0.8, 0.99, 1e-3, 1}},
-    {Rule::adam_weight_decay, ascend::kAdamWeightDecay, {0.9, 0.999, 1e-6}},
+    {Rule::momentum, ascend::kMomentum, {0.9, 0, 0}},
+    {Rule::momentum, ascend::kMomentum, {0.9, 1, 0}},
+    {Rule::adam, ascend::kAdam, {0.9, 0.999, 1e-8, 0, 0}},
+    {Rule::adam, ascend::kAdam, {0.8, 0.99, 1e-3, 1, 0}},
+    {Rule::adam_weight_decay, ascend::kAdamWeightDecay, {0.9, 0.999, 1e-6, 0}},
 };
 
 void set_any(Array& a, std::mt19937& random, bool positive = false) {

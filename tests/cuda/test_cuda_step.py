@@ -78,7 +78,7 @@ def test_arrays_mean_what_numbers_mean(rng, rule, each):
 
 
 @pytest.mark.parametrize("kind", ["bfloat16", "uint8"])
-@pytest.mark.parametrize("name", ["momentum", "adam", "adam_weight_decay", "adamw", "lamb"])
+@pytest.mark.parametrize("name", ["momentum", "adam", "adam_weight_decay", "adamw", "lamb", "lion", "nadamw"])
 def test_random_bits_of_a_step_on_the_device(rng, name, kind):
     rule, shapes = VARIANTS[name], [(5000,), (3, 100), (256,)]
     weights, grads, _ = make(rng, rule, shapes, mixed=False)
@@ -125,7 +125,7 @@ def test_the_cpus_bits(rng, name):
 
 
 @pytest.mark.parametrize("kind", ["bfloat16", "uint8"])
-@pytest.mark.parametrize("name", ["momentum", "adam", "adam_weight_decay", "adamw"])
+@pytest.mark.parametrize("name", ["momentum", "adam", "adam_weight_decay", "adamw", "lion", "nadamw"])
 def test_the_cpus_bits_of_narrow_state(rng, name, kind):
     """Chunks of 4096 elements have a loop of their own; some blocks are 0, tiny, huge, inf or nan."""
     rule, shapes = VARIANTS[name], [(3, 100), (4096,), (20001,), (40960,)]

@@ -27,15 +27,29 @@ StepSettings settings_of(Rule rule) {
       s.hyper = {0.5, 0.5, 1};
       break;
     case Rule::momentum:
-      s.hyper = {0.5, 0};
+      s.hyper = {0.5, 0, 0};
       break;
     case Rule::adam:
-      s.hyper = {0.5, 0.75, 1e-6, 1};
+      s.hyper = {0.5, 0.75, 1e-6, 1, 0};
       break;
     case Rule::adam_weight_decay:
     case Rule::adamw:
+      s.hyper = {0.5, 0.75, 1e-6, 1};
+      break;
     case Rule::lamb:
       s.hyper = {0.5, 0.75, 1e-6};
+      break;
+    case Rule::lion:
+      s.hyper = {0.5, 0.75, 0};
+      break;
+    case Rule::nadamw:
+      s.hyper = {0.5, 0.75, 1e-6, 0.125, 0};
+      break;
+    case Rule::ademamix:
+      s.hyper = {0.5, 0.75, 1e-6, 0.875, 2, 4, 3, 0};
+      break;
+    case Rule::adan:
+      s.hyper = {0.5, 0.75, 0.875, 1e-6, 0};
       break;
     case Rule::adagrad:
       s.hyper = {1};

@@ -52,7 +52,10 @@ class Rule:
         return getattr(oracle, f"{self.name}_step")(w, u, *state, lr=lr, **more, **self.hyper)
 
 
-ADAM = {"beta1": 0.9, "beta2": 0.999, "eps": 1e-8, "use_nesterov": False}
+MOMENTS = {"beta1": 0.9, "beta2": 0.999, "eps": 1e-8}
+ADAM = {**MOMENTS, "use_nesterov": False}
+EMA_MIX = {**MOMENTS, "beta3": 0.9999, "alpha": 5.0, "alpha_steps": 0.0, "beta3_steps": 0.0}
+ADAN = {"beta1": 0.98, "beta2": 0.92, "beta3": 0.99, "eps": 1e-8}
 NO_MOMENTUM = {"momentum": 0.0, "dampening": 0.0, "nesterov": False}
 RMS = {"decay": 0.9, "momentum": 0.5, "epsilon": 1e-6}
 VARIANTS = {
@@ -66,8 +69,15 @@ VARIANTS = {
     "adam-amsgrad": Rule("adam", (0.0, 0.0, 0.0), {**ADAM, "beta2": 0.5}),
     "adam-amsgrad-nesterov": Rule("adam", (0.0, 0.0, 0.0), {**ADAM, "beta2": 0.5, "use_nesterov": True}),
     "adam_weight_decay": Rule("adam_weight_decay", (0.0, 0.0), {"beta1": 0.9, "beta2": 0.999, "eps": 1e-6}),
-    "adamw": Rule("adamw", (0.0, 0.0), {"beta1": 0.9, "beta2": 0.999, "eps": 1e-8}),
+    "adamw": Rule("adamw", (0.0, 0.0), MOMENTS),
     "lamb": Rule("lamb", (0.0, 0.0), {"beta1": 0.9, "beta2": 0.999, "eps": 1e-6}),
+    "lion": Rule("lion", (0.0,), {"beta1": 0.9, "beta2": 0.99}),
+    "lion-cautious": Rule("lion", (0.0,), {"beta1": 0.9, "beta2": 0.99, "cautious": True}),
+    "nadamw": Rule("nadamw", (0.0, 0.0), {**MOMENTS, "momentum_decay": 0.004}),
+    "nadamw-fast": Rule("nadamw", (0.0, 0.0), {**MOMENTS, "beta1": 0.5, "momentum_decay": 0.5}),
+    "ademamix": Rule("ademamix", (0.0, 0.0, 0.0), EMA_MIX),
+    "ademamix-schedules": Rule("ademamix", (0.0, 0.0, 0.0), {**EMA_MIX, "alpha_steps": 7.0, "beta3_steps": 12.0}),
+    "adan": Rule("adan", (0.0, 0.0, 0.0, 0.0), ADAN),
     "adagrad": Rule("adagrad", (0.1,), {"update_slots": True}),
     "adagrad-frozen": Rule("adagrad", (0.1,), {"update_slots": False}),
     "proximal_adagrad": Rule("proximal_adagrad", (0.1,), {"l1": 0.05, "l2": 0.3}),
@@ -78,6 +88,17 @@ VARIANTS = {
     "ftrl-power": Rule("ftrl", (0.1, 0.0), {"l1": 0.0, "l2": 0.0, "lr_power": -0.3}),
     "ftrl-flat": Rule("ftrl", (0.0, 0.0), {"l1": 0.01, "l2": 0.0, "lr_power": 0.0}),
 }
+CAUTIOUS = {
+    "momentum": Rule("momentum", (0.0,), {"momentum": 0.9, "use_nesterov": True, "cautious": True}),
+    "adam": Rule("adam", (0.0, 0.0), {**ADAM, "cautious": True}),
+    "adam_weight_decay": Rule("adam_weight_decay", (0.0, 0.0), {**MOMENTS, "cautious": True}),
+    "adamw": Rule("adamw", (0.0, 0.0), {**MOMENTS, "cautious": True}),
+    "lion": Rule("lion", (0.0,), {"beta1": 0.9, "beta2": 0.99, "cautious": True}),
+    "nadamw": Rule("nadamw", (0.0, 0.0), {**MOMENTS, "momentum_decay": 0.004, "cautious": True}),
+    "ademamix": Rule("ademamix", (0.0, 0.0, 0.0), {**EMA_MIX, "cautious": True}),
+    "adan": Rule("adan", (0.0, 0.0, 0.0, 0.0), {**ADAN, "cautious": True}),
+}
+"""Those of the flag."""
 EACH_RULE = pytest.mark.parametrize("rule", VARIANTS.values(), ids=VARIANTS.keys())
 ELEMENTWISE = {n: r for n, r in VARIANTS.items() if r.elementwise}
 EACH_ELEMENTWISE = pytest.mark.parametrize("rule", ELEMENTWISE.values(), ids=ELEMENTWISE.keys())

@@ -161,6 +161,12 @@ BAD_SETTINGS = [
     ("adam", {"step": 1.0}, TypeError, "step must be an integer, got float"),
     ("adam_weight_decay", {"eps": -1.0}, ValueError, "eps must be > 0 in float32, got -1"),
     ("lamb", {"beta2": 2.0}, ValueError, r"beta2 must be in \(0, 1\), got 2"),
+    ("lion", {"cautious": 1}, TypeError, "cautious must be a bool, got int"),
+    ("nadamw", {"momentum_decay": -1.0}, ValueError, "momentum_decay must be >= 0, got -1"),
+    ("ademamix", {"alpha": -1.0}, ValueError, "alpha must be >= 0, got -1"),
+    ("ademamix", {"beta3_steps": np.inf}, ValueError, "beta3_steps must be finite in float32, got inf"),
+    ("adan", {"beta3": 1.0}, ValueError, r"beta3 must be in \(0, 1\), got 1"),
+    ("adan", {"step": 0}, ValueError, r"step must be >= 1 and < 2\*\*63, got 0"),
     ("adagrad", {"update_slots": 0.0}, TypeError, "update_slots must be a bool, got float"),
     ("proximal_adagrad", {"l1": -1.0}, ValueError, "l1 must be >= 0, got -1"),
     ("rmsprop", {"epsilon": 0}, ValueError, "epsilon must be > 0 in float32, got 0"),
@@ -186,8 +192,7 @@ def test_a_state_is_called_by_its_name(rule):
             ([state[k][0], state[k][1].astype(np.float64)], TypeError, "must be float32(, bfl.* uint8)?, got float64"),
             ([state[k][0], None], TypeError, "must be an array .*, got None .*"),
         ):
-            names = ("accum", "moments1?2?", "max_moments2", "mean_squares", "mean_grads", "linear")
-            spelled = rf"({'|'.join(names)})(\[1\])? {text}"
+            spelled = rf"{_core.rule_facts(rule.name)['states'][k]}(\[1\])? {text}"
             refused(rule, weights, grads, [*state[:k], bad, *state[k + 1 :]], error, spelled)
 
 
@@ -230,7 +235,7 @@ def test_wrong_numbers_of_states():
             _core.optimizer_step([a[0]], None, [a[1]], states, None, *settings)
     with pytest.raises(ValueError, match=r"^optimizer_step: rule must be one of sgd, momentum, .*, ftrl, got adamax$"):
         _core.optimizer_step([a[0]], None, [a[1]], [], None, "adamax", *settings[1:])
-    with pytest.raises(ValueError, match=r"^adam_step: rule adam must get 4 hyperparameters, got 1$"):
+    with pytest.raises(ValueError, match=r"^adam_step: rule adam must get 5 hyperparameters, got 1$"):
         _core.optimizer_step([a[0]], None, [a[1]], [[a[2]], [a[3]]], None, "adam", [0.9], *settings[2:])
 
 

@@ -146,6 +146,10 @@ def test_two_processes(tmp_path: Path):
         ("Lamb", {"lr": 0.02}),
         ("Lars", {"lr": 0.5, "trust_coefficient": 0.02}),
         ("Adafactor", {"lr": 0.02}),
+        ("Lion", {"lr": 2e-3, "weight_decay": 0.1, "cautious": True}),
+        ("NAdamW8bit", {"lr": 2e-3}),
+        ("AdEMAMix", {"lr": 2e-3, "alpha_steps": 224, "beta3_steps": 224}),
+        ("Adan", {"lr": 5e-3, "weight_decay": 0.02}),
     ],
 )
 def test_the_digits_are_learnt(name, settings):

@@ -45,6 +45,8 @@ from boost_ext.ops.dimension_reduction import *  # noqa: F403
 from boost_ext.ops.dimension_reduction import __all__ as _DIMENSION_REDUCTION
 from boost_ext.ops.finiteness import FiniteReport, TensorReport, tensor_statistics, unscale_and_check
 from boost_ext.ops.lars import lars_ratios
+from boost_ext.ops.newer_optimizer_steps import *  # noqa: F403
+from boost_ext.ops.newer_optimizer_steps import __all__ as _NEWER_STEPS
 from boost_ext.ops.optimizer_state import dequantize_state, quantize_state
 from boost_ext.ops.optimizer_steps import *  # noqa: F403
 from boost_ext.ops.optimizer_steps import __all__ as _STEPS
@@ -77,6 +79,7 @@ __all__ = [
     "unscale_and_check",
     *_CURVATURE,
     *_DIMENSION_REDUCTION,
+    *_NEWER_STEPS,
     *_STEPS,
 ]
 

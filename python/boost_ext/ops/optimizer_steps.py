@@ -4,11 +4,13 @@ Every function changes ``params`` and its state in place and returns None. What 
 
 * ``params``, ``grads`` and each list of state: tensors (see :mod:`boost_ext.ops`) of the same sizes. Parameters and
   gradients may be float32, float16 or bfloat16, state is float32. Arithmetic is float32. State of
-  :func:`momentum_step`, :func:`adam_step` without `max_moments2`, :func:`adam_weight_decay_step`, :func:`adamw_step`
-  and :func:`lamb_step` may also be bfloat16, or uint8 codes of :func:`quantize_state`, tensor by tensor. Such state is
-  rounded at random, so that its mean is kept.
+  :func:`momentum_step`, :func:`adam_step` without `max_moments2`, :func:`adam_weight_decay_step`, :func:`adamw_step`,
+  :func:`lamb_step`, :func:`lion_step` and :func:`nadamw_step` may also be bfloat16, or uint8 codes of
+  :func:`quantize_state`, tensor by tensor. Such state is rounded at random, so that its mean is kept.
 * ``lr`` (Union[float, Sequence[float]]): the learning rate, >= 0, or one for each tensor.
 * ``step`` (int): the number of this step, from 1, where the rule corrects a bias, and with state that is not float32.
+* ``cautious`` (bool), where a step has it: the update, without the weight decay, is 0 where its sign is not that of u
+  (Liang et al. 2024, *Cautious optimizers*). The others are not scaled up, as they are in the paper. Default: False.
 
 and, as further keywords, :class:`StepOptions`.
 
@@ -61,7 +63,7 @@ __all__ = [
 ]
 
 
-_SWITCHES = frozenset({"nesterov", "use_nesterov", "update_slots"})
+_SWITCHES = frozenset({"cautious", "nesterov", "use_nesterov", "update_slots"})
 
 
 class StepOptions(TypedDict, total=False):
@@ -81,7 +83,8 @@ class StepOptions(TypedDict, total=False):
     """
 
     weight_decay: Numbers | Array
-    """L2 penalty, >= 0, or one for each tensor; AdamWeightDecay, AdamW and Lamb decouple it. Default: 0."""
+    """L2 penalty, >= 0, or one for each tensor; AdamWeightDecay, AdamW, Lamb, Lion, NAdamW, AdEMAMix
+    and Adan decouple it. Default: 0."""
     inv_scale: float | Array
     """1 / loss scale, times ``min(1, max_norm / norm)`` to clip by the global norm. Default: 1."""
     ratio: Numbers | Array
@@ -115,7 +118,7 @@ def _masters(op: str, masters: Any) -> Any:
     return [np.empty(0, np.float32) if m is None else m for m in masters]
 
 
-def _step(
+def one_step(
     rule: str,
     params: Arrays,
     grads: Arrays,
@@ -186,7 +189,7 @@ def sgd_step(
     """
     state = [] if accum is None else [accum]
     hyper = {"momentum": momentum, "dampening": dampening, "nesterov": nesterov}
-    _step("sgd", params, grads, state, hyper, lr, options, first=first)
+    one_step("sgd", params, grads, state, hyper, lr, options, first=first)
 
 
 def momentum_step(
@@ -198,6 +201,7 @@ def momentum_step(
     step: int | Array | None = None,
     momentum: float = 0.9,
     use_nesterov: bool = False,
+    cautious: bool = False,
     **options: Unpack[StepOptions],
 ) -> None:
     """``a = momentum * a + u``; ``w -= lr * a``, or with `use_nesterov` ``w -= lr * (u + momentum * a)``.
@@ -213,8 +217,8 @@ def momentum_step(
         >>> print(w, moment)
         [0.375 1.625] [ 1.5 -1.5]
     """
-    hyper = {"momentum": momentum, "use_nesterov": use_nesterov}
-    _step("momentum", params, grads, [moments], hyper, lr, options, step=step)
+    hyper = {"momentum": momentum, "use_nesterov": use_nesterov, "cautious": cautious}
+    one_step("momentum", params, grads, [moments], hyper, lr, options, step=step)
 
 
 def adam_step(
@@ -230,6 +234,7 @@ def adam_step(
     beta2: float = 0.999,
     eps: float = 1e-8,
     use_nesterov: bool = False,
+    cautious: bool = False,
     **options: Unpack[StepOptions],
 ) -> None:
     """``m = b1 m + (1-b1) u``; ``v = b2 v + (1-b2) u²``; ``w -= lr √(1-b2^t)/(1-b1^t) · m / (√v + eps)``.
@@ -249,8 +254,8 @@ def adam_step(
         [0.75 1.25]
     """
     state = [moments1, moments2] + ([] if max_moments2 is None else [max_moments2])
-    hyper = {"beta1": beta1, "beta2": beta2, "eps": eps, "use_nesterov": use_nesterov}
-    _step("adam", params, grads, state, hyper, lr, options, step=step)
+    hyper = {"beta1": beta1, "beta2": beta2, "eps": eps, "use_nesterov": use_nesterov, "cautious": cautious}
+    one_step("adam", params, grads, state, hyper, lr, options, step=step)
 
 
 def adam_weight_decay_step(
@@ -264,6 +269,7 @@ def adam_weight_decay_step(
     beta1: float = 0.9,
     beta2: float = 0.999,
     eps: float = 1e-6,
+    cautious: bool = False,
     **options: Unpack[StepOptions],
 ) -> None:
     """m and v as :func:`adam_step`; ``w -= lr * (m / (√v + eps) + weight_decay * w)``. No bias correction.
@@ -278,8 +284,8 @@ def adam_weight_decay_step(
         >>> print(w.round(3))
         [0.963 1.027]
     """
-    hyper = {"beta1": beta1, "beta2": beta2, "eps": eps}
-    _step("adam_weight_decay", params, grads, [moments1, moments2], hyper, lr, options, step=step)
+    hyper = {"beta1": beta1, "beta2": beta2, "eps": eps, "cautious": cautious}
+    one_step("adam_weight_decay", params, grads, [moments1, moments2], hyper, lr, options, step=step)
 
 
 def adamw_step(
@@ -293,6 +299,7 @@ def adamw_step(
     beta1: float = 0.9,
     beta2: float = 0.999,
     eps: float = 1e-8,
+    cautious: bool = False,
     **options: Unpack[StepOptions],
 ) -> None:
     """m and v as :func:`adam_step`; ``w -= lr * (m/(1-b1^t) / (√(v/(1-b2^t)) + eps) + weight_decay * w)``.
@@ -310,8 +317,8 @@ def adamw_step(
         >>> print(w.round(3))
         [0.45 1.45]
     """
-    hyper = {"beta1": beta1, "beta2": beta2, "eps": eps}
-    _step("adamw", params, grads, [moments1, moments2], hyper, lr, options, step=step)
+    hyper = {"beta1": beta1, "beta2": beta2, "eps": eps, "cautious": cautious}
+    one_step("adamw", params, grads, [moments1, moments2], hyper, lr, options, step=step)
 
 
 def lamb_step(
@@ -343,7 +350,7 @@ def lamb_step(
         [2.965 3.965]
     """
     hyper = {"beta1": beta1, "beta2": beta2, "eps": eps}
-    _step("lamb", params, grads, [moments1, moments2], hyper, lr, options, step=step)
+    one_step("lamb", params, grads, [moments1, moments2], hyper, lr, options, step=step)
 
 
 def adagrad_step(
@@ -367,7 +374,7 @@ def adagrad_step(
         >>> print(w, squares)
         [0.75 1.25] [4. 4.]
     """
-    _step("adagrad", params, grads, [accum], {"update_slots": update_slots}, lr, options)
+    one_step("adagrad", params, grads, [accum], {"update_slots": update_slots}, lr, options)
 
 
 def proximal_adagrad_step(
@@ -392,7 +399,7 @@ def proximal_adagrad_step(
         >>> print(w)
         [0.625 0.   ]
     """
-    _step("proximal_adagrad", params, grads, [accum], {"l1": l1, "l2": l2}, lr, options)
+    one_step("proximal_adagrad", params, grads, [accum], {"l1": l1, "l2": l2}, lr, options)
 
 
 def rmsprop_step(
@@ -420,7 +427,7 @@ def rmsprop_step(
         [0.75 1.25]
     """
     hyper = {"decay": decay, "momentum": momentum, "epsilon": epsilon}
-    _step("rmsprop", params, grads, [mean_squares, moments], hyper, lr, options)
+    one_step("rmsprop", params, grads, [mean_squares, moments], hyper, lr, options)
 
 
 def centered_rmsprop_step(
@@ -449,7 +456,7 @@ def centered_rmsprop_step(
         [0.711 1.289]
     """
     hyper = {"decay": decay, "momentum": momentum, "epsilon": epsilon}
-    _step("centered_rmsprop", params, grads, [mean_grads, mean_squares, moments], hyper, lr, options)
+    one_step("centered_rmsprop", params, grads, [mean_grads, mean_squares, moments], hyper, lr, options)
 
 
 def ftrl_step(
@@ -480,4 +487,4 @@ def ftrl_step(
         [-0.331  0.   ]
     """
     hyper = {"l1": l1, "l2": l2, "lr_power": lr_power}
-    _step("ftrl", params, grads, [accum, linear], hyper, lr, options)
+    one_step("ftrl", params, grads, [accum, linear], hyper, lr, options)

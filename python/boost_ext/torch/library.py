@@ -69,7 +69,7 @@ def _of_rule(facts: dict[str, Any]) -> list[Argument]:
     arguments = [Argument("params", "Tensor[]", True), Argument("grads", "Tensor[]")]
     arguments += [Argument(s, "Tensor[]", True, ... if i < needed else None) for i, s in enumerate(facts["states"])]
     arguments.append(Argument("lr", "Tensor"))
-    if facts["narrow_state"]:
+    if facts["narrow_state"] or facts["corrected"]:
         arguments.append(Argument("step", "Tensor", default=... if facts["corrected"] else None))
     arguments += [Argument(k, "bool" if isinstance(v, bool) else "float", default=v) for k, v in facts["hyper"].items()]
     arguments.append(Argument("weight_decay", "float", default=0.0))

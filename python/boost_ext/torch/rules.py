@@ -58,10 +58,12 @@ class Adam(FusedOptimizer):
         amsgrad: bool = False,
         *,
         decoupled_weight_decay: bool = False,
+        cautious: bool = False,
         **storage: Unpack[Storage],
     ) -> None:
         defaults = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay, "amsgrad": amsgrad}
-        super().__init__(params, {**defaults, "decoupled_weight_decay": decoupled_weight_decay}, **storage)
+        defaults |= {"decoupled_weight_decay": decoupled_weight_decay, "cautious": cautious}
+        super().__init__(params, defaults, **storage)
 
     def require(self, group: dict[str, Any]) -> None:
         if group["amsgrad"] and group["decoupled_weight_decay"]:
@@ -78,14 +80,14 @@ class Adam(FusedOptimizer):
 
     def update(self, tensors: Sequence[Any], group: dict[str, Any], *, step: Any, first: Any, **options: Any) -> None:
         beta1, beta2 = group["betas"]
-        eps = group["eps"]
+        eps, cautious = group["eps"], group["cautious"]
         if group["decoupled_weight_decay"] or not (group["weight_decay"] or group["amsgrad"]):
-            ops.adamw_step(*tensors, step=step, beta1=beta1, beta2=beta2, eps=eps, **options)
+            ops.adamw_step(*tensors, step=step, beta1=beta1, beta2=beta2, eps=eps, cautious=cautious, **options)
             return
         # adam_step adds eps before the correction of the root, torch after it.
         t = int(step)
         eps *= (1 - beta2**t) ** 0.5
-        ops.adam_step(*tensors, step=t, beta1=beta1, beta2=beta2, eps=eps, **options)
+        ops.adam_step(*tensors, step=t, beta1=beta1, beta2=beta2, eps=eps, cautious=cautious, **options)
 
 
 class AdamW(Adam):
@@ -115,9 +117,13 @@ class AdamW(Adam):
         eps: float = 1e-8,
         weight_decay: float = 1e-2,
         amsgrad: bool = False,
+        *,
+        cautious: bool = False,
         **storage: Unpack[Storage],
     ) -> None:
-        super().__init__(params, lr, betas, eps, weight_decay, amsgrad, decoupled_weight_decay=True, **storage)
+        super().__init__(
+            params, lr, betas, eps, weight_decay, amsgrad, decoupled_weight_decay=True, cautious=cautious, **storage
+        )
 
 
 class Adam8bit(Adam):
@@ -258,9 +264,15 @@ class AdamWeightDecay(_Moments):
         betas: tuple[float, float] = (0.9, 0.999),
         eps: float = 1e-6,
         weight_decay: float = 0.0,
+        *,
+        cautious: bool = False,
         **storage: Unpack[Storage],
     ) -> None:
-        super().__init__(params, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}, **storage)
+        defaults = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay, "cautious": cautious}
+        super().__init__(params, defaults, **storage)
+
+    def update(self, tensors: Sequence[Any], group: dict[str, Any], *, step: Any, first: Any, **options: Any) -> None:
+        super().update(tensors, group, step=step, first=first, cautious=group["cautious"], **options)
 
 
 class Lamb(_Moments):
@@ -337,15 +349,19 @@ class SGD(FusedOptimizer):
         dampening: float = 0.0,
         weight_decay: float = 0.0,
         nesterov: bool = False,
+        *,
+        cautious: bool = False,
         **storage: Unpack[Storage],
     ) -> None:
         defaults = {"lr": lr, "momentum": momentum, "dampening": dampening, "weight_decay": weight_decay}
-        super().__init__(params, {**defaults, "nesterov": nesterov}, **storage)
+        super().__init__(params, {**defaults, "nesterov": nesterov, "cautious": cautious}, **storage)
 
     def require(self, group: dict[str, Any]) -> None:
         who = type(self).__name__
         if group["nesterov"] and (group["momentum"] <= 0 or group["dampening"] != 0):
             raise ValueError(f"{who}: nesterov must come with a momentum and without dampening")
+        if group["cautious"] and (group["momentum"] <= 0 or group["dampening"] != 0):
+            raise ValueError(f"{who}: cautious must come with a momentum and without dampening")
         if group["dampening"] and group["state_dtype"] != "float32":
             raise ValueError(f"{who}: state_dtype must be 'float32' with dampening, got {group['state_dtype']!r}")
 
@@ -357,7 +373,8 @@ class SGD(FusedOptimizer):
         if not momentum:
             ops.sgd_step(*tensors, **options)
         elif not group["dampening"]:
-            ops.momentum_step(*tensors, step=step, momentum=momentum, use_nesterov=nesterov, **options)
+            options |= {"use_nesterov": nesterov, "cautious": group["cautious"]}
+            ops.momentum_step(*tensors, step=step, momentum=momentum, **options)
         else:
             new = [f or int(step) == 1 for f in first]  # state is not new after a first step that was skipped
             ops.sgd_step(*tensors, momentum=momentum, dampening=group["dampening"], first=new, **options)
@@ -406,10 +423,12 @@ class Lars(SGD):
         trust_coefficient: float = 1e-3,
         eps: float = 1e-8,
         adapt: bool = True,
+        cautious: bool = False,
         **storage: Unpack[Storage],
     ) -> None:
         defaults = {"lr": lr, "momentum": momentum, "dampening": dampening, "weight_decay": weight_decay}
         defaults |= {"nesterov": nesterov, "trust_coefficient": trust_coefficient, "eps": eps, "adapt": adapt}
+        defaults |= {"cautious": cautious}
         FusedOptimizer.__init__(self, params, defaults, **storage)
 
     def update(self, tensors: Sequence[Any], group: dict[str, Any], *, step: Any, first: Any, **options: Any) -> None:

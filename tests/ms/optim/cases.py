@@ -97,6 +97,26 @@ def _adamw(w, u, s, lr, t, decay):
     return oracle.adamw_step(w, u, *s, lr, t, 0.9, 0.999, 1e-8, decay)
 
 
+def _lion(w, u, s, lr, t, decay):
+    return oracle.lion_step(w, u, *s, lr, 0.9, 0.99, decay)
+
+
+def _nadamw(w, u, s, lr, t, decay):
+    return oracle.nadamw_step(w, u, *s, lr, t, 0.9, 0.999, 1e-8, 0.004, decay)
+
+
+def _ademamix(w, u, s, lr, t, decay):
+    return oracle.ademamix_step(w, u, *s, lr, t, 0.9, 0.999, 1e-8, 0.99, 5.0, 4.0, 30.0, decay)
+
+
+def _adan(w, u, s, lr, t, decay):
+    return oracle.adan_step(w, u, *s, lr, t, 0.98, 0.92, 0.99, 1e-8, decay)
+
+
+def _cautious_adamw(w, u, s, lr, t, decay):
+    return oracle.adamw_step(w, u, *s, lr, t, 0.9, 0.999, 1e-8, decay, cautious=True)
+
+
 def _lamb(w, u, s, lr, t, decay):
     return oracle.lamb_step(w, u, *s, lr, t, 0.9, 0.999, 1e-6, decay)
 
@@ -129,6 +149,21 @@ CASES: dict[str, Case] = {
     ),
     # mindspore.mint has it, for Ascend alone: beside mindspore.experimental's in test_optimizers.py.
     "AdamW": Case(optim.AdamW, _adamw, (0, 0), {"weight_decay": 0.0}, decoupled=True, scales=False),
+    "Lion": Case(optim.Lion, _lion, (0,), {}, decoupled=True, scales=False),
+    # Beside PyTorch's in tests/pytorch and tests/ops/test_torch.py.
+    "NAdamW": Case(optim.NAdamW, _nadamw, (0, 0), {"weight_decay": 0.0}, decoupled=True, scales=False),
+    "AdamW-cautious": Case(
+        optim.AdamW, _cautious_adamw, (0, 0), {"weight_decay": 0.0, "cautious": True}, decoupled=True, scales=False
+    ),
+    "AdEMAMix": Case(
+        optim.AdEMAMix,
+        _ademamix,
+        (0, 0, 0),
+        {"beta3": 0.99, "alpha_steps": 4.0, "beta3_steps": 30.0},
+        decoupled=True,
+        scales=False,
+    ),
+    "Adan": Case(optim.Adan, _adan, (0, 0, 0, 0), {}, decoupled=True, scales=False),
     "Lamb": Case(optim.Lamb, _lamb, (0, 0), {}, decoupled=True, scales=False),
     # Beside mindspore.nn.AdaFactor in test_adafactor.py: it knows neither groups nor a loss scale.
     "AdaFactor": Case(optim.AdaFactor, _adafactor(), (), {"relative_step": False, "beta1": None}, decoupled=True),

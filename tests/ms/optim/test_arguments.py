@@ -28,6 +28,7 @@ _ADAM = {
 }
 _DECOUPLED = {"beta1": 0.9, "beta2": 0.999, "eps": 1e-6, "weight_decay": 0.0}
 _STATE = {"state_dtype": "float32", "state_seed": 0}  # ours, by keyword only
+_CAUTIOUS = {"cautious": False, **_STATE}
 _PROXIMAL = {"l1": 0.0, "l2": 0.0, "use_locking": False, "loss_scale": 1.0, "weight_decay": 0.0}
 # As documented, in this order; ... is no default.
 SIGNATURES: dict[str, dict[str, Any]] = {
@@ -38,7 +39,7 @@ SIGNATURES: dict[str, dict[str, Any]] = {
         "weight_decay": 0.0,
         "loss_scale": 1.0,
         "use_nesterov": False,
-        **_STATE,
+        **_CAUTIOUS,
     },
     "SGD": {
         "params": ...,
@@ -49,11 +50,42 @@ SIGNATURES: dict[str, dict[str, Any]] = {
         "nesterov": False,
         "loss_scale": 1.0,
     },
-    "Adam": {**_ADAM, "use_amsgrad": False, **_STATE},  # the last one is of mindspore.nn
+    "Adam": {**_ADAM, "use_amsgrad": False, **_CAUTIOUS},  # the last one is of mindspore.nn
     "LazyAdam": _ADAM,
     "AdamOffload": _ADAM,
-    "AdamWeightDecay": {"params": ..., "learning_rate": 1e-3, **_DECOUPLED, **_STATE},
-    "AdamW": {"params": ..., "learning_rate": 1e-3, **_DECOUPLED, "eps": 1e-8, "weight_decay": 0.01, **_STATE},
+    "AdamWeightDecay": {"params": ..., "learning_rate": 1e-3, **_DECOUPLED, **_CAUTIOUS},
+    "AdamW": {"params": ..., "learning_rate": 1e-3, **_DECOUPLED, "eps": 1e-8, "weight_decay": 0.01, **_CAUTIOUS},
+    "Lion": {"params": ..., "learning_rate": 1e-4, "beta1": 0.9, "beta2": 0.99, "weight_decay": 0.0, **_CAUTIOUS},
+    "NAdamW": {
+        "params": ...,
+        "learning_rate": 2e-3,
+        **_DECOUPLED,
+        "eps": 1e-8,
+        "weight_decay": 0.01,
+        "momentum_decay": 0.004,
+        **_CAUTIOUS,
+    },
+    "AdEMAMix": {
+        "params": ...,
+        "learning_rate": 1e-3,
+        **_DECOUPLED,
+        "eps": 1e-8,
+        "beta3": 0.9999,
+        "alpha": 5.0,
+        "alpha_steps": 0.0,
+        "beta3_steps": 0.0,
+        "cautious": False,
+    },
+    "Adan": {
+        "params": ...,
+        "learning_rate": 1e-3,
+        "beta1": 0.98,
+        "beta2": 0.92,
+        "beta3": 0.99,
+        "eps": 1e-8,
+        "weight_decay": 0.0,
+        "cautious": False,
+    },
     "Lamb": {"params": ..., "learning_rate": ..., **_DECOUPLED, **_STATE},
     "AdaFactor": {
         "params": ...,
@@ -106,6 +138,11 @@ FLOATS: dict[str, tuple[Any, float, str]] = {
     "dampening": ("0", -0.1, "must be finite and >= 0"),
     "beta1": (1, 1.0, r"must be in \(0, 1\)"),
     "beta2": (0, 0.0, r"must be in \(0, 1\)"),
+    "beta3": (1, 1.0, r"must be in \(0, 1\)"),
+    "alpha": (5, -1.0, "must be finite and >= 0"),
+    "alpha_steps": (5, -1.0, "must be finite and >= 0"),
+    "beta3_steps": (5, -1.0, "must be finite and >= 0"),
+    "momentum_decay": (0, -0.1, "must be finite and >= 0"),
     "eps": (1, 0.0, "must be finite and > 0"),
     "clip_threshold": (1, 0.0, "must be finite and > 0"),
     "decay_rate": (1, 1.0, r"must be in \(0, 1\)"),
@@ -141,7 +178,7 @@ def _required(name: str) -> dict[str, Any]:
     return {a: given[a] for a, default in SIGNATURES[name].items() if default is ... and a != "params"}
 
 
-_FLAGS = ("use_locking", "use_nesterov", "nesterov", "use_amsgrad", "update_slots", "centered")
+_FLAGS = ("use_locking", "use_nesterov", "nesterov", "use_amsgrad", "update_slots", "centered", "cautious")
 _FLAGS += ("scale_parameter", "relative_step", "warmup_init", "compression")
 
 

@@ -17,9 +17,9 @@ from boost_ext import ops as array_ops
 from boost_ext.ms.core.optimizer_copy import restrict
 from boost_ext.ms.optim.rebuild import parameter_groups, rebuild
 
-NAMES = ["Momentum", "Adam", "AdamWeightDecay", "AdamW", "Lamb"]
+NAMES = ["Momentum", "Adam", "AdamWeightDecay", "AdamW", "Lamb", "Lion", "NAdamW"]
 FUNCTIONS = {"AdamWeightDecay": "adam_weight_decay_step"}
-PREFIXES = {"Momentum": ["moments"], "Adam": ["moment1", "moment2"]}
+PREFIXES = {"Momentum": ["moments"], "Adam": ["moment1", "moment2"], "Lion": ["exp_avg"]}
 # Coded, small, half with a master, coded with a last block of one element.
 SHAPES = {"conv.weight": (16, 30, 3, 3), "conv.bias": (16,), "fc.weight": (64, 70), "last.weight": (4097,)}
 DTYPES = (ms.float32, ms.float32, ms.float16, ms.float32)

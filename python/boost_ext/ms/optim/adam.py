@@ -7,11 +7,11 @@ from typing import Any, ClassVar
 import numpy as np
 from mindspore import Parameter, Tensor
 
-from boost_ext.ms.optim.arguments import open_unit, positive, recorded, require_bool
+from boost_ext.ms.optim.arguments import non_negative, open_unit, positive, recorded, require_bool
 from boost_ext.ms.optim.fused import FusedOptimizer
 from boost_ext.ms.optim.storage import StateStorage, state_like
 
-__all__ = ["Adam", "AdamOffload", "AdamW", "AdamWeightDecay", "DecoupledAdam", "LazyAdam"]
+__all__ = ["Adam", "AdamOffload", "AdamW", "AdamWeightDecay", "DecoupledAdam", "LazyAdam", "NAdamW"]
 
 
 class _Adam(FusedOptimizer):
@@ -30,6 +30,7 @@ class _Adam(FusedOptimizer):
         use_nesterov: bool,
         use_amsgrad: bool,
         storage: StateStorage | None = None,
+        cautious: bool = False,
     ) -> None:
         owner = type(self).__name__
         open_unit(owner, beta1=beta1, beta2=beta2)
@@ -38,6 +39,7 @@ class _Adam(FusedOptimizer):
             ("use_locking", use_locking),
             ("use_nesterov", use_nesterov),
             ("use_amsgrad", use_amsgrad),
+            ("cautious", cautious),
         ):
             require_bool(owner, name, value)
         self.use_nesterov = use_nesterov
@@ -55,7 +57,7 @@ class _Adam(FusedOptimizer):
             self.vhat = state_like(self.parameters, "vhat")
             states.append(self.vhat)
         powers = (self.beta1_power, self.beta2_power)
-        self._fuse((beta1, beta2, eps, use_nesterov), states, powers=powers, storage=storage)
+        self._fuse((beta1, beta2, eps, use_nesterov, cautious), states, powers=powers, storage=storage)
 
 
 class Adam(_Adam):
@@ -79,6 +81,7 @@ class Adam(_Adam):
         use_locking (bool): ignored, since an update is one call. Default: False.
         use_nesterov (bool): Default: False.
         use_amsgrad (bool): Default: False. Only with float32 state.
+        cautious (bool): see :class:`FusedOptimizer`. Default: False.
         state_dtype (str), state_seed (int): see :class:`~boost_ext.ms.optim.storage.StateStorage`.
 
     Examples:
@@ -107,12 +110,13 @@ class Adam(_Adam):
         loss_scale: float = 1.0,
         use_amsgrad: bool = False,
         *,
+        cautious: bool = False,
         state_dtype: str = "float32",
         state_seed: int = 0,
     ) -> None:
         super().__init__(learning_rate, params, weight_decay, loss_scale)
         storage = StateStorage("Adam", state_dtype, state_seed)
-        self._make(beta1, beta2, eps, use_locking, use_nesterov, use_amsgrad, storage)
+        self._make(beta1, beta2, eps, use_locking, use_nesterov, use_amsgrad, storage, cautious)
 
 
 class _AdamWithoutAmsGrad(_Adam):
@@ -181,13 +185,16 @@ class DecoupledAdam(FusedOptimizer):
 
     state_prefixes: ClassVar[tuple[str, str]]  # of the moments, in a checkpoint
 
-    def _make(self, beta1: float, beta2: float, eps: float, state_dtype: str, state_seed: int) -> None:
+    def _make(
+        self, beta1: float, beta2: float, eps: float, state_dtype: str, state_seed: int, *more: float, states: Any = ()
+    ) -> None:
+        """`more`, `states`: hyperparameters and states of the rule beside Adam's."""
         owner = type(self).__name__
         open_unit(owner, beta1=beta1, beta2=beta2)
         positive(owner, eps=eps)
         storage = StateStorage(owner, state_dtype, state_seed)
         self.moments1, self.moments2 = (storage.state_like(self.parameters, prefix) for prefix in self.state_prefixes)
-        self._fuse((beta1, beta2, eps), (self.moments1, self.moments2), storage=storage)
+        self._fuse((beta1, beta2, eps, *more), (self.moments1, self.moments2, *states), storage=storage)
 
 
 class AdamW(DecoupledAdam):
@@ -207,6 +214,7 @@ class AdamW(DecoupledAdam):
         beta1, beta2 (float): in (0, 1). Default: 0.9, 0.999.
         eps (float): > 0. Default: 1e-8.
         weight_decay (Union[float, int, Cell]): lambda. Default: 0.01.
+        cautious (bool): see :class:`FusedOptimizer`. Default: False.
         state_dtype (str), state_seed (int): see :class:`~boost_ext.ms.optim.storage.StateStorage`.
 
     Examples:
@@ -233,11 +241,69 @@ class AdamW(DecoupledAdam):
         eps: float = 1e-8,
         weight_decay: Any = 0.01,
         *,
+        cautious: bool = False,
         state_dtype: str = "float32",
         state_seed: int = 0,
     ) -> None:
         super().__init__(learning_rate, params, weight_decay)
-        self._make(beta1, beta2, eps, state_dtype, state_seed)
+        require_bool("AdamW", "cautious", cautious)
+        self._make(beta1, beta2, eps, state_dtype, state_seed, cautious)
+
+
+class NAdamW(DecoupledAdam):
+    r""":class:`AdamW` with Nesterov momentum, as ``torch.optim.NAdam`` with ``decoupled_weight_decay=True``.
+
+    .. math::
+        c_i = \beta_1 \left( 1 - \tfrac{1}{2} 0.96^{i \psi} \right), \quad
+        n_t = \frac{c_{t+1} m_t}{1 - \prod_{i=1}^{t+1} c_i} + \frac{(1 - c_t) g}{1 - \prod_{i=1}^t c_i}, \quad
+        w_t = w_{t-1} - l \left( \frac{n_t}{\sqrt{v_t / (1-\beta_2^t)} + \epsilon} + \lambda w_{t-1} \right)
+
+    with Adam's moments. The products come from the step counter, in float64.
+
+    Source: Dozat 2016, *Incorporating Nesterov momentum into Adam*; decoupled decay: Loshchilov and Hutter 2019.
+
+    Args:
+        params, learning_rate: see :class:`FusedOptimizer`.
+        beta1, beta2 (float): in (0, 1). Default: 0.9, 0.999.
+        eps (float): > 0. Default: 1e-8.
+        weight_decay (Union[float, int, Cell]): lambda. Default: 0.01.
+        momentum_decay (float): psi, >= 0. Default: 0.004.
+        cautious (bool): see :class:`FusedOptimizer`. Default: False.
+        state_dtype (str), state_seed (int): see :class:`~boost_ext.ms.optim.storage.StateStorage`.
+
+    Examples:
+        >>> from mindspore import Parameter, Tensor
+        >>> from boost_ext import optim
+        >>> w = Parameter(Tensor([1.0, 1.0]), name="w")
+        >>> optimizer = optim.NAdamW([w], 0.1, weight_decay=0.1)
+        >>> _ = optimizer((Tensor([1.0, -1.0]),))
+        >>> print(w.asnumpy().round(3))
+        [0.884 1.096]
+    """
+
+    rule = "nadamw"
+    lars_refusal = "NAdamW decouples its weight decay; LARS needs it in the gradient"
+    state_prefixes = ("exp_avg", "exp_avg_sq")
+
+    @recorded
+    def __init__(
+        self,
+        params: Any,
+        learning_rate: Any = 2e-3,
+        beta1: float = 0.9,
+        beta2: float = 0.999,
+        eps: float = 1e-8,
+        weight_decay: Any = 0.01,
+        momentum_decay: float = 0.004,
+        *,
+        cautious: bool = False,
+        state_dtype: str = "float32",
+        state_seed: int = 0,
+    ) -> None:
+        super().__init__(learning_rate, params, weight_decay)
+        non_negative("NAdamW", momentum_decay=momentum_decay)
+        require_bool("NAdamW", "cautious", cautious)
+        self._make(beta1, beta2, eps, state_dtype, state_seed, momentum_decay, cautious)
 
 
 class AdamWeightDecay(DecoupledAdam):
@@ -257,6 +323,7 @@ class AdamWeightDecay(DecoupledAdam):
         beta1, beta2 (float): in (0, 1). Default: 0.9, 0.999.
         eps (float): > 0. Default: 1e-6.
         weight_decay (Union[float, int, Cell]): lambda. Default: 0.0.
+        cautious (bool): see :class:`FusedOptimizer`. Default: False.
         state_dtype (str), state_seed (int): see :class:`~boost_ext.ms.optim.storage.StateStorage`.
 
     Examples:
@@ -283,8 +350,10 @@ class AdamWeightDecay(DecoupledAdam):
         eps: float = 1e-6,
         weight_decay: Any = 0.0,
         *,
+        cautious: bool = False,
         state_dtype: str = "float32",
         state_seed: int = 0,
     ) -> None:
         super().__init__(learning_rate, params, weight_decay)
-        self._make(beta1, beta2, eps, state_dtype, state_seed)
+        require_bool("AdamWeightDecay", "cautious", cautious)
+        self._make(beta1, beta2, eps, state_dtype, state_seed, cautious)

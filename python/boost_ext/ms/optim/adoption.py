@@ -62,7 +62,7 @@ def _numbers(optimizer: Any, *names: str) -> tuple[float, ...]:
 def _momentum(o: Any) -> _Form | str:
     if o.use_nesterov:
         return "use_nesterov, which nn.Momentum ignores on a CPU"
-    return _Form(momentum.Momentum, (_number(o.momentum), 0.0), ("moments",), ("momentum",))
+    return _Form(momentum.Momentum, (_number(o.momentum), 0.0, 0.0), ("moments",), ("momentum",))
 
 
 def _sgd(o: Any) -> _Form | str:
@@ -74,7 +74,7 @@ def _sgd(o: Any) -> _Form | str:
 
 def _adam_form(o: Any, cls: type[FusedOptimizer], nesterov: bool, amsgrad: bool = False) -> _Form:
     states = ("moment1", "moment2", "vhat") if amsgrad else ("moment1", "moment2")
-    return _Form(cls, (*_numbers(o, "beta1", "beta2", "eps"), nesterov), states, ("beta1_power", "beta2_power"))
+    return _Form(cls, (*_numbers(o, "beta1", "beta2", "eps"), nesterov, 0.0), states, ("beta1_power", "beta2_power"))
 
 
 def _adam(o: Any) -> _Form | str:
@@ -125,8 +125,8 @@ def _adafactor(o: Any) -> _Form | str:
     return _Form(AdaFactor, hyper, ("exp_avg",) if o.use_first_moment else (), ("step",), given=given)
 
 
-def _betas(cls: type[FusedOptimizer]) -> Callable[[Any], _Form | str]:
-    return lambda o: _Form(cls, _numbers(o, "beta1", "beta2", "eps"), ("moments1", "moments2"))
+def _betas(cls: type[FusedOptimizer], *more: float) -> Callable[[Any], _Form | str]:
+    return lambda o: _Form(cls, (*_numbers(o, "beta1", "beta2", "eps"), *more), ("moments1", "moments2"))
 
 
 def _lars(o: Any) -> _Form | str:
@@ -146,7 +146,7 @@ _FORMS: dict[str, Callable[[Any], _Form | str]] = {
     "Adam": _adam,
     "LazyAdam": lambda o: _adam_form(o, LazyAdam, o.use_nesterov),
     "AdamOffload": _adam_offload,
-    "AdamWeightDecay": _betas(AdamWeightDecay),
+    "AdamWeightDecay": _betas(AdamWeightDecay, 0.0),
     "Lamb": _betas(Lamb),
     "Adagrad": lambda o: _Form(adagrad.Adagrad, (o.opt.attrs["update_slots"],), ("accum",)),
     "ProximalAdagrad": _proximal_adagrad,

@@ -60,6 +60,10 @@ class FusedOptimizer(CentralizingOptimizer):
     parameter that is set from outside, by a checkpoint for example, updates its master at the next step. State is
     float32, or what `state_dtype` says where a class has it.
 
+    Where a class has `cautious`, it leaves out the update of an element, but not its weight decay, where the sign is
+    not that of the gradient (Liang et al. 2024, *Cautious optimizers*). The others are not scaled up, as they are in
+    the paper.
+
     Examples:
         >>> from mindspore import nn
         >>> from boost_ext import optim

@@ -28,6 +28,7 @@ class Momentum(FusedOptimizer):
         params, learning_rate, weight_decay, loss_scale: see :class:`FusedOptimizer`.
         momentum (float): u, >= 0.
         use_nesterov (bool): Default: False.
+        cautious (bool): see :class:`FusedOptimizer`. Default: False.
         state_dtype (str), state_seed (int): see :class:`~boost_ext.ms.optim.storage.StateStorage`.
 
     Examples:
@@ -52,6 +53,7 @@ class Momentum(FusedOptimizer):
         loss_scale: float = 1.0,
         use_nesterov: bool = False,
         *,
+        cautious: bool = False,
         state_dtype: str = "float32",
         state_seed: int = 0,
     ) -> None:
@@ -59,6 +61,7 @@ class Momentum(FusedOptimizer):
         non_negative("Momentum", momentum=momentum)
         self.momentum = Parameter(Tensor(momentum, ms.float32), name="momentum", requires_grad=False)
         self.use_nesterov = require_bool("Momentum", "use_nesterov", use_nesterov)
+        require_bool("Momentum", "cautious", cautious)
         storage = StateStorage("Momentum", state_dtype, state_seed)
         self.moments = storage.state_like(self.parameters, "moments")
-        self._fuse((momentum, use_nesterov), (self.moments,), powers=(self.momentum,), storage=storage)
+        self._fuse((momentum, use_nesterov, cautious), (self.moments,), powers=(self.momentum,), storage=storage)

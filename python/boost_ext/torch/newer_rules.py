@@ -1,0 +1,238 @@
+"""Newer rules: Lion, NAdamW, AdEMAMix and Adan."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from boost_ext import ops
+from boost_ext.torch.optimizer import FusedOptimizer, Storage
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+__all__ = ["AdEMAMix", "Adan", "Lion", "Lion8bit", "NAdamW", "NAdamW8bit"]
+
+
+class Lion(FusedOptimizer):
+    """Sign momentum with decoupled weight decay: one state, half of Adam's.
+
+    ``w -= lr * (sign(b1 m + (1-b1) g) + weight_decay * w)``; ``m = b2 m + (1-b2) g``. Each weight moves by `lr`, which
+    is a third to a tenth of AdamW's; `weight_decay` is three to ten times its. Betas are greater than 0.
+
+    Source: Chen et al. 2023, *Symbolic discovery of optimization algorithms*, algorithm 2.
+
+    Examples:
+        >>> import torch
+        >>> from boost_ext.torch import Lion
+        >>> weight = torch.nn.Parameter(torch.tensor([1.0, -1.0]))
+        >>> optimizer = Lion([weight], lr=0.25)
+        >>> weight.square().sum().backward()
+        >>> optimizer.step()
+        >>> weight.tolist()
+        [0.75, -0.75]
+    """
+
+    def __init__(
+        self,
+        params: Any,
+        lr: float = 1e-4,
+        betas: tuple[float, float] = (0.9, 0.99),
+        weight_decay: float = 0.0,
+        *,
+        cautious: bool = False,
+        **storage: Unpack[Storage],
+    ) -> None:
+        defaults = {"lr": lr, "betas": betas, "weight_decay": weight_decay, "cautious": cautious}
+        super().__init__(params, defaults, **storage)
+
+    def state_names(self, group: dict[str, Any]) -> tuple[str, ...]:
+        return ("exp_avg",)
+
+    def update(self, tensors: Sequence[Any], group: dict[str, Any], *, step: Any, first: Any, **options: Any) -> None:
+        beta1, beta2 = group["betas"]
+        ops.lion_step(*tensors, step=step, beta1=beta1, beta2=beta2, cautious=group["cautious"], **options)
+
+
+class Lion8bit(Lion):
+    """:class:`Lion` with ``state_dtype="float8"``: 1 byte of state an element.
+
+    Examples:
+        >>> import torch
+        >>> from boost_ext.torch import Lion8bit
+        >>> optimizer = Lion8bit(torch.nn.Linear(128, 64).parameters(), lr=1e-4)
+    """
+
+    default_state_dtype = "float8"
+
+
+class NAdamW(FusedOptimizer):
+    """:class:`AdamW` with Nesterov momentum, by the rule of ``torch.optim.NAdam(decoupled_weight_decay=True)``.
+
+    Its ``state_dict`` loads into ``torch.optim.NAdam``, and the other way round. The arguments are those of PyTorch's,
+    with betas and `eps` greater than 0. The product of the momenta comes from the number of the step, in float64, and
+    not from a state: if a scheduler changes `betas`, it is what it would be had they always been so.
+
+    Source: Dozat 2016, *Incorporating Nesterov momentum into Adam*; decoupled decay: Loshchilov and Hutter 2019.
+
+    Examples:
+        >>> import torch
+        >>> from boost_ext.torch import NAdamW
+        >>> weight = torch.nn.Parameter(torch.tensor([1.0, -1.0]))
+        >>> optimizer = NAdamW([weight], lr=0.1)
+        >>> weight.square().sum().backward()
+        >>> optimizer.step()
+        >>> [round(w, 3) for w in weight.tolist()]
+        [0.893, -0.893]
+    """
+
+    def __init__(
+        self,
+        params: Any,
+        lr: float = 2e-3,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 1e-2,
+        momentum_decay: float = 4e-3,
+        *,
+        cautious: bool = False,
+        **storage: Unpack[Storage],
+    ) -> None:
+        defaults = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
+        defaults |= {"momentum_decay": momentum_decay, "decoupled_weight_decay": True, "cautious": cautious}
+        super().__init__(params, defaults, **storage)
+
+    def require(self, group: dict[str, Any]) -> None:
+        if group["weight_decay"] and not group["decoupled_weight_decay"]:
+            raise ValueError(f"{type(self).__name__}: decoupled_weight_decay must be True, got False")
+
+    def state_names(self, group: dict[str, Any]) -> tuple[str, ...]:
+        return ("exp_avg", "exp_avg_sq")
+
+    def update(self, tensors: Sequence[Any], group: dict[str, Any], *, step: Any, first: Any, **options: Any) -> None:
+        self.require(group)  # also what a checkpoint has brought
+        beta1, beta2 = group["betas"]
+        options |= {name: group[name] for name in ("eps", "momentum_decay", "cautious")}
+        ops.nadamw_step(*tensors, step=step, beta1=beta1, beta2=beta2, **options)
+
+    def state_dict(self) -> dict[str, Any]:
+        """As of ``torch.optim.NAdam``, with its ``mu_product``.
+
+        Returns:
+            dict with ``"state"`` and ``"param_groups"``.
+        """
+        result = super().state_dict()
+        for group in result["param_groups"]:
+            for entry in (result["state"][i] for i in group["params"] if i in result["state"]):
+                steps = torch.arange(1, int(entry["step"]) + 1, dtype=torch.float64)
+                momenta = group["betas"][0] * (1 - 0.5 * 0.96 ** (steps * group["momentum_decay"]))
+                entry["mu_product"] = momenta.prod().float()
+        return result
+
+
+class NAdamW8bit(NAdamW):
+    """:class:`NAdamW` with ``state_dtype="float8"``: 2 bytes of state an element.
+
+    Examples:
+        >>> import torch
+        >>> from boost_ext.torch import NAdamW8bit
+        >>> optimizer = NAdamW8bit(torch.nn.Linear(128, 64).parameters(), lr=1e-3)
+    """
+
+    default_state_dtype = "float8"
+
+
+class AdEMAMix(FusedOptimizer):
+    """:class:`AdamW` with a second first moment, which looks back ten thousand steps.
+
+    ``s = b3 s + (1-b3) g``; ``m/(1-b1^t) + alpha s`` takes the place of ``m/(1-b1^t)``. Over the first `alpha_steps`
+    alpha grows from 0, linearly; over the first `beta3_steps` b3 grows from b1, so that its half-life grows linearly.
+    Both are usually the number of all steps. Betas and `eps` are greater than 0. The state is float32: rounding one of
+    fewer bits ten thousand times would leave little of it.
+
+    Source: Pagliardini et al. 2024, *The AdEMAMix optimizer: better, faster, older*.
+
+    Examples:
+        >>> import torch
+        >>> from boost_ext.torch import AdEMAMix
+        >>> net = torch.nn.Linear(4, 2)
+        >>> optimizer = AdEMAMix(net.parameters(), lr=1e-3, alpha_steps=10_000, beta3_steps=10_000)
+        >>> net(torch.ones(1, 4)).sum().backward()
+        >>> optimizer.step()
+        >>> sorted(optimizer.state[net.weight])
+        ['exp_avg', 'exp_avg_slow', 'exp_avg_sq', 'step']
+    """
+
+    narrow_state = False
+
+    def __init__(
+        self,
+        params: Any,
+        lr: float = 1e-3,
+        betas: tuple[float, float, float] = (0.9, 0.999, 0.9999),
+        eps: float = 1e-8,
+        weight_decay: float = 0.0,
+        alpha: float = 5.0,
+        alpha_steps: int = 0,
+        beta3_steps: int = 0,
+        *,
+        cautious: bool = False,
+        **storage: Unpack[Storage],
+    ) -> None:
+        defaults = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay, "alpha": alpha}
+        defaults |= {"alpha_steps": alpha_steps, "beta3_steps": beta3_steps, "cautious": cautious}
+        super().__init__(params, defaults, **storage)
+
+    def state_names(self, group: dict[str, Any]) -> tuple[str, ...]:
+        return ("exp_avg", "exp_avg_sq", "exp_avg_slow")
+
+    def update(self, tensors: Sequence[Any], group: dict[str, Any], *, step: Any, first: Any, **options: Any) -> None:
+        options |= {name: group[name] for name in ("eps", "alpha", "alpha_steps", "beta3_steps", "cautious")}
+        beta1, beta2, beta3 = group["betas"]
+        ops.ademamix_step(*tensors, step=step, beta1=beta1, beta2=beta2, beta3=beta3, **options)
+
+
+class Adan(FusedOptimizer):
+    """Adaptive Nesterov momentum: averages of the gradient, of its change, and of the square of both.
+
+    See :func:`boost_ext.ops.adan_step` for the rule. Betas are the share that is kept, as in the authors' code, and
+    greater than 0, as `eps`. Four states of float32, twice Adam's.
+
+    Source: Xie et al. 2022, *Adan: adaptive Nesterov momentum algorithm for faster optimizing deep models*.
+
+    Examples:
+        >>> import torch
+        >>> from boost_ext.torch import Adan
+        >>> weight = torch.nn.Parameter(torch.tensor([1.0, -1.0]))
+        >>> optimizer = Adan([weight], lr=0.25)
+        >>> weight.square().sum().backward()
+        >>> optimizer.step()
+        >>> weight.tolist()
+        [0.75, -0.75]
+    """
+
+    narrow_state = False
+
+    def __init__(
+        self,
+        params: Any,
+        lr: float = 1e-3,
+        betas: tuple[float, float, float] = (0.98, 0.92, 0.99),
+        eps: float = 1e-8,
+        weight_decay: float = 0.0,
+        *,
+        cautious: bool = False,
+        **storage: Unpack[Storage],
+    ) -> None:
+        defaults = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay, "cautious": cautious}
+        super().__init__(params, defaults, **storage)
+
+    def state_names(self, group: dict[str, Any]) -> tuple[str, ...]:
+        return ("exp_avg", "exp_avg_sq", "exp_avg_diff", "last_grad")
+
+    def update(self, tensors: Sequence[Any], group: dict[str, Any], *, step: Any, first: Any, **options: Any) -> None:
+        beta1, beta2, beta3 = group["betas"]
+        options |= {"eps": group["eps"], "cautious": group["cautious"]}
+        ops.adan_step(*tensors, step=step, beta1=beta1, beta2=beta2, beta3=beta3, **options)
