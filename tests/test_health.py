@@ -85,6 +85,20 @@ def test_the_first_cause_among_several(rng):
     assert monitor.first_fault.step == 1
 
 
+def test_a_weight_that_its_gradient_spoiled_is_not_the_cause(rng):
+    gradients, weights = tensors(rng), tensors(rng)
+    for name in ("layer2.bias", "layer3.bias"):
+        gradients[name][1] = weights[name][1] = np.inf  # as after a step of SGD
+    for loss in (1.0, None):
+        fault = only(HealthMonitor().check(1, gradients=gradients, weights=weights, loss=loss)).fault
+        assert (fault.of, fault.name) == ("gradient", "layer3.bias")
+    for gradient in gradients.values():  # as after a forward pass with this weight
+        gradient[...] = np.nan
+    for loss in (np.nan, None):
+        fault = only(HealthMonitor().check(1, gradients=gradients, weights=weights, loss=loss)).fault
+        assert (fault.of, fault.name) == ("weight", "layer2.bias")
+
+
 def test_a_rank_is_named(rng):
     gradients = {"w": np.float32([1, np.inf])}
     health = only(HealthMonitor(rank=3).check(7, gradients=gradients))
@@ -238,7 +252,7 @@ def test_the_table_reads_well(rng):
     text = console.export_text()
     assert "step 5: the gradient of bad holds 1 inf, 0 nan, first at 1  dead: dead" in text
     rows = [line for line in text.splitlines() if line.startswith("│")]
-    assert "gradient not finite" in rows[0]
+    assert "faulty" in rows[0]
     assert rows[1].rstrip(" │").endswith("dead")
     assert "and 1 more" in rows[2]
 

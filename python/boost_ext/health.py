@@ -260,16 +260,20 @@ class HealthMonitor:
 
     def _fault(self, step: int, found: Sequence[TensorHealth], loss: float | None) -> Fault | None:
         """The first cause: a weight, in the order of the layers; the loss; the gradient that the backward pass reached
-        first, which is that of the last layer; an update."""
+        first, which is that of the last layer; an update. A weight that its own gradient spoiled is no cause."""
 
         def named(of: Any, **facts: Any) -> Fault:
             return Fault(step=step, of=of, rank=self.rank, **facts)
 
         bad = [t for t in found if not t.finite]
-        by_role = {role: [t for t in bad if t.of == role] for role in ("weight", "gradient", "update")}
-        if loss is not None and not math.isfinite(loss) and not by_role["weight"]:
-            return named("loss", name="loss", inf=int(math.isinf(loss)), nan=int(math.isnan(loss)))
-        order = [*by_role["weight"], *reversed(by_role["gradient"]), *by_role["update"]]
+        weights, gradients, updates = ([t for t in bad if t.of == role] for role in ("weight", "gradient", "update"))
+        spoiled = {t.name for t in gradients}
+        broken = loss is not None and not math.isfinite(loss)
+        if not broken and (loss is not None or spoiled == {t.name for t in weights}):
+            weights = [t for t in weights if t.name not in spoiled]
+        if broken and not weights:
+            return named("loss", name="loss", inf=int(math.isinf(loss or 0)), nan=int(math.isnan(loss or 0)))
+        order = [*weights, *reversed(gradients), *updates]
         if not order:
             return None
         first = order[0]
@@ -362,7 +366,7 @@ def table(health: Health, rows: int = 40) -> Table:
         return not found, -seen["gradient"].norm if "gradient" in seen else 0.0
 
     shown = Table(title=health.line(), title_justify="left")
-    for heading in ("tensor", "gradient", "largest", "zeros", "inf", "nan", "weight", "update / weight", ""):
+    for heading in ("tensor", "gradient", "largest", "zeros", "inf", "nan", "weight", "update/weight", ""):
         shown.add_column(heading, justify="left" if heading in ("tensor", "") else "right", overflow="fold")
     ordered = sorted(by_name, key=key)
     for name in ordered[:rows]:
@@ -375,7 +379,7 @@ def table(health: Health, rows: int = 40) -> Table:
 def _cells(name: str, seen: Mapping[str, TensorHealth], health: Health) -> list[str]:
     gradient, weight = seen.get("gradient"), seen.get("weight")
     first = gradient or weight or next(iter(seen.values()))
-    verdict = [f"{t.of} not finite" for t in seen.values() if not t.finite]
+    verdict = [] if all(t.finite for t in seen.values()) else ["faulty"]
     verdict += [word for word, names in (("dead", health.dead), ("exploding", health.exploding)) if name in names]
     return [
         name,

@@ -369,7 +369,7 @@ class Health(_Record):
         """The findings in a line for a console."""
         if self.fault is not None:
             more = sum(not t.finite for t in self.tensors) - 1
-            parts = [str(self.fault) + (f", and {more} more tensors" if more > 0 else "")]
+            parts = [str(self.fault) + (f", and {more} more" if more > 0 else "")]
         else:
             parts = [f"step {self.step}", f"{len(self.tensors)} tensors finite"]
         parts += [f"{what}: {', '.join(names)}" for what, names in self._findings() if names]
