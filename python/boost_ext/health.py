@@ -150,6 +150,7 @@ class HealthMonitor:
         loss: Any = None,
         scale: Any = 1.0,
         overflow: bool = False,
+        elsewhere: Sequence[Fault] = (),
     ) -> Health | None:
         """Look at the tensors of a step, if it is due. Call it in each step, since update ratios need the step before.
 
@@ -166,6 +167,7 @@ class HealthMonitor:
             loss (float, optional): Default: None.
             scale (float, optional): what the gradients hold beyond their value, such as the loss scale. Default: 1.0.
             overflow (bool, optional): look in any case. Default: False.
+            elsewhere (Sequence[Fault], optional): faults of this step on other ranks. Default: (), none known.
 
         Returns:
             Health, or None if the step was not due.
@@ -185,11 +187,13 @@ class HealthMonitor:
             *self._rows("update", updates, 1.0),
         ]
         found = self._with_ratios(step, found, weights)
-        fault = self._fault(step, found, value)
+        elsewhere = tuple(fault.model_copy(update={"step": step}) for fault in elsewhere if fault.rank != self.rank)
+        fault = self._fault(step, found, value) or (elsewhere[0] if elsewhere else None)
         health = Health(
             step=step,
             tensors=tuple(found),
             fault=fault,
+            elsewhere=elsewhere,
             dead=tuple(t.name for t in found if t.of == "gradient" and t.elements and t.zero_share >= self._dead),
             exploding=self._exploded(found),
         )

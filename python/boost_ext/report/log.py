@@ -349,6 +349,9 @@ class Health(_Record):
     step: Whole
     tensors: tuple[TensorHealth, ...]
     fault: Fault | None = None
+    """The first cause on this rank, or one elsewhere."""
+    elsewhere: tuple[Fault, ...] = ()
+    """On other ranks."""
     dead: tuple[str, ...] = ()
     """Parameters of which the gradient is 0."""
     exploding: tuple[str, ...] = ()
@@ -368,7 +371,7 @@ class Health(_Record):
     def line(self) -> str:
         """The findings in a line for a console."""
         if self.fault is not None:
-            more = sum(not t.finite for t in self.tensors) - 1
+            more = sum(not t.finite for t in self.tensors) + len(self.elsewhere) - 1
             parts = [str(self.fault) + (f", and {more} more" if more > 0 else "")]
         else:
             parts = [f"step {self.step}", f"{len(self.tensors)} tensors finite"]

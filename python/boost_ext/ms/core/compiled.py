@@ -66,7 +66,9 @@ class _ScaledLoss(nn.Cell):
 class Gradients(_Compiled):
     """``cell(scale, *inputs)``: the loss, and the gradients of ``scale * loss``. One forward and one backward pass.
 
-    ``refusal``: see :class:`boost_ext.ms.core.sparse_gradients.Values`.
+    Args:
+        refusal: see :class:`boost_ext.ms.core.sparse_gradients.Values`.
+        watch: ``watch(scale, gradients)`` before the gradients are exchanged with other ranks, or None.
     """
 
     def __init__(
@@ -76,9 +78,12 @@ class Gradients(_Compiled):
         reducer: nn.Cell | None,
         compile: bool,
         refusal: str | None = None,
+        watch: nn.Cell | None = None,
     ) -> None:
         super().__init__(compile)
         self.__dict__["network"] = network  # not as a child, whose parameters are the training cell's
+        self.__dict__["_arguments"] = (network, weights, reducer, compile, refusal)
+        self.watch = watch
         scaled = _ScaledLoss(network)
         self.value_and_grad = ms.value_and_grad(scaled, None, ParameterTuple(weights), has_aux=True)
         self.reducer = reducer
@@ -91,9 +96,15 @@ class Gradients(_Compiled):
             raise TypeError("training step: network must return one Tensor, the loss, got several outputs")
         if self.whole is not None:
             grads = self.whole(grads)
+        if self.watch is not None:
+            grads = ops.depend(grads, self.watch(scale, grads))
         if self.reducer is not None:
             grads = self.reducer(grads)
         return loss, grads
+
+    def watched(self, watch: nn.Cell) -> Gradients:
+        """Another cell of the same arguments, which calls ``watch``."""
+        return Gradients(*self._arguments, watch)
 
     def __call__(self, *args: Any) -> Any:
         loss, grads = super().__call__(*args)

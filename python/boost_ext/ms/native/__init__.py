@@ -36,7 +36,7 @@ from .dim_reduce import (
     SubspacePoint,
 )
 from .dropout import DropoutKey, DroppedOut
-from .gradients import Accumulate, Centralized, ClipByGlobalNorm, EmaUpdate, Joined, Parted
+from .gradients import Accumulate, Centralized, ClipByGlobalNorm, EmaUpdate, Joined, Parted, TensorStatistics
 from .loss_scale import (
     AllFinite,
     CheckAndClip,
@@ -79,6 +79,7 @@ __all__ = [
     "PcaProject",
     "Preconditioned",
     "SubspacePoint",
+    "TensorStatistics",
     "Timestamp",
     "UnscaleAndCheck",
     "UnscaleAndCheckReport",

@@ -28,6 +28,12 @@ class EmaUpdate(NativeCell):
     symbol, read_only = "ema_update", (1,)
 
 
+class TensorStatistics(NativeCell):
+    """``cell(tensors, scale, out)``: see :func:`boost_ext.ops.tensor_statistics`. ``scale`` is one float32."""
+
+    symbol, read_only = "tensor_statistics", (0,)
+
+
 class ClipByGlobalNorm(NativeCell):
     """``cell(settings, norm, grads)``: clip the gradients in place; their norm from before into ``norm``.
 

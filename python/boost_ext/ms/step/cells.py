@@ -28,6 +28,7 @@ from boost_ext.ms.ranks.grad_reducer import Agreement, GradReducer
 from boost_ext.ms.ranks.ranks import Ranks
 from boost_ext.ms.step.adasum_step import node_reducer, over_nodes
 from boost_ext.ms.step.grad_accumulation import GradientAccumulation
+from boost_ext.ms.step.gradient_statistics import GradientStatistics
 from boost_ext.ms.step.local_steps import LocalSteps
 from boost_ext.ms.step.observation import Observation, observation
 from boost_ext.ms.step.options import StepOptions, step_options, warn_of_strangers, what_trains
@@ -49,7 +50,9 @@ from boost_ext.ms.step.together import Together
 from boost_ext.ms.subspace.moving_average import AverageAfterStep, ExponentialMovingAverage
 
 if TYPE_CHECKING:
+    from boost_ext.health import Statistics
     from boost_ext.plan import Plan
+    from boost_ext.report.log import Fault
 
 __all__ = ["BoostTrainOneStepCell", "BoostTrainOneStepWithLossScaleCell"]
 
@@ -226,7 +229,7 @@ class BoostTrainOneStepCell(nn.TrainOneStepCell):
             self.slots.append((source, guard, slot, update.parameters))
         self.steps, self.last = step_counters()
         self._together = Together()
-        self._build(instrumented=False)
+        self._build()
         self._own_construct = self._has_own_construct()
         # For a construct of a subclass, by the names of mindspore.boost.
         self.hyper_map = ops.HyperMap()
@@ -276,9 +279,13 @@ class BoostTrainOneStepCell(nn.TrainOneStepCell):
             return node_reducer(self.ranks.mean, self.adasum_update.adasum.schedule)
         return GradReducer(self.ranks.mean, self.ranks.size) if self.ranks.size > 1 else None
 
-    def _build(self, instrumented: bool) -> None:
-        pipelines = []
+    def _build(self, instrumented: bool = False, watched: bool = False) -> None:
+        pipelines, self._statistics = [], []
         for i, (source, guard, slot, weights) in enumerate(self.slots):
+            name = "guard" if len(self.slots) == 1 else f"guard.{i}"
+            if watched:
+                self._statistics.append(GradientStatistics(weights, name, self.ranks))
+                source = source.watched(self._statistics[-1])
             pipeline = Pipeline(
                 source,
                 guard,
@@ -287,7 +294,7 @@ class BoostTrainOneStepCell(nn.TrainOneStepCell):
                 self.scale_sense,
                 self.barriers,
                 weights,
-                name="guard" if len(self.slots) == 1 else f"guard.{i}",
+                name=name,
                 compile=self.compile_option == "step",
                 counters=(self.steps, self.last),
                 number=i if len(self.slots) > 1 else None,
@@ -403,7 +410,27 @@ class BoostTrainOneStepCell(nn.TrainOneStepCell):
     def instrument(self, on: bool = True) -> None:
         """Measure the time of each slot, in compiled steps too, for :meth:`observe`. Compiles the step again."""
         if on != self.pipelines[0].instrumented:
-            self._build(on)
+            self._build(on, bool(self._statistics))
+
+    def watch(self, on: bool = True) -> None:
+        """Take statistics of the gradients in each step, for :meth:`gradient_statistics`. Compiles the step again.
+
+        With several ranks call it on all of them: each step has one more all-reduce.
+        """
+        if on != bool(self._statistics):
+            self._build(self.pipelines[0].instrumented, on)
+
+    def gradient_statistics(self) -> Statistics | None:
+        """Those of the last step, of this rank's gradients from before their exchange; see
+        :func:`boost_ext.ops.tensor_statistics`. None without :meth:`watch`, and before the first step with it."""
+        return self._statistics[int(self.last.asnumpy()[0])].read() if self._statistics else None
+
+    def gradient_faults(self) -> tuple[Fault, ...]:
+        """The ranks on which the last step had a gradient with inf or nan, and which gradient. Empty without
+        :meth:`watch`, and on a single rank."""
+        if not self._statistics:
+            return ()
+        return self._statistics[int(self.last.asnumpy()[0])].faults_of_ranks(self.steps_made)
 
     def observe(self) -> Observation:
         """The last step; see :class:`boost_ext.ms.step.observation.Observation`. Reads state, changes nothing."""

@@ -14,9 +14,10 @@ from mindspore.communication import GlobalComm, get_rank
 from rich.console import Console
 
 from boost_ext.arguments import telling
+from boost_ext.health import HealthMonitor
 from boost_ext.ms.core import typed
 from boost_ext.ms.core.cell_tree import training_cell
-from boost_ext.ms.core.step_outputs import loss_of, number_of, overflow_of, scale_of
+from boost_ext.ms.core.step_outputs import loss_of, number_of, overflow_of, scale_of, weights_of
 from boost_ext.ms.optim.learning_rates import learning_rates
 from boost_ext.ms.ranks.ranks import rank_count
 from boost_ext.ms.training.monitor_outputs import MonitorLog, Surviving
@@ -27,6 +28,7 @@ from boost_ext.report.writers import Writer
 __all__ = ["BoostMonitor"]
 
 _ERROR_CHARS = 500
+_LOOKED_AT = (ms.float32, ms.float16, ms.bfloat16)
 
 
 class BoostMonitor(typed.Callback):
@@ -60,6 +62,9 @@ class BoostMonitor(typed.Callback):
             they take the same records as the log. One that fails at the header raises its error; later errors are
             warned of once. Default: (), none.
         name (str, optional): of the run, in reports. Default: None, the name of the file.
+        health (HealthMonitor, optional): looks at the gradients of each rank, and at the weights. Its records go where
+            the others go. Makes the training cell take statistics, which compiles the step again; in a loop of your own
+            from the second step on. With several ranks give it to the monitor of each. Default: None.
         resume (int, optional): go on with the log that is there: the number of steps that had been made when the
             training that is now resumed was saved. Later steps in the log are superseded. Default: None.
         console (Console, optional): of rich, where to print. Default: None, the standard output.
@@ -93,6 +98,7 @@ class BoostMonitor(typed.Callback):
         summary: Any = None,
         writers: Sequence[Writer] = (),
         name: str | None = None,
+        health: HealthMonitor | None = None,
         resume: int | None = None,
         console: Console | None = None,
     ) -> None:
@@ -112,7 +118,9 @@ class BoostMonitor(typed.Callback):
         for writer in writers:
             if not (hasattr(writer, "write") and hasattr(writer, "close")):
                 raise TypeError(f"BoostMonitor: writers must hold writers of records, got {type(writer).__name__}")
-        if path is None and summary is None and not writers and not per_print_steps:
+        if health is not None and not isinstance(health, HealthMonitor):
+            raise TypeError(f"BoostMonitor: health must be a HealthMonitor, got {type(health).__name__}")
+        if path is None and summary is None and not writers and not per_print_steps and health is None:
             raise ValueError("BoostMonitor: nothing to record to: give path, summary, writers or per_print_steps")
         self._rank: int = get_rank() if GlobalComm.INITED else 0
         self._ranks: int = rank_count()
@@ -122,6 +130,10 @@ class BoostMonitor(typed.Callback):
         self._summary, self._name, self._resume = summary, name, resume
         self._console = console or Console()
         self._writers = tuple(writers)
+        self._health = health
+        if health is not None and self._ranks > 1 and health.rank is None:
+            health.rank = self._rank
+        self._weights: dict[str, Any] = {}
         self._log: MonitorLog | None = None
         self._surviving = Surviving()
         self._target: nn.Cell | None = None
@@ -145,13 +157,14 @@ class BoostMonitor(typed.Callback):
 
     def on_train_begin(self, run_context: Any) -> None:
         """Find the training cell, and begin the log."""
+        params = run_context.original_args()
         if self._active:
-            params = run_context.original_args()
             self._start(params.get("train_network"), params)
             self._model_steps = params.cur_step_num
             self._in_model = True
             if self._instrument:
                 self._cell.instrument(True)
+        self._watch(params.get("train_network"))
 
     def on_train_step_begin(self, run_context: Any) -> None:
         """Look at the clock."""
@@ -165,6 +178,7 @@ class BoostMonitor(typed.Callback):
             steps = max(1, params.cur_step_num - self._model_steps)
             self._model_steps = params.cur_step_num
             self._take(params.net_outputs, steps, params.cur_epoch_num, None)
+            self._look(params.net_outputs)
 
     def on_eval_end(self, run_context: Any) -> None:
         """Record the metrics of ``Model.eval`` and ``Model.fit``."""
@@ -196,9 +210,11 @@ class BoostMonitor(typed.Callback):
             if first or cell is not self._target:
                 self._start(cell, {})
             self._take(outputs, 1, epoch, seconds)
+            self._look(outputs)
             if first and self._instrument:  # it makes the cell forget the step before
                 self._cell.instrument(True)
-            self._began = time.perf_counter()
+        self._watch(cell)
+        self._began = time.perf_counter()
 
     def record_metrics(self, metrics: Mapping[str, Any], *, epoch: int | None = None) -> None:
         """Record an evaluation of a loop of your own, after the steps recorded so far.
@@ -287,6 +303,8 @@ class BoostMonitor(typed.Callback):
             self._early.clear()
             self._unfinished = True
         self._target, self._cell = target, cell
+        if self._health is not None:
+            self._weights = {w.name: w for w in weights_of(target) if w.dtype in _LOOKED_AT}
         self._optimizer = params.get("optimizer", getattr(target, "optimizer", None))
         self._started = time.perf_counter()
         if self._resume is None:
@@ -333,6 +351,32 @@ class BoostMonitor(typed.Callback):
         self._summarize(step.step, step.scalars())
         if self._per_print_steps:
             self._print(step)
+
+    def _watch(self, network: Any) -> None:
+        """On all ranks, also where this monitor records nothing: statistics have an all-reduce."""
+        if self._health is not None and (cell := training_cell(network)) is not None:
+            cell.watch(True)
+
+    def _look(self, outputs: Any) -> None:
+        if self._health is None:
+            return
+        overflow = bool(overflow_of(outputs))
+        looks = overflow or self._health.due(self._step)
+        cell = self._cell if looks else None
+        health = self._health.check(
+            self._step,
+            gradients=None if cell is None else cell.gradient_statistics(),
+            weights=self._weights,
+            loss=loss_of(outputs) if looks else None,
+            overflow=overflow,
+            elsewhere=() if cell is None else cell.gradient_faults(),
+        )
+        if health is None:
+            return
+        self._write(health)
+        self._summarize(health.step, health.scalars())
+        if self._per_print_steps and (health.fault or health.dead or health.exploding):
+            self._say(health.line())
 
     def _observe(self) -> dict[str, Any]:
         seen = dict(self._cell.observe())
