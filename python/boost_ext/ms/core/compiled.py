@@ -7,6 +7,7 @@ call, and a later ``set_data`` or ``load_param_into_net`` passes it by without a
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, Literal
 
 import mindspore as ms
@@ -82,7 +83,7 @@ class Gradients(_Compiled):
     ) -> None:
         super().__init__(compile)
         self.__dict__["network"] = network  # not as a child, whose parameters are the training cell's
-        self.__dict__["_arguments"] = (network, weights, reducer, compile, refusal)
+        self.__dict__["_again"] = partial(Gradients, network, weights, reducer, compile, refusal)
         self.watch = watch
         scaled = _ScaledLoss(network)
         self.value_and_grad = ms.value_and_grad(scaled, None, ParameterTuple(weights), has_aux=True)
@@ -104,7 +105,8 @@ class Gradients(_Compiled):
 
     def watched(self, watch: nn.Cell) -> Gradients:
         """Another cell of the same arguments, which calls ``watch``."""
-        return Gradients(*self._arguments, watch)
+        again: Gradients = self._again(watch)
+        return again
 
     def __call__(self, *args: Any) -> Any:
         loss, grads = super().__call__(*args)
