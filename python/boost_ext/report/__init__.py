@@ -3,7 +3,8 @@
 The plots need matplotlib (``pip install 'boost_ext[report]'``); MindSpore is not needed.
 """
 
+from boost_ext.report.looks import Looks, TensorHistory
 from boost_ext.report.page import html, write
 from boost_ext.report.run import Overflows, Run, read
 
-__all__ = ["Overflows", "Run", "html", "read", "write"]
+__all__ = ["Looks", "Overflows", "Run", "TensorHistory", "html", "read", "write"]

@@ -48,7 +48,7 @@ svg {{ width: 100%; height: auto }}
 """
 _CAPTION = """Faint lines: every recorded step. Strong lines: means of 1 % of the run. Crosses: losses that are inf or
 nan, and steps that overflowed and changed no weight. Learning rates of parameter groups: solid, dashed, dotted,
-dash-dotted. The first step compiles."""
+dash-dotted. Of all tensors together: the median, and faintly the least and the largest. The first step compiles."""
 
 
 def html(runs: Sequence[Run]) -> str:

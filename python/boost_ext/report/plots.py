@@ -45,6 +45,11 @@ _CURVES = {
     "seconds": "seconds a step",
 }
 
+_SPREADS = (
+    ("gradient", "norm", "gradient norms of the tensors"),
+    ("weight", "update_ratio", "update / weight of the tensors"),
+)
+
 Coloured: TypeAlias = Sequence[tuple[Run, str]]
 
 
@@ -128,6 +133,10 @@ def _panels(runs: Coloured) -> list[_Panel]:
         panels.append(_Panel("learning_rate", "learning rate", partial(_rates, chosen)))
     for metric in list(dict.fromkeys(name for run, _ in runs for name in run.metrics))[:_METRICS]:
         panels.append(_Panel("metrics", metric, partial(_metric, runs, metric)))
+    for of, number, label in _SPREADS:
+        known = [(spread, c) for run, c in runs if np.isfinite((spread := run.looks.spread(of, number))[1]).any()]
+        if known:
+            panels.append(_Panel(number, label, partial(_spreads, known)))
     for run, colour in runs:
         if _has(run.slots, *run.slots):
             panels.append(_Panel("slots", "ms a step", partial(_slots, run, colour)))
@@ -197,6 +206,15 @@ def _metric(runs: Coloured, metric: str, axes: Axes) -> None:
     for run, colour in runs:
         if metric in run.metrics:
             axes.plot(*run.metrics[metric], color=colour, marker=".")
+
+
+def _spreads(runs: Sequence[tuple[tuple[Column, Column], str]], axes: Axes) -> None:
+    """The median over the tensors, and faintly the least and the largest."""
+    for (steps, (least, median, largest)), colour in runs:
+        _line(axes, steps, median, color=colour, linewidth=1.4)
+        for edge in (least, largest):
+            _line(axes, steps, edge, color=colour, linewidth=0.8, alpha=0.5)
+    _log_if_positive(axes, [edge for (_, edges), _ in runs for edge in edges])
 
 
 def _slots(run: Run, colour: str, axes: Axes) -> None:

@@ -10,7 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from boost_ext.report.log import End, Evaluation, Header, Step, TensorOverflow, iterate
+from boost_ext.report.log import End, Evaluation, Header, Health, Step, TensorOverflow, iterate
+from boost_ext.report.looks import Looks
 
 __all__ = ["Overflows", "Run", "read"]
 
@@ -85,6 +86,8 @@ class Run:
     """By name: the steps after which it was measured, and its values."""
     overflowed: tuple[tuple[int, TensorOverflow], ...]
     """Steps, and the tensors that overflowed in them."""
+    looks: Looks
+    """The health of its tensors."""
     resumed_at: tuple[int, ...]
     """The first steps after the run was resumed."""
     end: End | None
@@ -134,6 +137,7 @@ class _Rows:
         self.rates: dict[str, array[float]] = {}
         self.evaluations: list[Evaluation] = []
         self.overflowed: list[tuple[int, TensorOverflow]] = []
+        self.looks = Looks()
         self.elapsed_before = 0.0
 
     def append(self, step: Step) -> None:
@@ -162,6 +166,7 @@ class _Rows:
             del column[keep:]
         self.evaluations = [evaluation for evaluation in self.evaluations if evaluation.step < step]
         self.overflowed = [entry for entry in self.overflowed if entry[0] < step]
+        self.looks.cut(step)
         elapsed = self.columns["elapsed"][-1] if keep else np.nan
         self.elapsed_before = 0.0 if np.isnan(elapsed) else elapsed  # each part of the run counts from its own start
 
@@ -206,12 +211,14 @@ def read(path: str | Path, on_progress: Callable[[int, int], None] | None = None
         if isinstance(record, Header):
             resumed = bool(headers)
             headers.append(record)
+        if resumed and isinstance(record, (Step, Health)):
+            rows.cut(record.step)
+            resumed_at.append(record.step)
+            resumed = False
         if isinstance(record, Step):
-            if resumed:
-                rows.cut(record.step)
-                resumed_at.append(record.step)
-                resumed = False
             rows.append(record)
+        if isinstance(record, Health):
+            rows.looks.append(record)
         if isinstance(record, Evaluation):
             rows.evaluations.append(record)
         end = record if isinstance(record, End) else None
@@ -223,6 +230,7 @@ def read(path: str | Path, on_progress: Callable[[int, int], None] | None = None
         learning_rates={name: np.asarray(column) for name, column in rows.rates.items()},
         metrics=_metrics(rows.evaluations),
         overflowed=tuple(rows.overflowed),
+        looks=rows.looks,
         resumed_at=tuple(resumed_at),
         end=end,
     )

@@ -28,7 +28,7 @@ class Table(NamedTuple):
 def tables(runs: Sequence[Run], names: Sequence[str]) -> list[Table]:
     """The summary of all runs; for each run the tables that it has; and what the runs were."""
     found = [_by_run("summary", "Summary", names, [_summary(run) for run in runs])]
-    for make in (_overflows, _freezing, _plan):
+    for make in (_faults, _health, _overflows, _freezing, _plan):
         for run, name in zip(runs, names, strict=True):
             table = make(run)
             if table.rows:
@@ -116,6 +116,32 @@ def _share(values: Column) -> str:
 def _median(seconds: Column | None) -> str | None:
     known = None if seconds is None else seconds[~np.isnan(seconds)]
     return None if known is None or not len(known) else f"{1e3 * np.median(known):.3g}"
+
+
+def _faults(run: Run) -> Table:
+    """Where inf or nan came up first, in each look that saw some."""
+    head = ["step", "rank", "of", "tensor", "inf", "nan", "first index"]
+    faults = run.looks.faults
+    rows: list[list[Any]] = [[f.step, f.rank, f.of, f.name, f.inf, f.nan, f.first_index] for f in faults[:_TENSORS]]
+    more = [[f"and {len(faults) - _TENSORS} more"]] if len(faults) > _TENSORS else []
+    return Table("faults", "Faults, the first cause in a step", head, rows + more)
+
+
+def _health(run: Run) -> Table:
+    """A row a parameter."""
+    head = ["tensor", "looks with inf or nan", "first in step", "exploding", "dead", "gradient norm", "largest norm"]
+    head += ["zeros in the gradient", "update / weight"]
+    found = run.looks.histories()
+    rows: list[list[Any]] = [
+        [
+            *(h.name, h.bad, h.first_bad, h.exploding, h.dead, h.norm, h.largest_norm),
+            None if h.zero_share is None else f"{h.zero_share:.1%}",
+            None if h.update_ratio is None else f"{h.update_ratio:.2g}",
+        ]
+        for h in found[:_TENSORS]
+    ]
+    more = [[f"and {len(found) - _TENSORS} more"]] if len(found) > _TENSORS else []
+    return Table("health", f"Health of the tensors, in {len(run.looks):,} looks", head, rows + more)
 
 
 def _overflows(run: Run) -> Table:
