@@ -485,6 +485,27 @@ def adafactor_step(w: Array, u: Array, state: Sequence[Array], step: int, decay:
     return Moments(w - alpha * decay * w - m, tuple(averages))
 
 
+def muon_step(
+    w: Array,
+    u: Array,
+    m: Array,
+    lr: float,
+    decay: float,
+    momentum: float = 0.95,
+    nesterov: bool = True,
+    steps: int = 5,
+    match_rms: bool = False,
+) -> Moments:
+    """Jordan et al. 2024, of a matrix: the first axis by all others."""
+    if w.size == 0:
+        return Moments(w, (m,))
+    m = momentum * m + (1 - momentum) * u
+    d = (momentum * m + (1 - momentum) * u if nesterov else m).reshape(len(w), -1)
+    rows, columns = d.shape
+    scale = 0.2 * np.sqrt(max(rows, columns)) if match_rms else np.sqrt(max(1, rows / columns))
+    return Moments((1 - lr * decay) * w - lr * scale * orthogonalize(d, steps).reshape(w.shape), (m,))
+
+
 def lars_ratio(w: Array, g: Array, lr: float, decay: float, coefficient: float, epsilon: float, clip: bool) -> float:
     weight, gradient = np.linalg.norm(w.ravel()), np.linalg.norm(g.ravel())
     if weight == 0 or gradient == 0:

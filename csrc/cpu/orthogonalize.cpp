@@ -5,9 +5,8 @@
 namespace boost_ext::cpu::BOOST_EXT_ISA {
 namespace {
 
-constexpr std::int64_t kStrip = 128;                    // rows of a product that are one unit of work
-constexpr std::int64_t kLarge = std::int64_t{1} << 24;  // products of A from which threads share a matrix
-constexpr std::int64_t kSquare = 32;                    // of elements that are transposed at a time
+constexpr std::int64_t kStrip = 128;  // rows of a product that are one unit of work
+constexpr std::int64_t kSquare = 32;  // of elements that are transposed at a time
 static_assert(kStrip % kTileColumns<float> == 0 && kStrip % kTileRows == 0);
 
 double norm_of(const View& v) {
@@ -53,7 +52,7 @@ void swap(Matrix& a, Matrix& b) {
 class Iteration {
  public:
   Iteration(const View& matrix, double eps, int threads)
-      : threads_(threads), x_(least(matrix), most(matrix)), result_(x_.rows, x_.columns) {
+      : threads_(threads), x_(least_side(matrix), matrix.size / least_side(matrix)), result_(x_.rows, x_.columns) {
     const std::int64_t rows = matrix.rows, columns = matrix.size / rows;
     const auto scale = static_cast<float>(1 / (norm_of(matrix) + eps));
     for (std::int64_t i = 0; i < x_.rows; ++i) {
@@ -99,9 +98,6 @@ class Iteration {
       std::memcpy(to + r * columns, x_.row(r), static_cast<std::size_t>(columns) * sizeof(float));
     }
   }
-
-  static std::int64_t least(const View& v) { return smaller(v.rows, v.size / v.rows); }
-  static std::int64_t most(const View& v) { return v.size / least(v); }
 
  private:
   void run_on_square(std::int64_t steps) {
@@ -203,22 +199,20 @@ class Iteration {
 }  // namespace
 
 void orthogonalize(const Context& context, Tensors matrices, Tensors out, std::int64_t steps, double eps) {
-  const auto is_large = [](const View& v) { return v.size > 0 && Iteration::least(v) * v.size >= kLarge; };
   std::int64_t work = 0;
   for (std::int64_t t = 0; t < matrices.count; ++t) {
-    const View& v = matrices[t];
-    if (v.size > 0 && !is_large(v)) work += v.size * (4 + steps * Iteration::least(v) / 4);
+    if (!shared_by_threads(matrices[t])) work += work_of(matrices[t], steps);
   }
   on_threads(context.threads, work, matrices.count, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t t = begin; t < end; ++t) {
-      if (matrices[t].size == 0 || is_large(matrices[t])) continue;
+      if (matrices[t].size == 0 || shared_by_threads(matrices[t])) continue;
       Iteration one(matrices[t], eps, 1);
       one.run(steps);
       one.write(out[t]);
     }
   });
   for (std::int64_t t = 0; t < matrices.count; ++t) {
-    if (!is_large(matrices[t])) continue;
+    if (!shared_by_threads(matrices[t])) continue;
     Iteration one(matrices[t], eps, context.threads);
     one.run(steps);
     one.write(out[t]);

@@ -80,13 +80,15 @@ void step_rows(const StepSettings& settings, const Views& weights, const Views& 
 std::vector<std::string> layout_rules() {
   std::vector<std::string> rules = rule_names();
   rules.emplace_back("adafactor");
+  rules.emplace_back("muon");
   return rules;
 }
 
 BOOST_EXT_GRAPH_OP(optimizer_step) {
   const StepHead head(in);
   if (head.skip) return;
-  if (head.layout.rule == static_cast<std::int32_t>(rule_names().size())) return adafactor_step(in, head);
+  const auto behind_table = head.layout.rule - static_cast<std::int32_t>(rule_names().size());
+  if (behind_table >= 0) return behind_table == 0 ? adafactor_step(in, head) : muon_step(in, head);
   const std::int64_t n = head.layout.count;
   const bool has_powers = head.layout.has_powers != 0, has_first = head.layout.has_first != 0;
   StepSettings settings;
@@ -131,7 +133,7 @@ BOOST_EXT_GRAPH_OP(optimizer_step) {
   for (const TensorNumbers& tensor : head.layout.tensors) {
     indices.emplace_back();
     indices.back().ndim = 0;
-    if (tensor.may_have_rows != 0) indices.back() = in.take("indices", DType::i32, -1);
+    if (tensor.special != 0) indices.back() = in.take("indices", DType::i32, -1);
     some_rows = some_rows || indices.back().ndim > 0;
   }
   in.require_end();

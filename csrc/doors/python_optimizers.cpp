@@ -4,6 +4,7 @@
 #include "doors/step_layout.h"
 #include "ops/adafactor_step.h"
 #include "ops/lars.h"
+#include "ops/muon_step.h"
 #include "ops/optimizer_step.h"
 
 namespace py = pybind11;
@@ -123,6 +124,29 @@ void py_adafactor_step(const Object& params, const Object& masters, const Object
   a.run([&] { adafactor_step(a.context(), settings, tensors, flag); });
 }
 
+void py_muon_step(const Object& params, const Object& masters, const Object& grads, const Object& first,
+                  const Object& second, const std::vector<double>& hyper, const std::vector<double>& adamw,
+                  double scale, std::int64_t step, const std::vector<float>& lr, const std::vector<float>& decay,
+                  const std::vector<float>& ratio, const std::vector<unsigned char>& centralize, const Object& skip) {
+  Arrays a("muon_step");
+  MuonSettings settings = muon_settings(hyper.data(), hyper.size());
+  settings.step.hyper = adamw;
+  settings.step.scale = scale;
+  settings.step.step = step;
+  settings.step.lr = lr;
+  settings.step.decay = decay;
+  settings.step.ratio = ratio;
+  settings.step.centralize = centralize;
+  MuonTensors tensors;
+  tensors.weights = a.list("params", params, kWritten);
+  if (!masters.is_none()) tensors.masters = a.list("masters", masters, kWritten);
+  tensors.grads = a.list("grads", grads);
+  tensors.first = a.list("moments1", first, kWritten);
+  tensors.second = a.list("moments2", second, kWritten);
+  if (!skip.is_none()) settings.step.at.skip = a.one("skip", skip);
+  a.run([&] { muon_step(a.context(), settings, tensors); });
+}
+
 // The row of a rule: its hyperparameters with their defaults, its states, and what it does.
 py::dict rule_facts(const std::string& rule) {
   const RuleFacts& known = facts(find_rule(rule));
@@ -164,6 +188,9 @@ void define_optimizers(py::module_& m) {
   m.def("adafactor_step", &py_adafactor_step, py::arg("params"), py::arg("masters"), py::arg("grads"), py::arg("rows"),
         py::arg("columns"), py::arg("squares"), py::arg("moments"), py::arg("hyper"), py::arg("scale"), py::arg("step"),
         py::arg("lr"), py::arg("weight_decay"), py::arg("centralize"), py::arg("skip"));
+  m.def("muon_step", &py_muon_step, py::arg("params"), py::arg("masters"), py::arg("grads"), py::arg("moments1"),
+        py::arg("moments2"), py::arg("hyper"), py::arg("adamw"), py::arg("scale"), py::arg("step"), py::arg("lr"),
+        py::arg("weight_decay"), py::arg("ratio"), py::arg("centralize"), py::arg("skip"));
 }
 
 }  // namespace boost_ext

@@ -7,7 +7,7 @@
 // Newton-Schulz iteration with the quintic polynomial of Jordan et al., "Muon: an optimizer for hidden layers in neural
 // networks", 2024. After five steps, singular values from about 1e-2 of the norm up lie between 0.68 and 1.13.
 // matrices  float32, float16 or bfloat16; each as a matrix: its first axis, by all others
-// out       float32, of the sizes of matrices, written; nothing may overlap it
+// out       float32, of the sizes of matrices, written; out[i] may be matrices[i], and nothing else may overlap it
 // steps     >= 0
 // eps       >= 0; a matrix of zeros gives zeros if it is > 0
 // With at least twice as many columns as rows (after the transposition) the steps run on A, of which X is a polynomial
@@ -21,8 +21,8 @@
 
 namespace boost_ext {
 
-inline constexpr Arg kOrthogonalizeArgs[] = {arrays("matrices", kFloats),
-                                             arrays("out", kF32).like("matrices").written(), integer("steps"),
+inline constexpr Arg kOrthogonalizeArgs[] = {arrays("matrices", kFloats).twin(),
+                                             arrays("out", kF32).like("matrices").written().twin(), integer("steps"),
                                              real("eps", Range::non_negative)};
 inline constexpr Schema kOrthogonalize{"orthogonalize", kOrthogonalizeArgs};
 
@@ -32,6 +32,11 @@ void orthogonalize(const Context& context, const Views& matrices, const Views& o
 struct NewtonSchulz {
   static constexpr float a = 3.4445F, b = -4.7750F, c = 2.0315F;
 };
+
+// On the CPU: the elements to be touched, and whether threads share a matrix, since it is large.
+std::int64_t least_side(const View& v);
+std::int64_t work_of(const View& v, std::int64_t steps);
+bool shared_by_threads(const View& v);
 
 BOOST_EXT_CPU_KERNEL(void, orthogonalize, const Context&, Tensors matrices, Tensors out, std::int64_t steps, double eps)
 

@@ -95,6 +95,22 @@ def adafactor_step(
     centralize: list[int],
     skip: Any,
 ) -> None: ...
+def muon_step(
+    params: Any,
+    masters: Any,
+    grads: Any,
+    moments1: Any,
+    moments2: Any,
+    hyper: list[float],
+    adamw: list[float],
+    scale: float,
+    step: int,
+    lr: list[float],
+    weight_decay: list[float],
+    ratio: list[float],
+    centralize: list[int],
+    skip: Any,
+) -> None: ...
 def call(name: str, *parts: Any) -> bool: ...
 def fixed_arrays(tensors: Any, owner: str) -> Any: ...
 def require_same(fixed: Any) -> None: ...

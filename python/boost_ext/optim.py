@@ -11,6 +11,7 @@ from boost_ext.ms.optim.lamb import Lamb
 from boost_ext.ms.optim.lars import LARS
 from boost_ext.ms.optim.lion import Lion
 from boost_ext.ms.optim.momentum import Momentum
+from boost_ext.ms.optim.muon import Muon
 from boost_ext.ms.optim.rmsprop import RMSProp
 from boost_ext.ms.optim.sgd import SGD
 from boost_ext.ms.optim.storage import convert_state
@@ -36,6 +37,7 @@ __all__ = [
     "LazyAdam",
     "Lion",
     "Momentum",
+    "Muon",
     "NAdamW",
     "ProximalAdagrad",
     "RMSProp",

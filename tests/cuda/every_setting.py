@@ -18,7 +18,7 @@ from boost_ext.ops.projection_codes import PROJECTION_BLOCK
 from dtypes import FLOATS, normal
 
 KERNELS = Path(__file__).parents[2] / "kernels" / "cuda"
-FACTS = {rule: _core.rule_facts(rule) for rule in _core.optimizer_rules() if rule != "adafactor"}
+FACTS = {rule: _core.rule_facts(rule) for rule in _core.optimizer_rules() if rule not in ("adafactor", "muon")}
 STATES = {rule: len(facts["states"]) for rule, facts in FACTS.items()} | {"adam": 2}  # without AMSGrad
 NARROW = [rule for rule, facts in FACTS.items() if facts["narrow_state"]]
 STEPPED = [rule for rule, facts in FACTS.items() if facts["corrected"]]
@@ -97,6 +97,14 @@ def adafactor(rng: np.random.Generator, **options: Any) -> None:
     ops.adafactor_step(params, grads, rows, columns, squares, step=2, **options)
 
 
+def muon(rng: np.random.Generator, **options: Any) -> None:
+    """Matrices in both forms of the iteration, and a vector by AdamW."""
+    shapes = [(9, 11), (70, 7), (5, 90), (300,)]
+    params, grads = ([normal(rng, s) for s in shapes] for _ in range(2))
+    first, second = ([np.zeros(s, np.float32) for s in shapes] for _ in range(2))
+    ops.muon_step(params, grads, first, [None, None, None, second[3]], lr=0.1, step=2, **options)
+
+
 def matrices(rng: np.random.Generator, dtype: Any) -> None:
     k = 19
     ops.bfgs_update(np.eye(k, dtype=dtype), np.ones(k, dtype), np.ones(k, dtype))
@@ -143,6 +151,7 @@ def calls() -> Iterator[tuple[str, Callable[[np.random.Generator], Any]]]:
         yield f"bfgs_update {name}", lambda r, t=name: matrices(r, t)
     for centralize in (False, True):
         yield f"adafactor_step centralize={centralize}", lambda r, c=centralize: adafactor(r, centralize=c)
+        yield f"muon_step centralize={centralize}", lambda r, c=centralize: muon(r, centralize=c)
     for rule in STATES:
         for setting in ({}, {"centralize": [False, False, False, True], "weight_decay": 0.1}):
             yield f"{rule}_step {setting}", lambda r, u=rule, o=setting: step(u, r, **o)

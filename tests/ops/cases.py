@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from itertools import combinations
 from typing import Any
 
 import numpy as np
@@ -91,6 +92,7 @@ def of_schema(op: str) -> Case:
         lambda r: lists(r, *(a["name"] for a in taken)),
         {a["name"]: Argument(any_of(a["dtypes"]), a["written"], a["kind"] == "array") for a in taken},
         {a["name"]: 0.5 for a in _core.schemas()[op] if a["kind"] == "real"},
+        pairs(*combinations([a["name"] for a in taken if a["twin"]], 2)),
     )
 
 
@@ -281,6 +283,21 @@ CASES = [
         lambda r: {n: [f32(r, N) ** 2, f32(r, 8) ** 2] for n in ("params", "grads", "squares")},
         {"params": WRITTEN, "grads": READ, "squares": Argument("float32 or float16", written=True)},
         {"step": 2, "lr": 0.1, "rows": [None, None], "columns": [None, None]},
+    ),
+    Case(
+        "muon_step",
+        lambda r: {n: [f32(r, 3, 8), f32(r, 2, N)] for n in ("params", "grads", "moments1")},
+        {"params": WRITTEN, "grads": READ, "moments1": WRITTEN32},
+        {"step": 2, "lr": 0.1},
+    ),
+    Case(
+        "muon_step",
+        lambda r: {
+            "params": [f32(r, 8, 3).astype(np.float16), f32(r, N).astype(np.float16)],
+            **{n: [f32(r, 8, 3) ** 2, f32(r, N) ** 2] for n in ("grads", "moments1", "moments2", "masters")},
+        },
+        {"params": WRITTEN, "grads": READ, **{n: WRITTEN32 for n in ("moments1", "moments2", "masters")}},
+        {"step": 2, "lr": 0.1},
     ),
     Case(
         "momentum_step",

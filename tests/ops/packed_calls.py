@@ -37,10 +37,16 @@ def step(name, states, hyper, powers=False, first=False):
 
 
 def adafactor():
-    rule = len(_core.optimizer_rules()) - 1
+    rule = _core.optimizer_rules().index("adafactor")
     head = [i32(rule, 1, 1, 0, 0, 2, 0, *[0, 0, 0, 0] * 2), f64(1e-30, 1e-3, 1, 0.8, 0.9, 0, 0, 0, 1)]
     numbers = [np.zeros(1, bool), f32(1), i32(1), f32(1), f32(0.1), f32(0), f32(1)]
     return [*head, *numbers, *tensors(4), *[np.ones(n, np.float32) for n in (3, 4, 3, 4)], *tensors(2)]
+
+
+def muon():
+    rule = _core.optimizer_rules().index("muon")
+    head = [i32(rule, 1, 1, 0, 0, 2, 0, *[0, 0, 0, 1], *[0, 0, 0, 0]), f64(0.9, 1, 5, 1e-7, 0, 0.9, 0.99, 1e-8, 1)]
+    return [*head, np.zeros(1, bool), f32(1), i32(1), f32(1), f32(0.1), f32(0), *tensors(2 * 3 + 1)]
 
 
 def lars():
@@ -81,6 +87,7 @@ CALLS = {
     "adam": (lambda: step("adam", 2, [0.9, 0.99, 1e-8, 0], True), "optimizer_step"),
     "adagrad": (lambda: step("adagrad", 1, [1]), "optimizer_step"),
     "adafactor": (adafactor, "optimizer_step"),
+    "muon": (muon, "optimizer_step"),
     "lars": (lars, "lars"),
     "dense": (dense, "covariance"),
     "convolution": (convolution, "covariance"),

@@ -85,7 +85,11 @@ def everything(seed: int = 5) -> dict[str, list[bytes]]:
     factors = [normal(rng, (5, 33, 33)), none], [normal(rng, (5, 70, 70)), none]
     keep("precondition", *ops.precondition(g, *factors, [np.empty_like(t) for t in g], inv_scale=1 / 3))
     wide = [normal(rng, (33, 60)), normal(rng, (33, 70), np.float16), normal(rng, (140, 9))]
+    wide_grads = [normal(rng, t.shape) for t in wide]
     keep("orthogonalize", *ops.orthogonalize(wide, [np.empty(t.shape, np.float32) for t in wide]))
+    first, second = ([np.zeros(t.shape, np.float32) for t in wide] for _ in range(2))
+    ops.muon_step(wide, wide_grads, first, [None, None, second[2]], lr=0.1, step=1, centralize=True)
+    keep("muon_step", *wide, *first, second[2])
     keep("bfgs_update", ops.bfgs_update(B, s, abs(s) * np.sign(s)), B)
     return done
 

@@ -80,6 +80,14 @@ def test_a_list(rng):
     check(out[3][:, None], matrices[3][:, None])
 
 
+def test_in_place(rng):
+    matrices = [normal(rng, (9, 5)), normal(rng, (7, 30))]
+    apart = [orthogonalized(m) for m in matrices]
+    ops.orthogonalize(matrices, matrices)
+    for a, b in zip(matrices, apart, strict=True):
+        assert_same_bits(a, b)
+
+
 @pytest.mark.parametrize("shape", [(256, 300), (700, 200)])
 def test_a_large_matrix_is_shared_by_threads(rng, threads, shape):
     matrix = normal(rng, shape)

@@ -26,6 +26,7 @@ def run(*arguments: str) -> str:
         "adam",
         "adagrad",
         "adafactor",
+        "muon",
         "lars",
         "dense",
         "convolution",

@@ -101,7 +101,7 @@ assert wide.state[spread]["exp_avg"].to_local().dtype == torch.float32
 again = boost.AdamW([spread], lr=0.01, state_dtype="float8")
 again.load_state_dict(pair[0].state_dict())
 assert torch.equal(again.state[spread]["exp_avg"].to_local(), state.to_local())
-for refused in (boost.Lamb, boost.Lars, boost.Adafactor):
+for refused in (boost.Lamb, boost.Lars, boost.Adafactor, boost.Muon):
     try:
         refused([spread])
         raise SystemExit("not refused")
@@ -150,6 +150,7 @@ def test_two_processes(tmp_path: Path):
         ("NAdamW8bit", {"lr": 2e-3}),
         ("AdEMAMix", {"lr": 2e-3, "alpha_steps": 224, "beta3_steps": 224}),
         ("Adan", {"lr": 5e-3, "weight_decay": 0.02}),
+        ("Muon", {"lr": 0.02, "adjust_lr_fn": "match_rms_adamw"}),
     ],
 )
 def test_the_digits_are_learnt(name, settings):

@@ -14,10 +14,10 @@ number of threads (:func:`boost_ext.set_num_threads`) and on any CPU.
 
 Arrays must be C-contiguous. :func:`accumulate`, :func:`unscale_and_check`, :func:`clip_by_global_norm`,
 :func:`global_norm`, :func:`tensor_statistics`, :func:`lars_ratios`, the adaptive sum and the steps of the optimizers
-(but for `indices`, `centralize` and :func:`adafactor_step`) also take other dense arrays, such as PyTorch's
-``channels_last`` and NumPy's Fortran order: the first tensor of every list then has one shape and the same strides, and
-so on. They go through the elements in the order of the memory, which decides the last bits of sums, and what rounding
-at random draws.
+(but for `indices`, `centralize`, :func:`adafactor_step` and :func:`muon_step`) also take other dense arrays, such as
+PyTorch's ``channels_last`` and NumPy's Fortran order: the first tensor of every list then has one shape and the same
+strides, and so on. They go through the elements in the order of the memory, which decides the last bits of sums, and
+what rounding at random draws.
 
 PyTorch's autograd is told of tensors that were written (their version counters), so that it can refuse a backward pass
 that needs the old values. A tensor that requires a gradient is taken only where PyTorch records none
@@ -45,6 +45,7 @@ from boost_ext.ops.dimension_reduction import *  # noqa: F403
 from boost_ext.ops.dimension_reduction import __all__ as _DIMENSION_REDUCTION
 from boost_ext.ops.finiteness import FiniteReport, TensorReport, tensor_statistics, unscale_and_check
 from boost_ext.ops.lars import lars_ratios
+from boost_ext.ops.muon import muon_step
 from boost_ext.ops.newer_optimizer_steps import *  # noqa: F403
 from boost_ext.ops.newer_optimizer_steps import __all__ as _NEWER_STEPS
 from boost_ext.ops.optimizer_state import dequantize_state, quantize_state
@@ -72,6 +73,7 @@ __all__ = [
     "global_norm",
     "lars_ratios",
     "loss_scale_update",
+    "muon_step",
     "orthogonalize",
     "quantize_projection",
     "quantize_state",

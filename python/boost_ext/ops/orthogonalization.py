@@ -20,7 +20,7 @@ def orthogonalize(matrices: Arrays, out: Tensors, *, steps: int = 5, eps: float 
 
     Args:
         matrices: of any float dtype; each is a matrix of its first axis by all others.
-        out: float32, of the sizes of `matrices`, written.
+        out: float32, of the sizes of `matrices`, written. An array of `matrices` may be its own result.
         steps: >= 0; 0 only divides by the norm.
         eps: finite and >= 0.
 

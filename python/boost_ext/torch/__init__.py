@@ -11,10 +11,12 @@ It needs PyTorch (``pip install boost_ext[torch]``), and never MindSpore.
 
 from boost_ext.torch import library as library  # registers torch.ops.boost_ext
 from boost_ext.torch.gradients import adaptive_clip_grad_, clip_grad_norm_, unscale_
+from boost_ext.torch.muon import Muon
 from boost_ext.torch.newer_rules import *  # noqa: F403
 from boost_ext.torch.newer_rules import __all__ as _NEWER_RULES
 from boost_ext.torch.optimizer import FusedOptimizer, Storage
 from boost_ext.torch.rules import *  # noqa: F403
 from boost_ext.torch.rules import __all__ as _RULES
 
-__all__ = ["FusedOptimizer", "Storage", "adaptive_clip_grad_", "clip_grad_norm_", "unscale_", *_NEWER_RULES, *_RULES]
+__all__ = ["FusedOptimizer", "Muon", "Storage", "adaptive_clip_grad_", "clip_grad_norm_", "unscale_"]
+__all__ += [*_NEWER_RULES, *_RULES]

@@ -131,6 +131,19 @@ def _adafactor(**hyper: Any) -> Callable[..., oracle.Moments]:
     return rule
 
 
+def _muon(**hyper: Any) -> Callable[..., oracle.Moments]:
+    """Matrices have one state, all others the two of AdamW; made by the first step."""
+
+    def rule(w, u, s, lr, t, decay):
+        if w.ndim < 2:
+            return oracle.adamw_step(w, u, *(s or [np.zeros(w.shape)] * 2), lr, t, 0.9, 0.999, 1e-8, decay)
+        return oracle.muon_step(w, u, *(s or [np.zeros(w.shape)]), lr, decay, **hyper)
+
+    return rule
+
+
+# Five iterations multiply a rounding by 485 at most.
+_MUON = {"decoupled": True, "rtol": 1e-4, "atol": 5e-4}
 _RMS = {"momentum": 0.5, "epsilon": 1e-6}
 CASES: dict[str, Case] = {
     "Momentum": Case(optim.Momentum, _momentum(False), (0,), {"momentum": 0.9}, nn.Momentum),
@@ -173,6 +186,15 @@ CASES: dict[str, Case] = {
         (),
         {"relative_step": False, "beta1": 0.9, "scale_parameter": False, "clip_threshold": 0.5},
         decoupled=True,
+    ),
+    # Beside torch.optim.Muon in tests/pytorch/test_torch_muon.py, by the same op.
+    "Muon": Case(optim.Muon, _muon(), (), {"weight_decay": 0.0}, **_MUON),
+    "Muon-rms": Case(
+        optim.Muon,
+        _muon(momentum=0.8, nesterov=False, match_rms=True),
+        (),
+        {"weight_decay": 0.0, "momentum": 0.8, "nesterov": False, "adjust_lr_fn": "match_rms_adamw"},
+        **_MUON,
     ),
     "Adagrad": Case(optim.Adagrad, _adagrad, (0.1,), {}, nn.Adagrad),
     "Adagrad-slots": Case(optim.Adagrad, _frozen_adagrad, (0.1,), {"update_slots": False}),

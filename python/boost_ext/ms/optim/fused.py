@@ -157,7 +157,7 @@ class FusedOptimizer(CentralizingOptimizer):
                 keys.append(key)
                 members.append(i)
             centralized = self.is_group and bool(self.grad_centralization_flags[i]) and parameter.ndim >= 2
-            layout += [keys.index(key), int(centralized), int(k in self.half_members), 0]
+            layout += [keys.index(key), int(centralized), int(k in self.half_members), self._special(i)]
         self.group_members = tuple(members)
         self.decayed_members = tuple(self._decay_of(i) != 0 for i in members)
         rule = native.optimizer_rules().index(self.rule)
@@ -184,6 +184,10 @@ class FusedOptimizer(CentralizingOptimizer):
         own["values_of"] = Values([p.name for p in self.parameters], refusal)
         # For PYNATIVE_MODE: the arguments that are the same objects in every call.
         own["_fixed"] = None
+
+    def _special(self, i: int) -> int:
+        """The last number of parameter i in the layout of a step, see csrc/doors/step_layout.h."""
+        return 0
 
     def _states(self) -> list[Parameter]:
         """The state of the members in the order of a call: states of the rule, scales of codes, `first`."""

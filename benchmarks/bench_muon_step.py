@@ -1,0 +1,86 @@
+"""muon_step: one matrix, sixty mixed ones, and 74 flat ones, beside PyTorch: its Muon, whose iteration is bfloat16, and
+the same loop in float32."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from benchmarks.bench_orthogonalize import MIXED, iterated
+from boost_ext import ops
+from boost_ext.bench.data import uniform
+from boost_ext.bench.frameworks import torch_or_none
+from boost_ext.bench.harness import Case, Peer
+from boost_ext.bench.peers import torch_weights
+
+LR, MOMENTUM = 0.02, 0.95
+Shape = tuple[int, int]
+
+
+def cases(quick: bool) -> Iterator[Case]:
+    if quick:
+        yield sized("32 x 64", [(32, 64)])
+        yield sized("4 matrices of 24 x 512", [(24, 512)] * 4)
+        return
+    yield sized("512 x 2048", [(512, 2048)])
+    yield sized("60 matrices", 6 * MIXED)
+    yield sized("74 matrices of 24 x 10240", [(24, 10240)] * 74)
+
+
+def stepped(library: Any, norm: Any, w: Any, g: Any, m: Any) -> tuple[Any, Any]:
+    m = MOMENTUM * m + (1 - MOMENTUM) * g
+    scale = max(1.0, w.shape[0] / w.shape[1]) ** 0.5
+    return w - LR * scale * iterated(library, MOMENTUM * m + (1 - MOMENTUM) * g, norm), m
+
+
+def sized(name: str, shapes: Sequence[Shape]) -> Case:
+    start = [uniform(a * b, seed=i).reshape(a, b) for i, (a, b) in enumerate(shapes)]
+    grads = [np.flip(w).copy() for w in start]
+    weights, moments = [w.copy() for w in start], [np.zeros_like(w) for w in start]
+
+    def ours() -> Any:
+        ops.muon_step(weights, grads, moments, lr=LR, momentum=MOMENTUM, step=1)
+        return weights
+
+    def reset() -> None:
+        for w, s, m in zip(weights, start, moments, strict=True):
+            w[...] = s
+            m.fill(0)
+
+    def exact() -> Any:
+        wide = [[a.astype(np.float64) for a in pair] for pair in zip(start, grads, strict=True)]
+        return [stepped(np, np.linalg.norm, w, g, 0 * w)[0] for w, g in wide]
+
+    return Case(
+        f"muon_step, {name}",
+        ours=ours,
+        reference=exact,
+        peers=tuple(_torch(start, grads)),
+        reset=reset,
+        tolerance=1e-3,
+        seconds=0.5,
+    )
+
+
+def _torch(start: Any, grads: Any) -> Iterator[Peer]:
+    torch = torch_or_none()
+    if torch is None:
+        return
+    given = [(torch.from_numpy(w.copy()), torch.from_numpy(g.copy())) for w, g in zip(start, grads, strict=True)]
+
+    def in_float32() -> Any:
+        return [stepped(torch, torch.linalg.norm, w, g, torch.zeros_like(w))[0] for w, g in given]
+
+    yield Peer("PyTorch, a loop in float32", in_float32)
+    if not hasattr(torch.optim, "Muon"):
+        return
+    tensors = torch_weights([w.copy() for w in start], grads)
+    optimizer = torch.optim.Muon(tensors, lr=LR, momentum=MOMENTUM, weight_decay=0.0)
+
+    def run() -> Any:
+        optimizer.step()
+        return tensors
+
+    yield Peer("torch.optim.Muon", run, goal=2, tolerance=0.02)

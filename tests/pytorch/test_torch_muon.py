@@ -1,0 +1,183 @@
+"""boost_ext.torch.Muon beside torch.optim.Muon and torch.optim.AdamW, step by step."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+torch: Any = pytest.importorskip("torch")
+
+from boost_ext import torch as boost  # noqa: E402
+
+pytestmark = pytest.mark.skipif(not hasattr(torch.optim, "Muon"), reason="a PyTorch without Muon")
+
+MATRICES = ((64, 80), (30, 7), (5, 90))
+SETTINGS = [
+    {"lr": 0.02},
+    {"lr": 0.1, "momentum": 0.8, "nesterov": False, "weight_decay": 0.0, "ns_steps": 3},
+    {"lr": 0.01, "adjust_lr_fn": "match_rms_adamw"},
+]
+
+
+def parameters(shapes: Any = MATRICES, dtype: Any = None) -> list[Any]:
+    made = torch.Generator().manual_seed(1)
+    return [torch.nn.Parameter(torch.randn(s, generator=made).to(dtype or torch.float32)) for s in shapes]
+
+
+def gradients(step: int, *lists: list[Any]) -> None:
+    for of in lists:
+        made = torch.Generator().manual_seed(100 + step)
+        for p in of:
+            p.grad = torch.randn(p.shape, generator=made).to(p.dtype)
+
+
+def close(ours: list[Any], theirs: list[Any], atol: float = 5e-5) -> None:
+    for a, b in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(a, b, rtol=2e-5, atol=atol)
+
+
+@pytest.fixture
+def wide(monkeypatch):
+    """PyTorch's iteration in float64 instead of bfloat16."""
+    monkeypatch.setattr(torch.Tensor, "bfloat16", torch.Tensor.double)
+
+
+@pytest.mark.usefixtures("wide")
+@pytest.mark.parametrize("settings", SETTINGS)
+def test_steps_like_torch(settings):
+    ours, theirs = parameters(), parameters()
+    optimizer, reference = boost.Muon(ours, **settings), torch.optim.Muon(theirs, **settings)
+    for step in range(5):
+        gradients(step, ours, theirs)
+        optimizer.step()
+        reference.step()
+        close(ours, theirs)
+        for p, q in zip(ours, theirs, strict=True):
+            torch.testing.assert_close(optimizer.state[p]["momentum_buffer"], reference.state[q]["momentum_buffer"])
+
+
+def test_steps_like_torch_in_bfloat16():
+    """As far as its eight bits reach: 4 % of the length of a step."""
+    ours, theirs = parameters(), parameters()
+    optimizer, reference = boost.Muon(ours, lr=1.0), torch.optim.Muon(theirs, lr=1.0)
+    start = [p.detach().clone() for p in ours]
+    gradients(0, ours, theirs)
+    optimizer.step()
+    reference.step()
+    for p, q, w in zip(ours, theirs, start, strict=True):
+        assert (p - q).norm() < 0.04 * (p - w).norm()
+
+
+@pytest.mark.usefixtures("wide")
+@pytest.mark.parametrize("to_torch", [True, False])
+def test_a_state_dict_goes_over_to_torch_and_back(to_torch, tmp_path):
+    ours, theirs = parameters(), parameters()
+    optimizer, reference = boost.Muon(ours, lr=0.02), torch.optim.Muon(theirs, lr=0.02)
+    first, second = (ours, theirs) if to_torch else (theirs, ours)
+    one, two = (optimizer, reference) if to_torch else (reference, optimizer)
+    for step in range(3):
+        gradients(step, first)
+        one.step()
+    torch.save(one.state_dict(), tmp_path / "state.pt")
+    two.load_state_dict(torch.load(tmp_path / "state.pt", weights_only=True))
+    with torch.no_grad():
+        for p, q in zip(first, second, strict=True):
+            q.copy_(p)
+    for step in range(3, 6):
+        gradients(step, first, second)
+        one.step()
+        two.step()
+        close(first, second)
+
+
+def test_all_else_is_stepped_by_adamw():
+    """Vectors of the group, and all of a group without Muon: to the bit, and with PyTorch's state."""
+    shapes = ((4, 6), (5,), (), (3, 2, 2, 2))
+    ours, theirs = parameters(shapes), parameters(shapes)
+    head, others = {"params": ours[3:], "use_muon": False}, {"lr": 0.01, "betas": (0.8, 0.9), "weight_decay": 0.1}
+    optimizer = boost.Muon([{"params": ours[:3]}, head], **others, adamw_eps=1e-6)
+    reference = boost.AdamW(theirs[1:], **others, eps=1e-6)
+    for step in range(3):
+        gradients(step, ours, theirs)
+        optimizer.step()
+        reference.step()
+    for p, q in zip(ours[1:], theirs[1:], strict=True):
+        assert torch.equal(p, q)
+        found, expected = optimizer.state[p], reference.state[q]
+        assert torch.equal(found["exp_avg_sq"], expected["exp_avg_sq"])
+    assert not torch.equal(ours[0], theirs[0])
+    assert [sorted(s) for s in optimizer.state_dict()["state"].values()] == [
+        ["momentum_buffer", "step"],
+        *[["exp_avg", "exp_avg_sq", "step"]] * 3,
+    ]
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_masters_keep_what_rounding_loses(dtype):
+    ours = parameters(((16, 24), (5,)), dtype)
+    theirs = [torch.nn.Parameter(p.detach().float()) for p in ours]
+    optimizer, reference = boost.Muon(ours, lr=1e-4, master=True), boost.Muon(theirs, lr=1e-4)
+    for step in range(6):
+        gradients(step, ours)
+        for p, q in zip(ours, theirs, strict=True):
+            q.grad = p.grad.float()
+        optimizer.step()
+        reference.step()
+    for p, q in zip(ours, theirs, strict=True):
+        master = optimizer.state[p]["master"]
+        assert torch.equal(master, q)
+        assert torch.equal(p.detach(), master.to(dtype))
+
+
+def test_five_and_five_steps_are_the_bits_of_ten(tmp_path):
+    def steps(params: list[Any], optimizer: Any, which: range) -> None:
+        for step in which:
+            gradients(step, params)
+            optimizer.step()
+
+    shapes = ((64, 80), (4, 3, 3, 3), (5,))
+    whole, first = parameters(shapes), parameters(shapes)
+    steps(whole, boost.Muon(whole, lr=0.02), range(10))
+    optimizer = boost.Muon(first, lr=0.02)
+    steps(first, optimizer, range(5))
+    torch.save((first, optimizer.state_dict()), tmp_path / "saved.pt")
+    second, state = torch.load(tmp_path / "saved.pt", weights_only=False)
+    optimizer = boost.Muon(second, lr=0.02)
+    optimizer.load_state_dict(state)
+    steps(second, optimizer, range(5, 10))
+    for a, b in zip(whole, second, strict=True):
+        assert torch.equal(a, b)
+
+
+def test_a_scaled_step_and_one_that_is_skipped():
+    ours, theirs = parameters(), parameters()
+    optimizer, reference = boost.Muon(ours, lr=0.02), boost.Muon(theirs, lr=0.02)
+    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+    scaler.scale(torch.ones(()))
+    for step, bad in enumerate([False, True, False]):
+        gradients(step, ours, theirs)
+        scale = scaler.get_scale()
+        for p in ours:
+            p.grad *= scale
+        if bad:
+            ours[0].grad[0, 0] = torch.inf
+        else:
+            reference.step()
+        scaler.step(optimizer)
+        scaler.update()
+    for a, b in zip(ours, theirs, strict=True):
+        assert torch.equal(a, b)
+
+
+def test_what_is_refused():
+    weight = torch.nn.Parameter(torch.ones(2, 3))
+    with pytest.raises(
+        ValueError, match=r"^Muon: ns_coefficients must be \(3\.4445, -4\.775, 2\.0315\), got \(1, 0, 0\)"
+    ):
+        boost.Muon([weight], ns_coefficients=(1, 0, 0))
+    with pytest.raises(ValueError, match=r"^Muon: state_dtype must be 'float32' for this rule"):
+        boost.Muon([weight], state_dtype="float8")
+    weight.grad = torch.ones(2, 3)
+    with pytest.raises(ValueError, match=r"^muon_step: momentum must be in \[0, 1\), got 1$"):
+        boost.Muon([weight], momentum=1.0).step()
