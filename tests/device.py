@@ -47,6 +47,8 @@ ONLY: dict[str, dict[str, str]] = {
         "test_group_loss_scale": "an op of the CPU alone",
         "test_optimizer_step_rows::test_indices_out_of_range": "nobody reads the indices on the host; they are ignored",
         "test_orthogonalize::test_a_large_matrix_is_shared_by_threads": "about threads of the host",
+        "test_muon_step::test_same_bits_for_any_number_of_threads": "about threads of the host",
+        "test_muon_step::test_large_matrices": "minutes on an emulator; other tests have several tiles and blocks",
         "test_timestamp": "an op of the CPU alone",
         "test_loss_scale_update::test_the_1001st_overflow_in_a_row_raises": "nobody waits for the device to be told",
         "test_layouts::test_new_results_share_the_order": "what is made on a device is in C order; it asks for `out`",

@@ -13,7 +13,7 @@ from dtypes import DTYPES, FLOATS, assert_same_bits, normal
 
 pytestmark = pytest.mark.usefixtures("isa")
 
-MATRICES = [(1, 1), (5, 7), (2, 0), (0, 3), (33, 9), (4, 3, 3, 3), (6, 2, 5), (16, 16), (17, 70), (130, 40)]
+MATRICES = [(1, 1), (5, 7), (2, 0), (0, 3), (33, 9), (4, 3, 3, 3), (6, 2, 5), (16, 16), (17, 70), (70, 40)]
 OTHERS = [(), (5,), (0,), (3, 4), (4097,)]
 LR = 0.1
 # Five iterations multiply a rounding by 485 at most (test_orthogonalize.py), and a step has it lr s times.
@@ -73,15 +73,15 @@ OPTIONS: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("name", OPTIONS)
-def test_five_steps(rng, name):
+def test_three_steps(rng, name):
     shapes = MATRICES + OTHERS
     training = Training([normal(rng, s) for s in shapes], len(OTHERS), **OPTIONS[name])
-    for _ in range(5):
+    for _ in range(3):
         training.step([normal(rng, s) for s in shapes], decay=0.1, scale=8.0)
     training.check()
 
 
-@pytest.mark.parametrize("shape", [(300, 301), (700, 200), (64, 3000), (3, 5000), (9000, 8), (64, 130, 3, 3)], ids=str)
+@pytest.mark.parametrize("shape", [(300, 301), (700, 200), (64, 3000), (3, 5000), (9000, 8), (64, 30, 3, 3)], ids=str)
 @pytest.mark.parametrize("centralize", [False, True], ids=["plain", "centralized"])
 def test_large_matrices(rng, shape, centralize):
     """In one call with small ones."""
@@ -93,10 +93,10 @@ def test_large_matrices(rng, shape, centralize):
 
 
 def test_many_tensors(rng):
-    shapes = [[(17, 3), (2, 3, 3), (8, 20)][i % 3] for i in range(300)] + [(4,)] * 100
-    training = Training([normal(rng, s) for s in shapes], 100)
-    for _ in range(2):
-        training.step([normal(rng, s) for s in shapes], centralize=True)
+    """More than a launch of the CUDA kernels has."""
+    shapes = [[(17, 3), (2, 3, 3), (8, 20)][i % 3] for i in range(400)] + [(4,)] * 100
+    training = Training([normal(rng, s) for s in shapes], 100, ns_steps=1)
+    training.step([normal(rng, s) for s in shapes], centralize=True)
     training.check()
 
 
@@ -104,11 +104,11 @@ def test_many_tensors(rng):
 @pytest.mark.parametrize("of_weight", DTYPES)
 def test_half_precision(rng, of_weight, of_gradient):
     """With masters: all digits of float32, and the weight is the rounded master."""
-    shapes = [(5, 33), (70, 64), (3, 2, 2), (70,), ()]
+    shapes = [(5, 33), (68, 66), (3, 2, 2), (70,), ()]
     weights = [normal(rng, s, of_weight) for s in shapes]
     masters = [w.astype(np.float32) for w in weights] if of_weight != np.float32 else None
     training = Training(weights, 2)
-    for _ in range(3):
+    for _ in range(2):
         training.step([normal(rng, s, of_gradient) for s in shapes], centralize=True, masters=masters)
     training.check(masters)
     for w, m in zip(weights, masters or weights, strict=True):
@@ -176,7 +176,7 @@ def test_a_gradient_of_zeros_decays(rng):
 
 
 @pytest.mark.parametrize("bad", [np.inf, -np.inf, np.nan])
-@pytest.mark.parametrize("shape", [(6, 7), (4, 3, 3, 3), (100, 90)], ids=str)
+@pytest.mark.parametrize("shape", [(6, 7), (4, 3, 3, 3), (70, 20)], ids=str)
 def test_a_bad_gradient_reaches_its_tensor_alone(rng, shape, bad):
     grads = [normal(rng, shape), normal(rng, shape)]
     grads[0].flat[-1] = bad
