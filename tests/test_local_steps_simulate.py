@@ -110,15 +110,16 @@ def test_against_float64(outer: Any, compress: Any, ranks: int) -> None:
         definition.anchor = flat(local.weights[0])
 
 
-@pytest.mark.parametrize("n", [1, 255, 256, 257, 65535, 65536, 65537, 200_000])
+@pytest.mark.parametrize("n", [1, 255, 256, 257, 65535, 65536, 65537, 200_000, (1 << 20) + 1])
 @pytest.mark.parametrize("compress", ["int8", "topk"])
 def test_what_is_sent_and_the_error_are_the_whole(compress: str, n: int) -> None:
     rule = outer_rule("test", 1, "mean", compress, density=0.01 if compress == "topk" else None)
     rng = np.random.default_rng(n)
-    difference = np.zeros(rule.length(n), np.float32)
-    difference[:n] = rng.standard_normal(n)
-    error = np.zeros_like(difference)
-    sent = rule.encode(difference, error)
+    anchor = np.zeros(rule.length(n), np.float32)
+    weights = rng.standard_normal(n).astype(np.float32)
+    difference, error = anchor.copy(), np.zeros_like(anchor)
+    difference[:n] = -weights
+    sent = rule.encode(anchor, [weights], error)
     assert all(array.nbytes % 4 == 0 for array in sent)
     assert sum(array.nbytes for array in sent) == rule.sent_bytes(n)
     got = rule.combine([array[None] for array in sent], [n])

@@ -53,6 +53,8 @@ Array: TypeAlias = npt.NDArray[Any]
 
 _BLOCK = PROJECTION_BLOCK
 _CHUNK = 1 << 16  # elements of which the largest are sent; their places take two bytes
+_PIECE = 1 << 20  # elements, whole blocks
+_LARGEST = 1e37
 _ALIGNED = 4  # elements sent of each chunk are a multiple: whole words of four bytes
 
 
@@ -103,35 +105,34 @@ class OuterRule:
         runs = [(whole, _CHUNK), (1 if rest else 0, rest)]
         return [(c, n, _ALIGNED * max(1, -(-int(self.density * n) // _ALIGNED))) for c, n in runs if c]
 
-    def difference(self, anchor: Array, arrays: Sequence[Array]) -> tuple[Array, bool]:
-        """The anchor minus the arrays one behind the other, with zeros at the end; and whether it is finite."""
-        found = np.zeros_like(anchor)
-        flatten(arrays, found)
-        np.subtract(anchor, found, out=found)
-        return found, bool(np.isfinite(ops.global_norm([found])))
-
-    def encode(self, difference: Array, error: Array | None) -> tuple[Array, ...]:
-        """What a rank sends of its difference: arrays of whole words of four bytes.
+    def encode(self, anchor: Array, arrays: Sequence[Array], error: Array | None) -> tuple[Array, ...]:
+        """What a rank sends of its difference, anchor minus weights: arrays of whole words of four bytes.
 
         Args:
-            difference: finite float32 of :meth:`length` elements.
+            anchor: float32 of :meth:`length` elements.
+            arrays: the weights, of which :func:`are_finite` is true.
             error: the error so far, with `compress`; written.
         """
-        if self.compress is None:
-            return (difference,)
-        assert error is not None
-        error *= np.float32(self.error_decay)
-        error += difference
+        total = np.zeros_like(anchor) if error is None else error
+        if self.error_decay != 1 and error is not None:
+            error *= np.float32(self.error_decay)
+        begin = 0
+        for flat in (array.reshape(-1) for array in arrays):
+            for start in range(0, flat.size, _PIECE):  # what is computed on the way stays in the cache
+                mine = flat[start : start + _PIECE]
+                place = slice(begin + start, begin + start + mine.size)
+                total[place] += anchor[place] - mine
+            begin += flat.size
+        if error is None:
+            return (total,)
         if self.compress == "int8":
-            codes, scale = ops.quantize_projection(error[None])
-            error -= ops.dequantize_projection(codes, scale)[0]
-            return codes[0], scale[0]
+            return _coded(error)
         places = self._largest(error)
         index = self._index(places)
         values = error[index]
-        codes, scale = ops.quantize_projection(values[None])
-        error[index] = values - ops.dequantize_projection(codes, scale)[0]
-        return codes[0], scale[0], places
+        codes, scale = _coded(values)
+        error[index] = values
+        return codes, scale, places
 
     def _largest(self, vector: Array) -> Array:
         """The places of the largest magnitudes within each chunk, rising, uint16."""
@@ -240,6 +241,22 @@ class _Sparse:
 
     def squares(self) -> Array:
         return np.asarray((self.values.astype(np.float64) ** 2).sum(axis=1))
+
+
+def _coded(vector: Array) -> tuple[Array, Array]:
+    """Codes and scales of the vector, which are subtracted from it."""
+    codes, scale = np.empty(vector.size, np.int8), np.empty(-(-vector.size // _BLOCK), np.float32)
+    for start in range(0, vector.size, _PIECE):
+        part = vector[start : start + _PIECE]
+        place, blocks = slice(start, start + part.size), slice(start // _BLOCK, -(-(start + part.size) // _BLOCK))
+        codes[place], scale[blocks] = (found[0] for found in ops.quantize_projection(part[None]))
+        part -= ops.dequantize_projection(codes[None, place], scale[None, blocks])[0]
+    return codes, scale
+
+
+def are_finite(arrays: Sequence[Array]) -> bool:
+    """Whether differences of such weights have codes: no inf, no nan, no overflow."""
+    return bool(ops.global_norm(list(arrays)) < _LARGEST)
 
 
 def _consensus(dots: Array, squares: Array) -> Array:
@@ -396,13 +413,10 @@ class LocalStepsSimulator:
 
     def _exchange(self) -> None:
         anchor = self._common["anchor"]
-        differences = []
         for rank, arrays in enumerate(self.weights):
-            mine, finite = self.rule.difference(anchor, arrays)
-            if not finite:
+            if not are_finite(arrays):
                 raise FloatingPointError(f"{type(self).__name__}: weights[{rank}] must be finite at an exchange")
-            differences.append(mine)
-        sent = [self.rule.encode(d, e) for d, e in zip(differences, self._errors, strict=True)]
+        sent = [self.rule.encode(anchor, own, e) for own, e in zip(self.weights, self._errors, strict=True)]
         total = self.rule.combine([np.stack(arrays) for arrays in zip(*sent, strict=True)], self._sizes)
         self.rule.move(self._common, total)
         parts = np.split(anchor, np.cumsum(self._sizes))

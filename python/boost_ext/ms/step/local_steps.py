@@ -17,7 +17,7 @@ from mindspore.communication import get_rank
 from mindspore.nn.layer.normalization import _BatchNorm
 
 from boost_ext.arguments import telling
-from boost_ext.local_steps import Compress, Outer, flatten, outer_rule
+from boost_ext.local_steps import Compress, Outer, are_finite, flatten, outer_rule
 from boost_ext.ms.core import typed
 from boost_ext.ms.core.resume import write
 from boost_ext.ms.core.state import state
@@ -144,7 +144,7 @@ class LocalSteps(typed.Cell):
         self.__dict__.update(weights=tuple(weights), statistics=tuple(statistics_of(norms)), sizes=sizes, slots=slots)
         if rank_count() > 1:
             self.ranks = Ranks(get_rank(), rank_count(), True)
-            self.gather, self.sum = _Collective(ops.AllGather()), _Collective(ops.AllReduce())
+            self.gather, self.sum = ops.AllGather(), ops.AllReduce()  # called eagerly in both modes
         if start:
             self.start()
 
@@ -204,15 +204,14 @@ class LocalSteps(typed.Cell):
 
     def _exchange(self) -> None:
         rule, own = self.rule, [p.asnumpy() for p in self.weights]
-        difference, finite = rule.difference(self.slots["anchor"].asnumpy(), own)
-        statistics = self._agreed(finite)
+        statistics = self._agreed(are_finite(own))
         with self._written(*rule.slots) as views:
             held = dict(zip(rule.slots, views, strict=True))
+            sent = rule.encode(held["anchor"], own, held.get("error"))
             if rule.compress is None and rule.outer in ("mean", "nesterov") and self.ranks.size > 2:
-                total = self._summed(difference)  # fewer bytes than all differences on each rank
+                total = self._summed(sent[0])  # fewer bytes than all differences on each rank
                 total /= np.float32(self.ranks.size)
             else:
-                sent = rule.encode(difference, held.get("error"))
                 total = rule.combine([self._of_all(array) for array in sent], self.sizes)
             rule.move(held, total)
             _set(self.weights, held["anchor"])
@@ -289,15 +288,6 @@ def _set(parameters: Sequence[Parameter], vector: np.ndarray[Any, Any]) -> None:
     for p in parameters:
         write(p, Tensor(vector[begin : begin + p.size].reshape(p.shape)))
         begin += p.size
-
-
-class _Collective(nn.Cell):
-    def __init__(self, operation: ops.Primitive) -> None:
-        super().__init__(auto_prefix=False)
-        self.operation = operation
-
-    def construct(self, x: Tensor) -> Tensor:
-        return self.operation(x)
 
 
 class _AfterStep(Callback):  # type: ignore[misc]
