@@ -83,8 +83,8 @@ def precondition():
 
 CALLS = {
     "sgd": (lambda: step("sgd", 1, [0.9, 0, 0], True, True), "optimizer_step"),
-    "momentum": (lambda: step("momentum", 1, [0.9, 0], True), "optimizer_step"),
-    "adam": (lambda: step("adam", 2, [0.9, 0.99, 1e-8, 0], True), "optimizer_step"),
+    "momentum": (lambda: step("momentum", 1, [0.9, 0, 0], True), "optimizer_step"),
+    "adam": (lambda: step("adam", 2, [0.9, 0.99, 1e-8, 0, 0], True), "optimizer_step"),
     "adagrad": (lambda: step("adagrad", 1, [1]), "optimizer_step"),
     "adafactor": (adafactor, "optimizer_step"),
     "muon": (muon, "optimizer_step"),
