@@ -156,7 +156,7 @@ def adan_step(
         >>> for step in (1, 2):
         ...     ops.adan_step([w], [np.float32([1, -1]) / step], [m], [n], [d], [last], lr=0.1, step=step)
         >>> print(w.round(3), last)
-        [0.851 1.149] [ 0.5 -0.5]
+        [0.828 1.172] [ 0.5 -0.5]
     """
     hyper = {"beta1": beta1, "beta2": beta2, "beta3": beta3, "eps": eps, "cautious": cautious}
     one_step("adan", params, grads, [moments, squares, differences, last_grads], hyper, lr, options, step=step)

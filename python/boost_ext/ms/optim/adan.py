@@ -40,7 +40,7 @@ class Adan(FusedOptimizer):
         >>> for gradient in ([1.0, -1.0], [0.5, -0.5]):
         ...     _ = optimizer((Tensor(gradient),))
         >>> print(w.asnumpy().round(3))
-        [0.851 1.149]
+        [0.828 1.172]
     """
 
     rule = "adan"
