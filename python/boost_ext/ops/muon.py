@@ -101,7 +101,7 @@ def muon_step(
         >>> state = [np.zeros_like(w), np.zeros_like(bias)], [None, np.zeros_like(bias)]
         >>> ops.muon_step([w, bias], grads, *state, lr=0.1, step=1)
         >>> print(w.round(2), bias.round(2))
-        [[-0.09  0.    0.  ]
+        [[-0.08  0.    0.  ]
          [ 0.   -0.07  0.  ]] [-0.1  0.1]
     """
     if not isinstance(adjust_lr_fn, str):
