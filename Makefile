@@ -56,7 +56,8 @@ test-core: $(VENVS)/core/installed
 # What needs PyTorch, which no other environment has.
 test-torch: $(VENVS)/torch/installed
 	$(VENVS)/torch/bin/python -m pytest -q tests/pytorch tests/ops/test_torch.py \
-	  "tests/test_example_scripts.py::test_runs[pytorch_loop]" "tests/docs/test_pages.py::test_a_page[docs/torch.md]"
+	  "tests/test_example_scripts.py::test_runs[pytorch_loop]" "tests/docs/test_pages.py::test_a_page[docs/torch.md]" \
+	  "tests/docs/test_pages.py::test_a_page[docs/health.md]"
 
 # The ops from C++ under the address, undefined-behaviour and thread sanitizers; under the last one for one instruction
 # set, since who waits for whom is the same in all. It needs memory at fixed addresses, hence setarch -R. The Ascend
