@@ -154,10 +154,13 @@ template <Storage kStorage, int kStates> class States {
 
 constexpr auto kNothing = [](auto&&...) {};
 
+// State of 8 and 16 bits: never; by loops for any mixture; or also by loops of their own, which take long to compile.
+enum class Narrow : std::uint8_t { never, any, fast };
+
 // body(chunk, squares, w, u, state) -> w for all elements, with the ready gradients u of the weights w; it changes
 // state. What comes back is stored if kWrite; with kGradient false u is 0, and states are only read.
 // after(chunk, weights, squares) after each chunk, done(at, squares) after each block.
-template <int kStates, bool kGradient, bool kWrite, bool kNarrow, class Body, class After, class Done>
+template <int kStates, bool kGradient, bool kWrite, Narrow kNarrow, class Body, class After, class Done>
 void each_element(const Context& context, const OptimizerStep& s, RowMeans& means, Body body, After after,
                   Done done_with) {
   const auto step_block = [&](Block at, auto storage) {
@@ -214,11 +217,13 @@ void each_element(const Context& context, const OptimizerStep& s, RowMeans& mean
     done_with(at, squares);
   };
   const auto step = [&](Block at) {
-    if constexpr (kNarrow) {
+    if constexpr (kNarrow != Narrow::never) {
       const Storage storage = storage_of(s, at.tensor);
-      if (storage == Storage::halves) return step_block(at, Stored<Storage::halves>());
-      if (storage == Storage::codes) return step_block(at, Stored<Storage::codes>());
-      if (storage == Storage::any) return step_block(at, Stored<Storage::any>());
+      if constexpr (kNarrow == Narrow::fast) {
+        if (storage == Storage::halves) return step_block(at, Stored<Storage::halves>());
+        if (storage == Storage::codes) return step_block(at, Stored<Storage::codes>());
+      }
+      if (storage != Storage::floats) return step_block(at, Stored<Storage::any>());
     }
     step_block(at, Stored<Storage::floats>());
   };
@@ -243,20 +248,22 @@ template <class R> struct Plain : R {
     return rule(t, w, u, state);
   }
 };
-template <class R> constexpr bool kMayBeNarrow<Plain<R>> = kMayBeNarrow<R>;
 
-template <class R> void apply(const Context& context, const OptimizerStep& s, const R& rule) {
+template <Narrow kNarrow, class R> void apply_rule(const Context& context, const OptimizerStep& s, const R& rule) {
   RowMeans means(context, s);
-  each_element<R::kStates, true, true, kMayBeNarrow<R>>(
+  each_element<R::kStates, true, true, kNarrow>(
       context, s, means,
       [&](const Chunk& c, Squares&, F w, F u, F* state)
           BOOST_EXT_INLINE_LAMBDA { return rule(of_tensor(s, c.tensor), w, u, state); },
       kNothing, kNothing);
 }
-template <class R> void apply(const Context& context, const OptimizerStep& s) { apply(context, s, R(s.settings)); }
+template <class R> void apply(const Context& context, const OptimizerStep& s) {
+  apply_rule<Narrow::never>(context, s, R(s.settings));
+}
 template <class R> void apply_cautious(const Context& context, const OptimizerStep& s) {
   const R rule(s.settings);
-  return rule.cautious ? apply(context, s, rule) : apply(context, s, Plain<R>(rule));
+  if (rule.cautious) return apply_rule<kMayBeNarrow<R> ? Narrow::any : Narrow::never>(context, s, rule);
+  apply_rule<kMayBeNarrow<R> ? Narrow::fast : Narrow::never>(context, s, Plain<R>(rule));
 }
 
 // Moments and norms in one sweep, weights in a second one: nobody knows a norm before the last element. Both see the
@@ -266,7 +273,7 @@ void apply_lamb(const Context& context, const OptimizerStep& s) {
   RowMeans means(context, s);
   Blocks blocks(s.weights, kBlock, means.by_row());
   Scratch<double> w_squares(blocks.count()), r_squares(blocks.count());
-  each_element<2, true, false, true>(
+  each_element<2, true, false, Narrow::fast>(
       context, s, means,
       [&](const Chunk&, Squares& squares, F w, F u, F* mv) BOOST_EXT_INLINE_LAMBDA {
         rule.moments(u, mv);
@@ -300,7 +307,7 @@ void apply_lamb(const Context& context, const OptimizerStep& s) {
     }
     trust[t] = w > 0 && r > 0 ? static_cast<float>(__builtin_sqrt(w) / __builtin_sqrt(r)) : 1.0F;
   }
-  each_element<2, false, true, true>(
+  each_element<2, false, true, Narrow::fast>(
       context, s, means,
       [&](const Chunk& c, Squares&, F w, F, const F* mv) BOOST_EXT_INLINE_LAMBDA {
         const float rate = s.lr[c.tensor] * trust[c.tensor];

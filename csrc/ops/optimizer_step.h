@@ -38,8 +38,8 @@
 //
 // cautious, of the rules that have the flag: of what lr multiplies, but not of the decay, an element is 0 where its
 // sign is not that of u (Liang et al. 2024, Cautious optimizers). The paper then divides by the share of the elements
-// that are left, in each tensor, which is known after the last element alone: a second sweep. That is left out. The
-// theory does not ask for it, and a larger lr does the same.
+// that are left, in each tensor, which is known after the last element alone: a second sweep. That is left out; a
+// larger lr makes up for it on average.
 //
 // Sources: Sutskever et al. 2013 (momentum, Nesterov); Kingma and Ba 2015 (adam; eps beside the uncorrected root as in
 // mindspore.nn.Adam); Reddi et al. 2018 (AMSGrad); Loshchilov and Hutter 2019 (decoupled decay); You et al. 2020
