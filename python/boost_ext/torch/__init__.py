@@ -18,5 +18,13 @@ from boost_ext.torch.optimizer import FusedOptimizer, Storage
 from boost_ext.torch.rules import *  # noqa: F403
 from boost_ext.torch.rules import __all__ as _RULES
 
-__all__ = ["FusedOptimizer", "Muon", "Storage", "adaptive_clip_grad_", "clip_grad_norm_", "unscale_"]
-__all__ += [*_NEWER_RULES, *_RULES]
+__all__ = [
+    "FusedOptimizer",
+    "Muon",
+    "Storage",
+    "adaptive_clip_grad_",
+    "clip_grad_norm_",
+    "unscale_",
+    *_NEWER_RULES,
+    *_RULES,
+]
