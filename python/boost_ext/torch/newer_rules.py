@@ -35,6 +35,10 @@ class Lion(FusedOptimizer):
         [0.75, -0.75]
     """
 
+    op = staticmethod(ops.lion_step)
+    states = ("exp_avg",)
+    hyper = ("cautious",)
+
     def __init__(
         self,
         params: Any,
@@ -47,13 +51,6 @@ class Lion(FusedOptimizer):
     ) -> None:
         defaults = {"lr": lr, "betas": betas, "weight_decay": weight_decay, "cautious": cautious}
         super().__init__(params, defaults, **storage)
-
-    def state_names(self, group: dict[str, Any]) -> tuple[str, ...]:
-        return ("exp_avg",)
-
-    def update(self, tensors: Sequence[Any], group: dict[str, Any], *, step: Any, first: Any, **options: Any) -> None:
-        beta1, beta2 = group["betas"]
-        ops.lion_step(*tensors, step=step, beta1=beta1, beta2=beta2, cautious=group["cautious"], **options)
 
 
 class Lion8bit(Lion):
@@ -88,6 +85,10 @@ class NAdamW(FusedOptimizer):
         [0.893, -0.893]
     """
 
+    op = staticmethod(ops.nadamw_step)
+    states = ("exp_avg", "exp_avg_sq")
+    hyper = ("eps", "momentum_decay", "cautious")
+
     def __init__(
         self,
         params: Any,
@@ -108,14 +109,9 @@ class NAdamW(FusedOptimizer):
         if group["weight_decay"] and not group["decoupled_weight_decay"]:
             raise ValueError(f"{type(self).__name__}: decoupled_weight_decay must be True, got False")
 
-    def state_names(self, group: dict[str, Any]) -> tuple[str, ...]:
-        return ("exp_avg", "exp_avg_sq")
-
     def update(self, tensors: Sequence[Any], group: dict[str, Any], *, step: Any, first: Any, **options: Any) -> None:
         self.require(group)  # also what a checkpoint has brought
-        beta1, beta2 = group["betas"]
-        options |= {name: group[name] for name in ("eps", "momentum_decay", "cautious")}
-        ops.nadamw_step(*tensors, step=step, beta1=beta1, beta2=beta2, **options)
+        super().update(tensors, group, step=step, first=first, **options)
 
     def state_dict(self) -> dict[str, Any]:
         """As of ``torch.optim.NAdam``, with its ``mu_product``.
@@ -165,6 +161,9 @@ class AdEMAMix(FusedOptimizer):
         ['exp_avg', 'exp_avg_slow', 'exp_avg_sq', 'step']
     """
 
+    op = staticmethod(ops.ademamix_step)
+    states = ("exp_avg", "exp_avg_sq", "exp_avg_slow")
+    hyper = ("eps", "alpha", "alpha_steps", "beta3_steps", "cautious")
     narrow_state = False
 
     def __init__(
@@ -184,14 +183,6 @@ class AdEMAMix(FusedOptimizer):
         defaults = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay, "alpha": alpha}
         defaults |= {"alpha_steps": alpha_steps, "beta3_steps": beta3_steps, "cautious": cautious}
         super().__init__(params, defaults, **storage)
-
-    def state_names(self, group: dict[str, Any]) -> tuple[str, ...]:
-        return ("exp_avg", "exp_avg_sq", "exp_avg_slow")
-
-    def update(self, tensors: Sequence[Any], group: dict[str, Any], *, step: Any, first: Any, **options: Any) -> None:
-        options |= {name: group[name] for name in ("eps", "alpha", "alpha_steps", "beta3_steps", "cautious")}
-        beta1, beta2, beta3 = group["betas"]
-        ops.ademamix_step(*tensors, step=step, beta1=beta1, beta2=beta2, beta3=beta3, **options)
 
 
 class Adan(FusedOptimizer):
@@ -213,6 +204,9 @@ class Adan(FusedOptimizer):
         [0.75, -0.75]
     """
 
+    op = staticmethod(ops.adan_step)
+    states = ("exp_avg", "exp_avg_sq", "exp_avg_diff", "last_grad")
+    hyper = ("eps", "cautious")
     narrow_state = False
 
     def __init__(
@@ -228,11 +222,3 @@ class Adan(FusedOptimizer):
     ) -> None:
         defaults = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay, "cautious": cautious}
         super().__init__(params, defaults, **storage)
-
-    def state_names(self, group: dict[str, Any]) -> tuple[str, ...]:
-        return ("exp_avg", "exp_avg_sq", "exp_avg_diff", "last_grad")
-
-    def update(self, tensors: Sequence[Any], group: dict[str, Any], *, step: Any, first: Any, **options: Any) -> None:
-        beta1, beta2, beta3 = group["betas"]
-        options |= {"eps": group["eps"], "cautious": group["cautious"]}
-        ops.adan_step(*tensors, step=step, beta1=beta1, beta2=beta2, beta3=beta3, **options)

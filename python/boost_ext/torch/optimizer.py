@@ -57,12 +57,18 @@ class _Bucket:
 class FusedOptimizer(torch.optim.Optimizer):
     """One native call steps all tensors of a group that have made the same number of steps.
 
-    A rule is a subclass with a constructor, :meth:`state_names` and :meth:`update`.
+    A rule is a subclass with a constructor, and with `op`, `states` and `hyper`, or with :meth:`state_names` and
+    :meth:`update` where these depend on the group.
 
     ``state[p]["step"]`` is one tensor for all `p` that step together; :meth:`state_dict` gives each its own, as
     ``torch.optim`` has them.
     """
 
+    op: Callable[..., None]
+    states: tuple[str, ...] = ()
+    """See :meth:`state_names`."""
+    hyper: tuple[str, ...] = ()
+    """What `op` takes from the group under the same names, beside betas."""
     default_state_dtype = "float32"
     narrow_state = True
     """Whether the rule has state in 8 and 16 bits."""
@@ -91,7 +97,7 @@ class FusedOptimizer(torch.optim.Optimizer):
 
     def state_names(self, group: dict[str, Any]) -> tuple[str, ...]:
         """The keys of the rule's state, as in ``torch.optim``, in the order that its op takes them."""
-        raise NotImplementedError
+        return self.states
 
     def update(
         self, tensors: Sequence[Any], group: dict[str, Any], *, step: Any, first: list[bool], **options: Any
@@ -105,7 +111,8 @@ class FusedOptimizer(torch.optim.Optimizer):
             first: for each parameter whether its state is new.
             options: `lr`, and what the rule needs of ``boost_ext.ops.StepOptions``.
         """
-        raise NotImplementedError
+        options |= {f"beta{i}": beta for i, beta in enumerate(group["betas"], start=1)}
+        self.op(*tensors, step=step, **{name: group[name] for name in self.hyper}, **options)
 
     def require(self, group: dict[str, Any]) -> None:
         """Refuse a group with settings that the rule does not take."""

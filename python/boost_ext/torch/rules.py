@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -228,20 +228,7 @@ class Adafactor(FusedOptimizer):
         )
 
 
-class _Moments(FusedOptimizer):
-    """What steps by two moments and decouples its decay."""
-
-    op: Callable[..., None]
-
-    def state_names(self, group: dict[str, Any]) -> tuple[str, ...]:
-        return ("exp_avg", "exp_avg_sq")
-
-    def update(self, tensors: Sequence[Any], group: dict[str, Any], *, step: Any, first: Any, **options: Any) -> None:
-        beta1, beta2 = group["betas"]
-        self.op(*tensors, step=step, beta1=beta1, beta2=beta2, eps=group["eps"], **options)
-
-
-class AdamWeightDecay(_Moments):
+class AdamWeightDecay(FusedOptimizer):
     """Adam with decoupled weight decay and without the correction of the bias, as BERT was trained.
 
     ``w -= lr * (m / (√v + eps) + weight_decay * w)``. Betas and `eps` are greater than 0.
@@ -256,6 +243,8 @@ class AdamWeightDecay(_Moments):
     """
 
     op = staticmethod(ops.adam_weight_decay_step)
+    states = ("exp_avg", "exp_avg_sq")
+    hyper = ("eps", "cautious")
 
     def __init__(
         self,
@@ -271,11 +260,8 @@ class AdamWeightDecay(_Moments):
         defaults = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay, "cautious": cautious}
         super().__init__(params, defaults, **storage)
 
-    def update(self, tensors: Sequence[Any], group: dict[str, Any], *, step: Any, first: Any, **options: Any) -> None:
-        super().update(tensors, group, step=step, first=first, cautious=group["cautious"], **options)
 
-
-class Lamb(_Moments):
+class Lamb(FusedOptimizer):
     """LAMB, Adam for large batches: the step of each tensor is scaled to the norm of its weights.
 
     ``r = m/(1-b1^t) / (√(v/(1-b2^t)) + eps) + weight_decay * w``; ``w -= lr * ‖w‖/‖r‖ * r``. Betas and `eps` are
@@ -295,6 +281,8 @@ class Lamb(_Moments):
     """
 
     op = staticmethod(ops.lamb_step)
+    states = ("exp_avg", "exp_avg_sq")
+    hyper = ("eps",)
     of_whole_tensors = True
 
     def __init__(

@@ -63,7 +63,7 @@ class AdaFactor(FusedOptimizer):
     """
 
     rule = "adafactor"
-    lars_refusal = "AdaFactor decouples its weight decay; LARS needs it in the gradient"
+    decouples_decay = True
 
     @recorded
     def __init__(

@@ -228,7 +228,7 @@ class AdamW(DecoupledAdam):
     """
 
     rule = "adamw"
-    lars_refusal = "AdamW decouples its weight decay; LARS needs it in the gradient"
+    decouples_decay = True
     state_prefixes = ("exp_avg", "exp_avg_sq")
 
     @recorded
@@ -282,7 +282,7 @@ class NAdamW(DecoupledAdam):
     """
 
     rule = "nadamw"
-    lars_refusal = "NAdamW decouples its weight decay; LARS needs it in the gradient"
+    decouples_decay = True
     state_prefixes = ("exp_avg", "exp_avg_sq")
 
     @recorded
@@ -337,7 +337,7 @@ class AdamWeightDecay(DecoupledAdam):
     """
 
     rule = "adam_weight_decay"
-    lars_refusal = "AdamWeightDecay decouples its weight decay; LARS needs it in the gradient"
+    decouples_decay = True
     state_prefixes = ("adam_m", "adam_v")
 
     @recorded

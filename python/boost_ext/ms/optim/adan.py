@@ -44,7 +44,7 @@ class Adan(FusedOptimizer):
     """
 
     rule = "adan"
-    lars_refusal = "Adan decouples its weight decay; LARS needs it in the gradient"
+    decouples_decay = True
 
     @recorded
     def __init__(

@@ -46,7 +46,7 @@ class AdEMAMix(DecoupledAdam):
     """
 
     rule = "ademamix"
-    lars_refusal = "AdEMAMix decouples its weight decay; LARS needs it in the gradient"
+    decouples_decay = True
     state_prefixes = ("exp_avg", "exp_avg_sq")
 
     @recorded

@@ -76,7 +76,13 @@ class FusedOptimizer(CentralizingOptimizer):
 
     rule: str
     takes_rows = False  # whether a gradient may be a RowTensor
+    decouples_decay = False  # whether it decays the weights, and not the gradient that LARS scales
     lars_refusal: ClassVar[str] = ""  # why LARS cannot go around it
+
+    def __init_subclass__(cls, **keywords: Any) -> None:
+        super().__init_subclass__(**keywords)
+        if cls.__dict__.get("decouples_decay"):
+            cls.lars_refusal = f"{cls.__name__} decouples its weight decay; LARS needs it in the gradient"
 
     def __repr__(self) -> str:
         return one_line(self)

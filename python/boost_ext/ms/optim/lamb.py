@@ -40,7 +40,7 @@ class Lamb(DecoupledAdam):
     """
 
     rule = "lamb"
-    lars_refusal = "Lamb decouples its weight decay; LARS needs it in the gradient"
+    decouples_decay = True
     state_prefixes = ("lamb_m", "lamb_v")
 
     @recorded

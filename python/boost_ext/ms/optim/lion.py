@@ -40,7 +40,7 @@ class Lion(FusedOptimizer):
     """
 
     rule = "lion"
-    lars_refusal = "Lion decouples its weight decay; LARS needs it in the gradient"
+    decouples_decay = True
 
     @recorded
     def __init__(

@@ -64,7 +64,7 @@ class Muon(FusedOptimizer):
     """
 
     rule = "muon"
-    lars_refusal = "Muon decouples its weight decay; LARS needs it in the gradient"
+    decouples_decay = True
 
     @recorded
     def __init__(
