@@ -8,6 +8,9 @@ import pytest
 
 torch: Any = pytest.importorskip("torch")
 
+import beside_torch  # noqa: E402
+from beside_torch import goes_over, gradients  # noqa: E402
+
 from boost_ext import torch as boost  # noqa: E402
 
 pytestmark = pytest.mark.skipif(not hasattr(torch.optim, "Muon"), reason="a PyTorch without Muon")
@@ -21,15 +24,7 @@ SETTINGS = [
 
 
 def parameters(shapes: Any = MATRICES, dtype: Any = None) -> list[Any]:
-    made = torch.Generator().manual_seed(1)
-    return [torch.nn.Parameter(torch.randn(s, generator=made).to(dtype or torch.float32)) for s in shapes]
-
-
-def gradients(step: int, *lists: list[Any]) -> None:
-    for of in lists:
-        made = torch.Generator().manual_seed(100 + step)
-        for p in of:
-            p.grad = torch.randn(p.shape, generator=made).to(p.dtype)
+    return beside_torch.parameters(shapes, dtype)
 
 
 def close(ours: list[Any], theirs: list[Any], atol: float = 5e-5) -> None:
@@ -76,19 +71,7 @@ def test_a_state_dict_goes_over_to_torch_and_back(to_torch, tmp_path):
     optimizer, reference = boost.Muon(ours, lr=0.02), torch.optim.Muon(theirs, lr=0.02)
     first, second = (ours, theirs) if to_torch else (theirs, ours)
     one, two = (optimizer, reference) if to_torch else (reference, optimizer)
-    for step in range(3):
-        gradients(step, first)
-        one.step()
-    torch.save(one.state_dict(), tmp_path / "state.pt")
-    two.load_state_dict(torch.load(tmp_path / "state.pt", weights_only=True))
-    with torch.no_grad():
-        for p, q in zip(first, second, strict=True):
-            q.copy_(p)
-    for step in range(3, 6):
-        gradients(step, first, second)
-        one.step()
-        two.step()
-        close(first, second)
+    goes_over(one, two, first, second, tmp_path, close, 3)
 
 
 def test_all_else_is_stepped_by_adamw():

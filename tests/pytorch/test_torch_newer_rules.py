@@ -9,6 +9,9 @@ import pytest
 
 torch: Any = pytest.importorskip("torch")
 
+import beside_torch  # noqa: E402
+from beside_torch import goes_over, gradients  # noqa: E402
+
 import oracle  # noqa: E402
 from boost_ext import torch as boost  # noqa: E402
 
@@ -21,15 +24,8 @@ NADAM = [
 ]
 
 
-def parameters(dtype: Any = torch.float32) -> list[Any]:
-    made = torch.Generator().manual_seed(1)
-    return [torch.nn.Parameter(torch.randn(s, generator=made).to(dtype)) for s in SHAPES]
-
-
-def gradients(step: int, of: list[Any]) -> None:
-    made = torch.Generator().manual_seed(100 + step)
-    for p in of:
-        p.grad = torch.randn(p.shape, generator=made).to(p.dtype)
+def parameters(dtype: Any = None) -> list[Any]:
+    return beside_torch.parameters(SHAPES, dtype)
 
 
 def close(ours: list[Any], theirs: list[Any]) -> None:
@@ -57,19 +53,7 @@ def test_nadamw_goes_over_to_torch_and_back(to_torch, tmp_path):
     pairs = [(ours, boost.NAdamW(ours, **settings))]
     pairs.append((theirs, torch.optim.NAdam(theirs, decoupled_weight_decay=True, **settings)))
     (first, one), (second, two) = pairs if to_torch else pairs[::-1]
-    for step in range(7):
-        gradients(step, first)
-        one.step()
-    torch.save(one.state_dict(), tmp_path / "state.pt")
-    two.load_state_dict(torch.load(tmp_path / "state.pt", weights_only=True))
-    with torch.no_grad():
-        for p, q in zip(first, second, strict=True):
-            q.copy_(p)
-    for step in range(7, 14):
-        for params, optimizer in pairs:
-            gradients(step, params)
-            optimizer.step()
-        close(ours, theirs)
+    goes_over(one, two, first, second, tmp_path, close, 7)
 
 
 def test_nadamw_refuses_a_penalty():

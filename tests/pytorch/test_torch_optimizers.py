@@ -10,6 +10,9 @@ import pytest
 
 torch: Any = pytest.importorskip("torch")
 
+import beside_torch  # noqa: E402
+from beside_torch import goes_over, gradients  # noqa: E402
+
 from boost_ext import torch as boost  # noqa: E402
 
 SHAPES = ((), (3,), (0,), (64, 80), (8, 4, 3, 3), (5000,))
@@ -32,15 +35,7 @@ SHARED = [rule for rule in RULES if rule[0] != "Adafactor"]
 
 
 def parameters(dtype: Any = None, shapes: Any = SHAPES) -> list[Any]:
-    made = torch.Generator().manual_seed(1)
-    return [torch.nn.Parameter(torch.randn(s, generator=made).to(dtype or torch.float32)) for s in shapes]
-
-
-def gradients(step: int, of: list[Any], scale: float = 1.0) -> None:
-    made = torch.Generator().manual_seed(100 + step)
-    for p in of:
-        drawn = torch.randn(p.shape, generator=made) * scale
-        p.grad = torch.empty_like(p).copy_(drawn)
+    return beside_torch.parameters(shapes, dtype)
 
 
 def close(ours: list[Any], theirs: list[Any], tolerance: float = 2e-6) -> None:
@@ -106,20 +101,7 @@ def test_a_state_dict_goes_over_to_torch_and_back(name, settings, to_torch, tmp_
     ours, theirs, optimizer, reference = both(name, settings)
     first, second = (ours, theirs) if to_torch else (theirs, ours)
     one, two = (optimizer, reference) if to_torch else (reference, optimizer)
-    for step in range(3):
-        gradients(step, first)
-        one.step()
-    torch.save(one.state_dict(), tmp_path / "state.pt")
-    two.load_state_dict(torch.load(tmp_path / "state.pt", weights_only=True))
-    with torch.no_grad():
-        for p, q in zip(first, second, strict=True):
-            q.copy_(p)
-    for step in range(3, 6):
-        gradients(step, first)
-        gradients(step, second)
-        one.step()
-        two.step()
-        close(first, second)
+    goes_over(one, two, first, second, tmp_path, close, 3)
 
 
 def test_rows_without_a_gradient_keep_state_and_count():
@@ -301,7 +283,7 @@ def test_grad_scaler_unscales_in_the_step_and_skips(name):
     for step in range(8):
         for params, stepped, scaler in ((ours, optimizer, scalers[0]), (theirs, reference, scalers[1])):
             scaler.scale(torch.zeros(1))  # makes the scale
-            gradients(step, params, scaler.get_scale())
+            gradients(step, params, scale=scaler.get_scale())
             if step in (0, 3):
                 params[3].grad[5, 7] = torch.inf
             if step == 5:
@@ -427,7 +409,7 @@ def test_adaptive_clip_grad_is_that_of_each_unit(layout: torch.memory_format) ->
 @pytest.mark.parametrize("scale", [1.0, 8.0])
 def test_clip_grad_norm(scale):
     ours, theirs = parameters(), parameters()
-    gradients(0, ours, scale)
+    gradients(0, ours, scale=scale)
     gradients(0, theirs)
     ours[1].grad = theirs[1].grad = None
     norm = boost.clip_grad_norm_(ours, 2.0, scale=torch.tensor(scale))
@@ -439,7 +421,7 @@ def test_clip_grad_norm(scale):
 
 def test_unscale():
     params = parameters()
-    gradients(0, params, 64.0)
+    gradients(0, params, scale=64.0)
     expected = [p.grad / 64 for p in params]
     found = boost.unscale_(params, torch.tensor(64.0))
     assert (found.item(), found.shape, found.dtype) == (0, (), torch.float32)
