@@ -42,16 +42,17 @@ test-all: test
 # Three at a time, since who waits for ranks leaves a core idle.
 TIER := -m "not exhaustive"
 test-python: $(VENVS)/test/installed
-	BOOST_EXT_OBJECTS=$(CURDIR)/build/wheel $(VENVS)/test/bin/python -m pytest -n 3 --dist loadfile $(TIER) $(ARGS)
+	BOOST_EXT_OBJECTS=$(CURDIR)/build/wheel $(VENVS)/test/bin/python -m pytest -n 3 --dist loadfile --durations=30 \
+	  --durations-min=5 $(TIER) $(ARGS)
 
 # The core, without MindSpore, on NumPy 2, with the kernels of devices on our emulators: what takes NumPy's arrays, and
 # all ops on CUDA arrays.
 NUMPY2 := $(addprefix tests/ops/test_,arrays.py arguments.py exchange.py frameworks.py layouts.py overlaps.py shapes.py \
   optimizer_state.py)
 test-core: $(VENVS)/core/installed
-	$(VENVS)/core/bin/python -m pytest -n 2 $(NUMPY2) tests/ascend tests/cuda tests/test_pca.py tests/test_pca_file.py \
-	  tests/test_pca_span.py -q
-	$(VENVS)/core/bin/python -m pytest -n 2 tests/ops -q --device cuda
+	$(VENVS)/core/bin/python -m pytest -n 2 --dist worksteal $(NUMPY2) tests/ascend tests/cuda tests/test_pca.py \
+	  tests/test_pca_file.py tests/test_pca_span.py -q
+	$(VENVS)/core/bin/python -m pytest -n 2 --dist worksteal tests/ops -q --device cuda
 
 # What needs PyTorch, which no other environment has.
 test-torch: $(VENVS)/torch/installed

@@ -29,6 +29,9 @@ convolutions.make_fast()  # before MindSpore is imported; the tests that train w
 
 gc.disable()  # until all is collected
 
+LONG = ("test_adasum_ranks", "test_faults", "test_example_scripts", "test_pages", "test_training", "test_run_script")
+"""Files of minutes, which begin: none of them is what all workers but one wait for at the end."""
+
 ISAS: list[str] = boost_ext.build_info()["cpu_isas"]
 
 
@@ -41,6 +44,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: item.path.stem not in LONG)  # a stable sort
     where = config.option.device
     if where == "cpu":
         return

@@ -480,3 +480,9 @@ def test_pytest_can_tell_the_test_files_apart() -> None:
             folder, name = folder.parent, f"{folder.name}.{name}"
         names.setdefault(name, []).append(path.relative_to(ROOT))
     assert not {name: paths for name, paths in names.items() if len(paths) > 1}
+
+
+def test_every_mutant_finds_its_line() -> None:
+    tomllib = pytest.importorskip("tomllib")
+    for mutant in tomllib.loads((ROOT / "docs/dev/mutants.toml").read_text(encoding="utf-8"))["mutant"]:
+        assert (ROOT / mutant["file"]).read_text(encoding="utf-8").count(mutant["find"]) == 1, mutant["id"]
