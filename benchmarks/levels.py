@@ -40,11 +40,14 @@ class Variant:
     boost: dict[str, Any] = field(default_factory=dict)
     less_bn: dict[str, bool] = field(default_factory=dict)
     grad_freeze: dict[str, float] = field(default_factory=dict)
+    watched: bool = False
+    """The health of the gradients is counted in each step."""
 
 
 VARIANTS = (
     Variant("MindSpore", None),
     Variant("O0", "O0"),
+    Variant("O0, watch()", "O0", watched=True),
     Variant("less_bn alone", "O1", LESS_BN, {"fn_flag": False, "gc_flag": False}),
     Variant("less_bn, gc", "O1", LESS_BN, {"fn_flag": False, "gc_flag": True}),
     Variant("less_bn, gc, fn", "O1", LESS_BN, {"fn_flag": True, "gc_flag": True}),
@@ -115,7 +118,10 @@ def cell_of(variant: Variant, network: Any, rate: Any, total_steps: int) -> Any:
         return nn.TrainOneStepCell(nn.WithLossCell(network, loss), optimizer).set_train()
     freeze = {**variant.grad_freeze, "total_steps": total_steps}
     config = {"boost": variant.boost, "less_bn": variant.less_bn, "grad_freeze": freeze}
-    return amp.build_train_network(network, optimizer, loss, boost_level=variant.level, boost_config_dict=config)
+    cell = amp.build_train_network(network, optimizer, loss, boost_level=variant.level, boost_config_dict=config)
+    if variant.watched:
+        cell.watch()
+    return cell
 
 
 def step_times(mode: int, batch_size: int, rounds: int, depth: int) -> tuple[dict[str, float], dict[str, float]]:
@@ -325,7 +331,7 @@ def main() -> None:
             result["milliseconds"][name], result["compilation"][name] = step_times(mode, *shape)
     if options.only != "time":
         # O0 trains as MindSpore does, which the tests show.
-        variants = SWEEP if options.sweep else VARIANTS[1:]
+        variants = SWEEP if options.sweep else tuple(v for v in VARIANTS[1:] if not v.watched)
         if options.variant:
             variants = tuple(v for v in variants if v.name in ("O0", *options.variant))
         seeds = range(options.first_seed, options.first_seed + (1 if options.quick else options.seeds))
