@@ -23,6 +23,9 @@ SIZES = [1, 7, 9, 24, 31, 33, 4095, 4097, 9001]
 SHORT = [1, 9, 24, 4097]
 FIXED = {"precondition", "covariance", "damped_inverse", "bfgs_update", "dim_reduce_direction", "loss_scale_update"}
 """Those whose cases have sizes of their own."""
+OF_PRODUCTS = {"muon_step", "orthogonalize"}
+LARGEST = 2_051
+"""Of those, which multiply matrices fifteen times: two blocks of elements, and 33 tiles."""
 NO_KERNEL = "has a CPU kernel only"
 
 
@@ -47,7 +50,8 @@ def calls(sizes: list[int]) -> Iterator[tuple[cases.Case, str, dict[str, Any]]]:
     """Every case with what it is called with, and a name for that."""
     usual = cases.N
     for case in cases.CASES:
-        for size in [usual] if case.op in FIXED else sizes:
+        largest = LARGEST if case.op in OF_PRODUCTS else max(sizes)
+        for size in [usual] if case.op in FIXED else dict.fromkeys(min(s, largest) for s in sizes):
             for name, dtype in FLOATS.items():
                 if "masters" in case.arrays and name == "float32":  # has none
                     continue

@@ -1,5 +1,6 @@
-// Every op on exactly sized arrays: all storage types, sizes around lanes and blocks, 1 to 4 threads, each instruction
-// set. Run under AddressSanitizer and UndefinedBehaviorSanitizer, or ThreadSanitizer, by the presets asan and tsan.
+// Every op on exactly sized arrays: all storage types, sizes around lanes and blocks, one thread and three, each
+// instruction set. Run under AddressSanitizer and UndefinedBehaviorSanitizer, or ThreadSanitizer, by the presets asan
+// and tsan.
 #include <thread>
 #include <vector>
 
@@ -400,7 +401,7 @@ int main() {
   for (const std::string& isa : boost_ext::cpu_features()) {
     boost_ext::set_isa(isa);
     test_calls_of_a_thread_that_flushes();
-    for (int threads = 1; threads <= 4; ++threads) {
+    for (int threads : {1, 3}) {
       boost_ext::Context context;
       context.threads = threads;
       test_elements(context);
