@@ -177,7 +177,7 @@ $(VENVS)/dev/tools: | $(VENVS)/dev/bin/python
 
 $(VENVS)/dev/installed: $(NATIVE) | $(VENVS)/dev/tools
 	$(VENVS)/dev/bin/python -m pip install -q --no-build-isolation -e '.[test-core]' -C build-dir=build/dev \
-	  -C cmake.define.BOOST_EXT_BASELINE_ONLY=ON \
+	  -C cmake.define.BOOST_EXT_BASELINE_ONLY=ON -C cmake.define.BOOST_EXT_UNITY=OFF \
 	  $(if $(shell command -v ccache),-C cmake.define.CMAKE_CXX_COMPILER_LAUNCHER=ccache)
 	touch $@
 

@@ -15,7 +15,7 @@ namespace py = pybind11;
 namespace boost_ext {
 namespace {
 
-thread_local std::optional<std::uintptr_t> chosen;
+thread_local std::optional<std::uintptr_t> stream_of_thread;
 
 DType dtype_of(const std::string& typestr) {
   struct Known {
@@ -42,8 +42,8 @@ bool is_from(py::handle type, const char* package) {
 }
 
 std::optional<void*> chosen_stream() {
-  if (!chosen) return std::nullopt;
-  return stream_numbered(*chosen);
+  if (!stream_of_thread) return std::nullopt;
+  return stream_numbered(*stream_of_thread);
 }
 
 CudaArray from_cuda_array_interface(const char* op, const Name& arg, py::handle object) {
@@ -125,9 +125,9 @@ void* current_stream(py::handle object, int device_id) {
 }
 
 py::object set_stream(const py::object& stream) {
-  const py::object before = chosen ? py::object(py::int_(*chosen)) : py::object(py::none());
+  const py::object before = stream_of_thread ? py::object(py::int_(*stream_of_thread)) : py::object(py::none());
   if (stream.is_none()) {
-    chosen.reset();
+    stream_of_thread.reset();
     return before;
   }
   if (!PyLong_Check(stream.ptr())) {
@@ -135,7 +135,7 @@ py::object set_stream(const py::object& stream) {
   }
   const std::size_t number = PyLong_AsSize_t(stream.ptr());
   if (PyErr_Occurred() != nullptr) throw py::error_already_set();
-  chosen = number;
+  stream_of_thread = number;
   return before;
 }
 

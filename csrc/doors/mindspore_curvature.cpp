@@ -32,10 +32,10 @@ Patches matrix(const View& v) {
 }
 
 // Output positions along one axis, and the padding before the first.
-struct Axis {
+struct ImageAxis {
   std::int64_t out, before;
-  Axis(std::int64_t size, std::int64_t kernel, std::int64_t stride, std::int64_t dilation, bool same,
-       std::int64_t before_, std::int64_t after)
+  ImageAxis(std::int64_t size, std::int64_t kernel, std::int64_t stride, std::int64_t dilation, bool same,
+            std::int64_t before_, std::int64_t after)
       : before(before_) {
     const std::int64_t reach = (kernel - 1) * dilation + 1;
     out = same ? (size + stride - 1) / stride : (size + before + after - reach) / stride + 1;
@@ -49,7 +49,7 @@ struct Axis {
 struct Layer {
   std::int32_t kind, frequency, outputs, channels, kh, kw, sh, sw, dh, dw, same, above, below, left, right;
 };
-enum Kind : std::int32_t { kDense, kConvolution, kEmbedding };
+enum LayerKind : std::int32_t { kDense, kConvolution, kEmbedding };
 
 void convolution(const Layer& layer, double batch, const View& x, const View& dout, const View& A, const View& G) {
   const char* op = "covariance";
@@ -70,8 +70,8 @@ void convolution(const Layer& layer, double batch, const View& x, const View& do
   p.n = n, p.c = c, p.h = x.rows / (n * c), p.w = x.size / x.rows;
   p.kh = layer.kh, p.kw = layer.kw, p.sh = layer.sh, p.sw = layer.sw, p.dh = layer.dh, p.dw = layer.dw;
   const bool same = layer.same != 0;
-  const Axis down(p.h, p.kh, p.sh, p.dh, same, layer.above, layer.below);
-  const Axis across(p.w, p.kw, p.sw, p.dw, same, layer.left, layer.right);
+  const ImageAxis down(p.h, p.kh, p.sh, p.dh, same, layer.above, layer.below);
+  const ImageAxis across(p.w, p.kw, p.sw, p.dw, same, layer.left, layer.right);
   p.oh = down.out, p.ow = across.out, p.top = down.before, p.left = across.before;
   // Compared before they are multiplied: a padding may be anything.
   require(p.oh > 0 && p.ow > 0 && p.ow <= dout.size / p.oh && n * o * p.oh * p.ow == dout.size, op, ": dout must have ",

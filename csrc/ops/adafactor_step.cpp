@@ -6,23 +6,26 @@
 namespace boost_ext {
 namespace {
 
-constexpr const char* kOp = "adafactor_step";
+constexpr const char* kAdaFactorStep = "adafactor_step";
 
 void require_settings(const AdaFactorSettings& s) {
   const auto positive = [](const char* arg, double x) {
     const auto narrow = static_cast<float>(x);
-    require(narrow > 0 && std::isfinite(narrow), kOp, ": ", arg, " must be > 0 and finite in float32, got ", x);
+    require(narrow > 0 && std::isfinite(narrow), kAdaFactorStep, ": ", arg, " must be > 0 and finite in float32, got ",
+            x);
   };
   positive("eps[0]", s.eps1);
   positive("eps[1]", s.eps2);
   positive("clip_threshold", s.clip_threshold);
-  require(s.decay_rate > 0 && s.decay_rate < 1, kOp, ": decay_rate must be in (0, 1), got ", s.decay_rate);
-  require(s.beta1 >= 0 && s.beta1 < 1, kOp, ": beta1 must be in (0, 1), got ", s.beta1);
-  require(s.step >= 1, kOp, ": step must be >= 1, got ", s.step);
-  require_finite(kOp, "inv_scale", s.scale);
-  require(std::isfinite(static_cast<float>(s.scale)), kOp, ": inv_scale must be finite in float32, got ", s.scale);
-  require(s.relative_step || !s.warmup_init, kOp, ": warmup_init must come with relative_step, got it alone");
-  require(s.relative_step == s.lr.empty(), kOp, ": lr must be given exactly without relative_step, got ",
+  require(s.decay_rate > 0 && s.decay_rate < 1, kAdaFactorStep, ": decay_rate must be in (0, 1), got ", s.decay_rate);
+  require(s.beta1 >= 0 && s.beta1 < 1, kAdaFactorStep, ": beta1 must be in (0, 1), got ", s.beta1);
+  require(s.step >= 1, kAdaFactorStep, ": step must be >= 1, got ", s.step);
+  require_finite(kAdaFactorStep, "inv_scale", s.scale);
+  require(std::isfinite(static_cast<float>(s.scale)), kAdaFactorStep, ": inv_scale must be finite in float32, got ",
+          s.scale);
+  require(s.relative_step || !s.warmup_init, kAdaFactorStep,
+          ": warmup_init must come with relative_step, got it alone");
+  require(s.relative_step == s.lr.empty(), kAdaFactorStep, ": lr must be given exactly without relative_step, got ",
           s.lr.empty() ? "neither" : "both");
 }
 
@@ -33,17 +36,17 @@ void require_sizes(const AdaFactorTensors& a) {
     const auto written = [&](const char* arg, const View& v, bool may_be_half, std::int64_t size) {
       const Name name(arg, at);
       if (may_be_half && v.dtype != DType::f32 && v.dtype != DType::f16) {
-        throw TypeError(text(kOp, ": ", name, " must be float32 or float16, got ", dtype_name(v)));
+        throw TypeError(text(kAdaFactorStep, ": ", name, " must be float32 or float16, got ", dtype_name(v)));
       }
-      if (!may_be_half) require_dtype(kOp, name, v, DType::f32);
-      require_size(kOp, name, v, size);
-      require_writable(kOp, name, v);
+      if (!may_be_half) require_dtype(kAdaFactorStep, name, v, DType::f32);
+      require_size(kAdaFactorStep, name, v, size);
+      require_writable(kAdaFactorStep, name, v);
     };
-    require_writable(kOp, {"params", at}, w);
+    require_writable(kAdaFactorStep, {"params", at}, w);
     if (!a.masters.empty() && w.dtype != DType::f32) written("masters", a.masters[i], false, w.size);
     if (!a.masters.empty() && w.dtype == DType::f32) {
-      require(a.masters[i].size == 0, kOp, ": ", Name("masters", at), " must be empty beside a float32 parameter, got ",
-              a.masters[i].size, " elements");
+      require(a.masters[i].size == 0, kAdaFactorStep, ": ", Name("masters", at),
+              " must be empty beside a float32 parameter, got ", a.masters[i].size, " elements");
     }
     if (!a.moments.empty()) written("moments", a.moments[i], true, w.size);
     if (w.ndim < 2) {
@@ -56,7 +59,7 @@ void require_sizes(const AdaFactorTensors& a) {
 }
 
 void require_no_overlap(const AdaFactorTensors& a, const View& skip) {
-  Overlap overlap(kOp);
+  Overlap overlap(kAdaFactorStep);
   if (skip.data != nullptr) overlap.reads("skip", skip);
   overlap.reads({"grads", a.grads});
   for (std::size_t i = 0; i < a.weights.size(); ++i) {
@@ -85,33 +88,34 @@ float relative_rate(const AdaFactorSettings& s) {
 
 void adafactor_step(const Context& context, const AdaFactorSettings& settings, const AdaFactorTensors& a,
                     const View& skip) {
-  const Device device =
-      require_device(kOp, {&a.weights, &a.grads, &a.rows, &a.columns, &a.squares, &a.moments, &a.masters}, {skip});
-  require_floats(kOp, {"params", a.weights});
-  require_floats(kOp, {"grads", a.grads});
+  const Device device = require_device(
+      kAdaFactorStep, {&a.weights, &a.grads, &a.rows, &a.columns, &a.squares, &a.moments, &a.masters}, {skip});
+  require_floats(kAdaFactorStep, {"params", a.weights});
+  require_floats(kAdaFactorStep, {"grads", a.grads});
   const List weights{"params", a.weights};
-  require_same_sizes(kOp, {"grads", a.grads}, weights);
-  require_same_count(kOp, {"rows", a.rows}, weights);
-  require_same_count(kOp, {"columns", a.columns}, weights);
-  require_same_count(kOp, {"squares", a.squares}, weights);
-  if (!a.masters.empty()) require_same_count(kOp, {"masters", a.masters}, weights);
-  require((settings.beta1 != 0) == !a.moments.empty(), kOp, ": moments must be given exactly with beta1, got ",
-          a.moments.empty() ? "beta1" : "moments", " alone");
-  if (!a.moments.empty()) require_same_count(kOp, {"moments", a.moments}, weights);
+  require_same_sizes(kAdaFactorStep, {"grads", a.grads}, weights);
+  require_same_count(kAdaFactorStep, {"rows", a.rows}, weights);
+  require_same_count(kAdaFactorStep, {"columns", a.columns}, weights);
+  require_same_count(kAdaFactorStep, {"squares", a.squares}, weights);
+  if (!a.masters.empty()) require_same_count(kAdaFactorStep, {"masters", a.masters}, weights);
+  require((settings.beta1 != 0) == !a.moments.empty(), kAdaFactorStep,
+          ": moments must be given exactly with beta1, got ", a.moments.empty() ? "beta1" : "moments", " alone");
+  if (!a.moments.empty()) require_same_count(kAdaFactorStep, {"moments", a.moments}, weights);
   require_settings(settings);
   require_sizes(a);
   const bool may_skip = skip.data != nullptr;
   if (may_skip) {
-    require_dtype(kOp, "skip", skip, DType::f32);
-    require_size(kOp, "skip", skip, 1);
+    require_dtype(kAdaFactorStep, "skip", skip, DType::f32);
+    require_size(kAdaFactorStep, "skip", skip, 1);
   }
   require_no_overlap(a, skip);
   const std::size_t n = a.weights.size();
-  const auto rate = spread(kOp, "lr", settings.lr, n, settings.relative_step ? relative_rate(settings) : 0.0F);
-  const auto decay = spread(kOp, "weight_decay", settings.decay, n, 0.0F);
-  auto centralize = spread<unsigned char>(kOp, "centralize", settings.centralize, n, 0);
-  require_non_negative(kOp, "lr", rate);
-  require_non_negative(kOp, "weight_decay", decay);
+  const auto rate =
+      spread(kAdaFactorStep, "lr", settings.lr, n, settings.relative_step ? relative_rate(settings) : 0.0F);
+  const auto decay = spread(kAdaFactorStep, "weight_decay", settings.decay, n, 0.0F);
+  auto centralize = spread<unsigned char>(kAdaFactorStep, "centralize", settings.centralize, n, 0);
+  require_non_negative(kAdaFactorStep, "lr", rate);
+  require_non_negative(kAdaFactorStep, "weight_decay", decay);
 
   Views wide = a.weights, narrow(n);
   for (std::size_t i = 0; i < n; ++i) {

@@ -3,8 +3,6 @@
 namespace boost_ext {
 namespace {
 
-constexpr const char* kOp = kDampedInverse.op;
-
 // b of a batch (m, b, b); 0 for a diagonal.
 std::int64_t extent_of(const Name& name, const View& v) {
   if (v.ndim == 1) return 0;
@@ -12,16 +10,16 @@ std::int64_t extent_of(const Name& name, const View& v) {
   if (v.ndim == 3 && v.rows > 0) {
     while ((b + 1) * (b + 1) * v.rows <= v.size) ++b;
   }
-  require(b > 0 && b * b * v.rows == v.size, kOp, ": ", name, " must have shape (batch, b, b) or (d,), got ", v.ndim,
-          " axes, ", v.rows, " rows and ", v.size, " elements");
+  require(b > 0 && b * b * v.rows == v.size, kDampedInverse.op, ": ", name,
+          " must have shape (batch, b, b) or (d,), got ", v.ndim, " axes, ", v.rows, " rows and ", v.size, " elements");
   return b;
 }
 
 void require_numbers(const char* arg, const std::vector<double>& values, std::size_t count) {
-  require(values.size() == count, kOp, ": ", arg, " must hold ", count, " numbers, got ", values.size());
+  require(values.size() == count, kDampedInverse.op, ": ", arg, " must hold ", count, " numbers, got ", values.size());
   for (double value : values) {
-    require_finite(kOp, arg, value);
-    require(value >= 0, kOp, ": ", arg, " must be >= 0, got ", value);
+    require_finite(kDampedInverse.op, arg, value);
+    require(value >= 0, kDampedInverse.op, ": ", arg, " must be >= 0, got ", value);
   }
 }
 
@@ -36,8 +34,8 @@ void damped_inverse(const Context& context, const Views& matrices, const std::ve
   for (std::size_t i = 0; i < matrices.size(); ++i) {
     const Name name("matrices", static_cast<std::int64_t>(i)), result("out", static_cast<std::int64_t>(i));
     extent.push_back(extent_of(name, matrices[i]));
-    require(extent_of(result, out[i]) == extent.back(), kOp, ": ", result, " must have the shape of ", name,
-            ", got another one");
+    require(extent_of(result, out[i]) == extent.back(), kDampedInverse.op, ": ", result, " must have the shape of ",
+            name, ", got another one");
   }
   auto* flag = static_cast<float*>(inverted.data);
   if (device == Device::cuda) {

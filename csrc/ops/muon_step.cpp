@@ -6,7 +6,7 @@
 namespace boost_ext {
 namespace {
 
-constexpr const char* kOp = "muon_step";
+constexpr const char* kMuonStep = "muon_step";
 
 // AdamW's hyperparameters: beta1, beta2, eps, and the others off.
 std::vector<double> adamw_of(const StepSettings& s) {
@@ -16,15 +16,15 @@ std::vector<double> adamw_of(const StepSettings& s) {
 }
 
 void require_settings(const MuonSettings& s) {
-  require(s.momentum >= 0 && s.momentum < 1, kOp, ": momentum must be in [0, 1), got ", s.momentum);
-  require(s.iterations >= 0, kOp, ": ns_steps must be >= 0, got ", s.iterations);
-  require(std::isfinite(s.eps) && s.eps >= 0, kOp, ": eps must be finite and >= 0, got ", s.eps);
-  require(s.step.step >= 1, kOp, ": step must be >= 1, got ", s.step.step);
-  require_finite(kOp, "inv_scale", s.step.scale);
-  require(!s.step.lr.empty(), kOp, ": lr must hold one value, or one for each parameter, got none");
-  require(s.step.hyper.size() == 3, kOp, ": adamw must hold 3 numbers, got ", s.step.hyper.size());
+  require(s.momentum >= 0 && s.momentum < 1, kMuonStep, ": momentum must be in [0, 1), got ", s.momentum);
+  require(s.iterations >= 0, kMuonStep, ": ns_steps must be >= 0, got ", s.iterations);
+  require(std::isfinite(s.eps) && s.eps >= 0, kMuonStep, ": eps must be finite and >= 0, got ", s.eps);
+  require(s.step.step >= 1, kMuonStep, ": step must be >= 1, got ", s.step.step);
+  require_finite(kMuonStep, "inv_scale", s.step.scale);
+  require(!s.step.lr.empty(), kMuonStep, ": lr must hold one value, or one for each parameter, got none");
+  require(s.step.hyper.size() == 3, kMuonStep, ": adamw must hold 3 numbers, got ", s.step.hyper.size());
   RuleFacts adamw = facts(Rule::adamw);
-  adamw.op = kOp;
+  adamw.op = kMuonStep;
   adamw.hyper[2].name = "adamw_eps";
   require_hyper(adamw, adamw_of(s.step));
 }
@@ -33,24 +33,24 @@ void require_settings(const MuonSettings& s) {
 bool is_matrix(const MuonTensors& a, std::size_t i) { return a.weights[i].size > 0 && a.second[i].size == 0; }
 
 void require_written(const MuonTensors& a, const View& skip) {
-  Overlap overlap(kOp);
+  Overlap overlap(kMuonStep);
   if (skip.data != nullptr) overlap.reads("skip", skip);
   overlap.reads({"grads", a.grads});
   for (std::size_t i = 0; i < a.weights.size(); ++i) {
     const View& w = a.weights[i];
     const auto at = static_cast<std::int64_t>(i);
     const auto written = [&](const char* arg, const View& v) {
-      require_dtype(kOp, {arg, at}, v, DType::f32);
-      require_size(kOp, {arg, at}, v, w.size);
-      require_writable(kOp, {arg, at}, v);
+      require_dtype(kMuonStep, {arg, at}, v, DType::f32);
+      require_size(kMuonStep, {arg, at}, v, w.size);
+      require_writable(kMuonStep, {arg, at}, v);
       overlap.writes({arg, at}, v);
     };
-    require_writable(kOp, {"params", at}, w);
+    require_writable(kMuonStep, {"params", at}, w);
     overlap.writes({"params", at}, w);
     written("moments1", a.first[i]);
     if (is_matrix(a, i)) {
-      require(w.ndim >= 2, kOp, ": ", Name("moments2", at), " must be given for a tensor of fewer than two axes, ",
-              "which is no matrix, got none");
+      require(w.ndim >= 2, kMuonStep, ": ", Name("moments2", at),
+              " must be given for a tensor of fewer than two axes, ", "which is no matrix, got none");
     } else {
       written("moments2", a.second[i]);
     }
@@ -59,8 +59,8 @@ void require_written(const MuonTensors& a, const View& skip) {
       written("masters", a.masters[i]);
       continue;
     }
-    require(a.masters[i].size == 0, kOp, ": ", Name("masters", at), " must be empty beside a float32 parameter, got ",
-            a.masters[i].size, " elements");
+    require(a.masters[i].size == 0, kMuonStep, ": ", Name("masters", at),
+            " must be empty beside a float32 parameter, got ", a.masters[i].size, " elements");
   }
   overlap.check();
 }
@@ -70,15 +70,15 @@ StepSettings spread_out(const StepSettings& s, const Views& weights) {
   const std::size_t n = weights.size();
   StepSettings all = s;
   all.hyper = adamw_of(s);
-  all.lr = spread(kOp, "lr", s.lr, n, 0.0F);
-  all.decay = spread(kOp, "weight_decay", s.decay, n, 0.0F);
-  all.ratio = spread(kOp, "ratio", s.ratio, n, 1.0F);
-  all.centralize = spread<unsigned char>(kOp, "centralize", s.centralize, n, 0);
-  require_non_negative(kOp, "lr", all.lr);
-  require_non_negative(kOp, "weight_decay", all.decay);
+  all.lr = spread(kMuonStep, "lr", s.lr, n, 0.0F);
+  all.decay = spread(kMuonStep, "weight_decay", s.decay, n, 0.0F);
+  all.ratio = spread(kMuonStep, "ratio", s.ratio, n, 1.0F);
+  all.centralize = spread<unsigned char>(kMuonStep, "centralize", s.centralize, n, 0);
+  require_non_negative(kMuonStep, "lr", all.lr);
+  require_non_negative(kMuonStep, "weight_decay", all.decay);
   for (const float ratio : all.ratio) {
-    require(std::isfinite(ratio), kOp, ": ratio must be finite, got ", ratio);
-    require(std::isfinite(static_cast<float>(s.scale * static_cast<double>(ratio))), kOp,
+    require(std::isfinite(ratio), kMuonStep, ": ratio must be finite, got ", ratio);
+    require(std::isfinite(static_cast<float>(s.scale * static_cast<double>(ratio))), kMuonStep,
             ": inv_scale * ratio must be finite in float32, got ", s.scale * static_cast<double>(ratio));
   }
   return all;
@@ -111,7 +111,7 @@ double scale_of(const View& w, bool match_rms) {
 }  // namespace
 
 MuonSettings muon_settings(const double* x, std::size_t count) {
-  require(count == 5, kOp, ": hyper must hold 5 numbers, got ", count);
+  require(count == 5, kMuonStep, ": hyper must hold 5 numbers, got ", count);
   MuonSettings settings{x[0], x[1] != 0, static_cast<std::int64_t>(x[2]), x[3], x[4] != 0, {}};
   settings.step.rule = Rule::adamw;
   return settings;
@@ -119,19 +119,19 @@ MuonSettings muon_settings(const double* x, std::size_t count) {
 
 void muon_step(const Context& context, const MuonSettings& settings, const MuonTensors& a) {
   const View& skip = settings.step.at.skip;
-  const Device device = require_device(kOp, {&a.weights, &a.grads, &a.first, &a.second, &a.masters}, {skip});
+  const Device device = require_device(kMuonStep, {&a.weights, &a.grads, &a.first, &a.second, &a.masters}, {skip});
   const List weights{"params", a.weights};
-  require_floats(kOp, weights);
-  require_same_count(kOp, {"grads", a.grads}, weights);
-  require_floats(kOp, {"grads", a.grads});
-  require_same_sizes(kOp, {"grads", a.grads}, weights);
-  require_same_count(kOp, {"moments1", a.first}, weights);
-  require_same_count(kOp, {"moments2", a.second}, weights);
-  if (!a.masters.empty()) require_same_count(kOp, {"masters", a.masters}, weights);
+  require_floats(kMuonStep, weights);
+  require_same_count(kMuonStep, {"grads", a.grads}, weights);
+  require_floats(kMuonStep, {"grads", a.grads});
+  require_same_sizes(kMuonStep, {"grads", a.grads}, weights);
+  require_same_count(kMuonStep, {"moments1", a.first}, weights);
+  require_same_count(kMuonStep, {"moments2", a.second}, weights);
+  if (!a.masters.empty()) require_same_count(kMuonStep, {"masters", a.masters}, weights);
   require_settings(settings);
   if (skip.data != nullptr) {
-    require_dtype(kOp, "skip", skip, DType::f32);
-    require_size(kOp, "skip", skip, 1);
+    require_dtype(kMuonStep, "skip", skip, DType::f32);
+    require_size(kMuonStep, "skip", skip, 1);
   }
   const StepSettings all = spread_out(settings.step, a.weights);
   require_written(a, skip);

@@ -3,21 +3,19 @@
 namespace boost_ext {
 namespace {
 
-constexpr const char* kOp = kPrecondition.op;
-
 // `count`: rows or columns of the gradient, which the factor must be as many of.
 Factor factor(const Name& name, const View& v, std::int64_t count) {
-  require_dtype(kOp, name, v, DType::f32);
+  require_dtype(kPrecondition.op, name, v, DType::f32);
   const Factor diagonal{static_cast<const float*>(v.data), 0};
   if (v.ndim == 1) {
-    require_size(kOp, name, v, count);
+    require_size(kPrecondition.op, name, v, count);
     return diagonal;
   }
   std::int64_t b = 0;
   if (v.ndim == 3 && v.rows > 0) {
     while ((b + 1) * (b + 1) * v.rows <= v.size) ++b;
   }
-  require(b > 0 && b * b * v.rows == v.size && (count + b - 1) / b == v.rows, kOp, ": ", name,
+  require(b > 0 && b * b * v.rows == v.size && (count + b - 1) / b == v.rows, kPrecondition.op, ": ", name,
           " must have shape (blocks, b, b) with as many blocks as ", count, " need, or (d,), got ", v.ndim, " axes, ",
           v.rows, " rows and ", v.size, " elements");
   return {diagonal.data, b};
@@ -29,13 +27,13 @@ void precondition(const Context& context, const Views& grads, const Views& left,
                   const Views& out) {
   const Device device = check(kPrecondition, grads, left, right, inv_scale, out);
   const List from{"grads", grads};
-  require_same_count(kOp, {"left", left}, from);
-  require_same_count(kOp, {"right", right}, from);
+  require_same_count(kPrecondition.op, {"left", left}, from);
+  require_same_count(kPrecondition.op, {"right", right}, from);
   std::vector<Factor> lefts, rights;
   for (std::size_t i = 0; i < grads.size(); ++i) {
     const auto index = static_cast<std::int64_t>(i);
     const View& g = grads[i];
-    require((left[i].size == 0) == (right[i].size == 0), kOp, ": left[", i, "] and right[", i,
+    require((left[i].size == 0) == (right[i].size == 0), kPrecondition.op, ": left[", i, "] and right[", i,
             "] must both be empty or none, got ", left[i].size, " and ", right[i].size, " elements");
     const bool curved = left[i].size > 0 && g.size > 0;
     lefts.push_back(curved ? factor({"left", index}, left[i], g.rows) : Factor{nullptr, 0});

@@ -5,8 +5,6 @@
 namespace boost_ext {
 namespace {
 
-constexpr const char* kOp = kUnscaleAndCheck.op;
-
 // A caller may run with subnormals flushed to zero, as MindSpore does: then in two passes with normal factors.
 std::vector<float> factors(double inv_scale) {
   if (inv_scale >= kLeastNormal) return {static_cast<float>(inv_scale)};
@@ -27,14 +25,14 @@ void unscale_and_check(const Context& context, const Views& grads, const Number&
   const bool known = !inv_scale.on_device(), reports = report.data != nullptr;
   const bool writes = !known || static_cast<float>(inv_scale.value) != 1;
   const Device device = check(kUnscaleAndCheck, writes ? Value(grads) : Value(grads).read(), inv_scale, report, found);
-  require(!known || (inv_scale.value >= kLeastSubnormal && inv_scale.value <= 3.4028234663852886e38), kOp,
-          ": inv_scale must be a positive float32, got ", inv_scale.value);
-  if (reports) require_report(kOp, report, grads.size());
+  require(!known || (inv_scale.value >= kLeastSubnormal && inv_scale.value <= 3.4028234663852886e38),
+          kUnscaleAndCheck.op, ": inv_scale must be a positive float32, got ", inv_scale.value);
+  if (reports) require_report(kUnscaleAndCheck.op, report, grads.size());
   if (device == Device::cpu) return answer(unscale_and_find(context, grads, inv_scale.value), report, found);
   const Views distinct = without_repeats(grads, first_occurrence(grads));
   if (device == Device::ascend) {
-    require(known, kOp, ": inv_scale must be a number on Ascend, got an array");
-    require(!reports, kOp, ": report must be left out on Ascend, got one");
+    require(known, kUnscaleAndCheck.op, ": inv_scale must be a number on Ascend, got an array");
+    require(!reports, kUnscaleAndCheck.op, ": report must be left out on Ascend, got one");
     return BOOST_EXT_ASCEND(unscale_and_check)(context, distinct, factors(inv_scale.value), found);
   }
   auto* flag = static_cast<float*>(found.data);
@@ -74,7 +72,7 @@ void check_gradients(const Context& context, const Views& grads, double inv_scal
                      const View& found, std::vector<double>* squares) {
   constexpr Schema kOnCpu{kUnscaleAndCheck.op, kUnscaleAndCheckArgs, Devices::cpu};
   check(kOnCpu, Value(grads).read(), Number{inv_scale, {}}, report, found);
-  require_report(kOp, report, grads.size());
+  require_report(kUnscaleAndCheck.op, report, grads.size());
   std::vector<Finiteness> rows(grads.size());
   if (squares != nullptr) {
     squares->assign(grads.size(), 0);
