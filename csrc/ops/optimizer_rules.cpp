@@ -1,4 +1,5 @@
 // What each rule takes: the facts that checks and messages need.
+#include <algorithm>
 #include <cmath>
 #include <iterator>
 #include <limits>
@@ -167,6 +168,19 @@ void require_hyper(const RuleFacts& rule, const std::vector<double>& hyper) {
         break;
     }
   }
+}
+
+double warmup(const AveragingSettings& settings, std::int64_t step) {
+  const auto t = static_cast<double>(step);
+  return t < settings.warmup_steps ? t / settings.warmup_steps : 1;
+}
+
+double averaging_weight(const AveragingSettings& settings, AveragingSums& sums, std::int64_t step, double lr) {
+  sums.lr_max = std::max(sums.lr_max, lr);
+  const double weight =
+      std::pow(static_cast<double>(step), settings.r) * std::pow(sums.lr_max, settings.weight_lr_power);
+  sums.weight_sum += weight;
+  return sums.weight_sum > 0 ? weight / sums.weight_sum : 0;
 }
 
 }  // namespace boost_ext

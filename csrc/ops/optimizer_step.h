@@ -42,7 +42,7 @@
 //
 // Schedule-Free: w is y = (1-m) z + m x, where the gradient is taken, and x = (w - (1-m) z) / m the average of the z
 // that the model is evaluated with: x += c (z - x). The caller makes c, averaging_weight, in float64: the weight of
-// this step over the sum of all weights so far, 1 in step 1.
+// this step over the sum of all weights so far, see averaging_weight().
 //
 // cautious, of the rules that have the flag: of what lr multiplies, but not of the decay, an element is 0 where its
 // sign is not that of u (Liang et al. 2024, Cautious optimizers). The paper then divides by the share of the elements
@@ -146,6 +146,18 @@ std::vector<std::string> rule_names();  // in the order of Rule
 int hyper_count(const RuleFacts& rule);
 Rule find_rule(const std::string& name);  // std::invalid_argument with all names
 void require_hyper(const RuleFacts& rule, const std::vector<double>& hyper);
+
+// Schedule-Free: the learning rate grows over the steps of the warm-up, and step t weighs t^r lr_max^weight_lr_power.
+struct AveragingSettings {
+  double warmup_steps = 0, r = 0, weight_lr_power = 2;
+};
+struct AveragingSums {
+  double lr_max = 0;  // the largest learning rate so far
+  double weight_sum = 0;
+};
+double warmup(const AveragingSettings& settings, std::int64_t step);  // of the learning rate, this share
+// c of step t, whose learning rate is lr. The sums get this step.
+double averaging_weight(const AveragingSettings& settings, AveragingSums& sums, std::int64_t step, double lr);
 
 // Settings that the caller keeps in arrays where the tensors are; views without data for the others. Those on a device
 // are read by kernels alone, which nobody waits for: a captured graph of steps takes what they hold at each replay. And
