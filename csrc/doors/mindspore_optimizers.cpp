@@ -62,6 +62,7 @@ class Averaging {
             ": train_mode must be true for a step, got false: call train() of the optimizer");
     sums_ = {*lr_max_, *weight_sum_};
     warmup_ = warmup(average, settings.step);
+    require_non_negative(kOp, "lr", head.lr.values);
     float largest = 0;
     for (const float lr : head.lr.values) largest = std::max(largest, lr);
     settings.hyper = {averaging_weight(average, sums_, settings.step, warmup_ * static_cast<double>(largest))};

@@ -185,6 +185,17 @@ def test_what_it_refuses() -> None:
         optim.ScheduleFreeSGD(parameters(), momentum=0.0)
 
 
+def test_a_rate_that_is_not_finite() -> None:
+    params = parameters({"w": (3,)})
+    optimizer = optim.ScheduleFreeSGD(params, [0.1, np.inf])
+    optimizer(gradients(0, params))
+    before = arrays(optimizer.get_parameters())
+    with pytest.raises(ValueError, match=r"^optimizer_step: lr must be finite and >= 0, got inf$"):
+        optimizer(gradients(1, params))
+    for p, was in zip(arrays(optimizer.get_parameters()), before, strict=True):
+        np.testing.assert_array_equal(p, was)
+
+
 def test_algorithms_that_move_the_weights() -> None:
     net = nn.WithLossCell(nn.Dense(3, 2), nn.MSELoss())
     optimizer = optim.ScheduleFreeSGD(net.trainable_params())
