@@ -80,6 +80,15 @@ def adan(w: Any, g: Any) -> Any:
     return (w - LR * g / (abs(g) + 1e-8)) / (1 + LR * 0.01)
 
 
+def schedule_free_sgd(w: Any, g: Any) -> Any:
+    """Of z = 0 and a tenth of the way."""
+    return 0.9 * w - LR * (1 - 0.9 * 0.9) * g
+
+
+def schedule_free_adamw(w: Any, g: Any) -> Any:
+    return schedule_free_sgd(w, g / (abs(g) + ADAM["eps"]) + 0.01 * w)
+
+
 def lamb(w: Any, g: Any) -> Any:
     r = g / (abs(g) + 1e-6) + 0.01 * w
     return w - LR * np.linalg.norm(w) / np.linalg.norm(r) * r
@@ -164,6 +173,13 @@ RULES = (
     ),
     Rule("ademamix", ademamix, (0.0, 0.0, 0.0), {"weight_decay": 0.01, "step": 1}),
     Rule("adan", adan, (0.0, 0.0, 0.0, 0.0), {"weight_decay": 0.01, "step": 1}),
+    Rule("schedule_free_sgd", schedule_free_sgd, (0.0,), {"averaging_weight": 0.1}),
+    Rule(
+        "schedule_free_adamw",
+        schedule_free_adamw,
+        (0.0, 0.0),
+        {"weight_decay": 0.01, "averaging_weight": 0.1, "step": 1},
+    ),
     Rule("lamb", lamb, (0.0, 0.0), {"weight_decay": 0.01, "step": 1}, sweeps=2),  # MindSpore has none on CPU
     Rule(
         "adagrad",

@@ -400,6 +400,49 @@ def adan_step(
     return Moments((w - lr * direction) / (1 + lr * decay), (m, n, d, u))
 
 
+def _schedule_free(y: Array, z: Array, d: Array, lr: float, c: float, beta: float) -> tuple[Array, Array]:
+    """The three sequences of the paper's equations 1 to 3."""
+    x = (y - (1 - beta) * z) / beta
+    z = z - lr * d
+    x = (1 - c) * x + c * z
+    return (1 - beta) * z + beta * x, z
+
+
+def schedule_free_sgd_step(
+    y: Array, u: Array, z: Array, lr: float, averaging_weight: float, momentum: float, first: bool = False
+) -> Moments:
+    y, z = _schedule_free(y, y if first else z, u, lr, averaging_weight, momentum)
+    return Moments(y, (z,))
+
+
+def schedule_free_adamw_step(
+    y: Array,
+    u: Array,
+    z: Array,
+    v: Array,
+    lr: float,
+    step: int,
+    averaging_weight: float,
+    beta1: float,
+    beta2: float,
+    eps: float,
+    decay: float,
+    first: bool = False,
+) -> Moments:
+    v = beta2 * v + (1 - beta2) * u**2
+    r = u / (np.sqrt(v / (1 - beta2**step)) + eps) + decay * y
+    y, z = _schedule_free(y, y if first else z, r, lr, averaging_weight, beta1)
+    return Moments(y, (z, v))
+
+
+def averaging_weights(rates: Sequence[float], r: float = 0.0, weight_lr_power: float = 2.0) -> Array:
+    """The c of each step, of the learning rates of all steps."""
+    largest = np.maximum.accumulate(np.asarray(rates, np.float64))
+    weights = np.arange(1, len(rates) + 1) ** r * largest**weight_lr_power
+    sums = np.cumsum(weights)
+    return np.divide(weights, sums, out=np.zeros_like(sums), where=sums > 0)
+
+
 def _over_root(u: Array, h: Array) -> Array:
     return np.where(h != 0, u / np.sqrt(np.where(h != 0, h, 1.0)), 0.0)
 

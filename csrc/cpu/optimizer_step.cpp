@@ -340,6 +340,10 @@ void optimizer_step(const Context& context, Rule rule, const OptimizerStep& s) {
       return apply_cautious<AdEmaMix>(context, s);
     case Rule::adan:
       return apply_cautious<Adan>(context, s);
+    case Rule::schedule_free_sgd:
+      return apply<ScheduleFreeSgd>(context, s);
+    case Rule::schedule_free_adamw:
+      return apply<ScheduleFreeAdamW>(context, s);
     case Rule::adagrad:
       return apply<Adagrad>(context, s);
     case Rule::proximal_adagrad:

@@ -1,6 +1,7 @@
 // The optimizers inside MindSpore: see mindspore.cpp and step_layout.h.
 #include <algorithm>
 #include <cmath>
+#include <optional>
 
 #include "doors/graph.h"
 #include "doors/step_layout.h"
@@ -46,6 +47,39 @@ std::vector<Views> scales_of(Reader& in, const std::vector<Views>& state) {
   if (!coded) scales.clear();
   return scales;
 }
+
+// What makes c of Schedule-Free, and the learning rates of its warm-up.
+class Averaging {
+ public:
+  Averaging(Reader& in, const StepHead& head, StepSettings& settings) {
+    constexpr std::int64_t kOwn = 3;
+    require(head.hyper.size > kOwn, kOp, ": hyper must hold ", kOwn, " numbers of the average, got ", head.hyper.size);
+    const double* own = head.numbers();
+    const AveragingSettings average{own[0], own[1], own[2]};
+    lr_max_ = in.written<double>("lr_max", DType::f64);
+    weight_sum_ = in.written<double>("weight_sum", DType::f64);
+    require(in.flag("train_mode"), kOp,
+            ": train_mode must be true for a step, got false: call train() of the optimizer");
+    sums_ = {*lr_max_, *weight_sum_};
+    warmup_ = warmup(average, settings.step);
+    require_non_negative(kOp, "lr", head.lr.values);
+    float largest = 0;
+    for (const float lr : head.lr.values) largest = std::max(largest, lr);
+    settings.hyper = {averaging_weight(average, sums_, settings.step, warmup_ * static_cast<double>(largest))};
+    settings.hyper.insert(settings.hyper.end(), own + kOwn, own + head.hyper.size - 1);
+  }
+  float rate(float lr) const { return static_cast<float>(warmup_ * static_cast<double>(lr)); }
+  void count() const {
+    *lr_max_ = sums_.lr_max;
+    *weight_sum_ = sums_.weight_sum;
+  }
+
+ private:
+  double* lr_max_;
+  double* weight_sum_;
+  AveragingSums sums_;
+  double warmup_;
+};
 
 // A call in which some gradients hold rows only: these one by one, the others together.
 void step_rows(const StepSettings& settings, const Views& weights, const Views& masters, const Views& grads,
@@ -102,11 +136,17 @@ BOOST_EXT_GRAPH_OP(optimizer_step) {
   const auto* ratios = static_cast<const float*>(ratio.data);
   settings.ratio.assign(ratios, ratios + (ratio.size == 1 ? 1 : n));
   float* powers[2] = {};
+  std::optional<Averaging> averaging;
+  if (settings.rule == Rule::schedule_free_sgd || settings.rule == Rule::schedule_free_adamw) {
+    averaging.emplace(in, head, settings);
+  }
   const bool has_momentum = settings.rule == Rule::sgd || settings.rule == Rule::momentum;
   require_hyper(facts(settings.rule), settings.hyper);
   require(!has_powers || settings.hyper.size() >= 2, kOp, ": layout must have no powers for rule ",
           facts(settings.rule).name, ", got some");
-  if (has_powers && has_momentum) {
+  if (averaging) {
+    require(has_powers, kOp, ": layout must have powers for rule ", facts(settings.rule).name, ", got none");
+  } else if (has_powers && has_momentum) {
     settings.hyper[0] = static_cast<double>(in.number("momentum"));
   } else {
     for (int i = 0; has_powers && i < 2; ++i) powers[i] = in.written<float>("powers", DType::f32);
@@ -114,7 +154,8 @@ BOOST_EXT_GRAPH_OP(optimizer_step) {
 
   for (std::int64_t i = 0; i < n; ++i) {
     const TensorNumbers& tensor = head.layout.tensors[static_cast<std::size_t>(i)];
-    settings.lr.push_back(head.lr.of(kOp, tensor));
+    const float lr = head.lr.of(kOp, tensor);
+    settings.lr.push_back(averaging ? averaging->rate(lr) : lr);
     settings.decay.push_back((ratio.size == 1 ? 1 : ratios[n + i]) * head.decay.of(kOp, tensor));
     settings.centralize.push_back(tensor.is_centralized != 0);
   }
@@ -147,6 +188,7 @@ BOOST_EXT_GRAPH_OP(optimizer_step) {
     if (settings.first[i]) std::fill_n(static_cast<float*>(first[i].data), first[i].size, 0.0F);
   }
   *head.step = static_cast<std::int32_t>(settings.step);
+  if (averaging) averaging->count();
   for (std::size_t i = 0; powers[1] != nullptr && i < 2; ++i) {
     *powers[i] = static_cast<float>(std::pow(settings.hyper[i], static_cast<double>(settings.step)));
   }

@@ -1,4 +1,6 @@
 // The Python door of the optimizers.
+#include <cmath>
+
 #include "doors/from_schema.h"
 #include "doors/python.h"
 #include "doors/step_layout.h"
@@ -147,13 +149,16 @@ void py_muon_step(const Object& params, const Object& masters, const Object& gra
   a.run([&] { muon_step(a.context(), settings, tensors); });
 }
 
-// The row of a rule: its hyperparameters with their defaults, its states, and what it does.
+// The row of a rule: its hyperparameters with their defaults, or None where it has none, its states, and what it does.
 py::dict rule_facts(const std::string& rule) {
   const RuleFacts& known = facts(find_rule(rule));
   py::dict hyper;
   for (int i = 0; i < hyper_count(known); ++i) {
     const Hyper& h = known.hyper[i];
-    hyper[h.name] = h.bound == Bound::flag ? py::object(py::bool_(h.standard != 0)) : py::float_(h.standard);
+    if (std::isnan(h.standard))
+      hyper[h.name] = py::none();
+    else
+      hyper[h.name] = h.bound == Bound::flag ? py::object(py::bool_(h.standard != 0)) : py::float_(h.standard);
   }
   py::list states;
   for (int i = 0; i < known.max_states; ++i) states.append(known.state[i]);

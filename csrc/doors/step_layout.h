@@ -22,11 +22,15 @@ namespace boost_ext {
 //             whatever follows, for optimizers over more of the parameters
 //   lr        g of float32; decay: g of float32
 //   powers    beta1^t and beta2^t, float32, written: for checkpoints, nothing is computed with them. Of sgd and
-//             momentum the momentum, float32, read: it takes the place of the one in hyper
+//             momentum the momentum, float32, read: it takes the place of the one in hyper. Of Schedule-Free lr_max and
+//             weight_sum, float64, written, and train_mode, bool, which must be true
 //   weights   n; masters: as many as the layout says; grads: n, of their shapes; state: k n
 //   scales    of the uint8 tensors of the states, in their order
 //   first     n of float32, of any size, written: not 0 in the first step of a tensor, which its first element says
 //   indices   int32, for each tensor whose gradient may hold some rows only: which ones; of shape () if it is whole
+//
+// The hyper of Schedule-Free: warmup_steps, r and weight_lr_power, and those of the rule but averaging_weight, which
+// these make. All groups have the same: that of the largest learning rate.
 //
 // Adafactor's state are R and C of each tensor of two axes and more and V of each other one, and if k is 1 then n first
 // moments; nothing is listed that a tensor does not have. Its hyper: eps1, eps2, clip_threshold, decay_rate, beta1,

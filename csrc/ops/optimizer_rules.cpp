@@ -1,6 +1,8 @@
 // What each rule takes: the facts that checks and messages need.
+#include <algorithm>
 #include <cmath>
 #include <iterator>
+#include <limits>
 
 #include "ops/optimizer_step.h"
 
@@ -13,6 +15,9 @@ constexpr Hyper kNesterov{"use_nesterov", Bound::flag, 0};
 constexpr Hyper kBeta1{"beta1", Bound::unit, 0.9}, kBeta2{"beta2", Bound::unit, 0.999};
 constexpr Hyper kL1{"l1", Bound::non_negative, 0}, kL2{"l2", Bound::non_negative, 0};
 constexpr Hyper kDecay{"decay", Bound::non_negative, 0.9}, kEpsilon{"epsilon", Bound::positive, 1e-10};
+
+// Made from all steps so far.
+constexpr Hyper kAveragingWeight{"averaging_weight", Bound::fraction, std::numeric_limits<double>::quiet_NaN()};
 
 constexpr Hyper eps(double standard) { return {"eps", Bound::positive, standard}; }
 
@@ -80,6 +85,22 @@ constexpr RuleFacts kRules[] = {
      {"moments", "squares", "differences", "last_grads"},
      false,
      true},
+    {"schedule_free_sgd",
+     "schedule_free_sgd_step",
+     1,
+     1,
+     false,
+     {kAveragingWeight, {"momentum", Bound::unit, 0.9}},
+     {"z"}},
+    {"schedule_free_adamw",
+     "schedule_free_adamw_step",
+     2,
+     2,
+     true,
+     {kAveragingWeight, kBeta1, kBeta2, eps(1e-8)},
+     {"z", "moments2"},
+     false,
+     true},
     {"adagrad", "adagrad_step", 1, 1, false, {{"update_slots", Bound::flag, 1}}, {"accum"}},
     {"proximal_adagrad", "proximal_adagrad_step", 1, 1, false, {kL1, kL2}, {"accum"}},
     {"rmsprop", "rmsprop_step", 2, 2, false, {kDecay, kMomentum, kEpsilon}, {"mean_squares", "moments"}},
@@ -130,6 +151,9 @@ void require_hyper(const RuleFacts& rule, const std::vector<double>& hyper) {
       case Bound::unit:
         require(x > 0 && x < 1, rule.op, ": ", key, " must be in (0, 1), got ", x);
         break;
+      case Bound::fraction:
+        require(x >= 0 && x <= 1, rule.op, ": ", key, " must be in [0, 1], got ", x);
+        break;
       case Bound::positive:
         require(narrow > 0, rule.op, ": ", key, " must be > 0 in float32, got ", x);
         break;
@@ -144,6 +168,19 @@ void require_hyper(const RuleFacts& rule, const std::vector<double>& hyper) {
         break;
     }
   }
+}
+
+double warmup(const AveragingSettings& settings, std::int64_t step) {
+  const auto t = static_cast<double>(step);
+  return t < settings.warmup_steps ? t / settings.warmup_steps : 1;
+}
+
+double averaging_weight(const AveragingSettings& settings, AveragingSums& sums, std::int64_t step, double lr) {
+  sums.lr_max = std::max(sums.lr_max, lr);
+  const double weight =
+      std::pow(static_cast<double>(step), settings.r) * std::pow(sums.lr_max, settings.weight_lr_power);
+  sums.weight_sum += weight;
+  return sums.weight_sum > 0 ? weight / sums.weight_sum : 0;
 }
 
 }  // namespace boost_ext

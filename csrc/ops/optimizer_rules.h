@@ -29,7 +29,7 @@ namespace BOOST_EXT_BACKEND {
 struct OfTensor {
   float lr;
   float decay;  // decoupled
-  bool first;
+  bool first;   // it has no state yet
 };
 
 BOOST_EXT_INLINE double power(double base, std::int64_t exponent) {
@@ -286,6 +286,46 @@ struct Adan {
     const F top = first_correction * mndg[0] + second_correction * mndg[2];
     const F d = (cautious ? agreeing(top, u) : top) / (sqrt(third_correction * mndg[1]) + all(eps));
     return (w - t.lr * d) / all(1 + t.lr * t.decay);
+  }
+};
+
+// The weight is y; z makes steps of lr along d, and x, which y and z imply, averages it.
+struct ScheduleFree {
+  float weight, share;  // c, and how much of the step of z is one of y
+  BOOST_EXT_INLINE ScheduleFree(double c, double momentum)
+      : weight(static_cast<float>(c)), share(static_cast<float>(1 - momentum * (1 - c))) {}
+  BOOST_EXT_INLINE static F begun(const OfTensor& t, F y, F z) { return t.first ? y : z; }
+  BOOST_EXT_INLINE F operator()(const OfTensor& t, F y, F d, F& z) const {
+    const F next = y + weight * (z - y) - (t.lr * share) * d;
+    z = z - t.lr * d;
+    return next;
+  }
+};
+
+struct ScheduleFreeSgd {
+  static constexpr int kStates = 1;
+  ScheduleFree step;
+  BOOST_EXT_INLINE explicit ScheduleFreeSgd(const RuleSettings& s) : step(s.hyper[0], s.hyper[1]) {}
+  BOOST_EXT_INLINE F operator()(const OfTensor& t, F w, F u, F* z) const {
+    z[0] = ScheduleFree::begun(t, w, z[0]);
+    return step(t, w, u, z[0]);
+  }
+};
+
+struct ScheduleFreeAdamW {
+  static constexpr int kStates = 2;
+  ScheduleFree step;
+  Decay second;
+  float eps, correction;
+  BOOST_EXT_INLINE explicit ScheduleFreeAdamW(const RuleSettings& s)
+      : step(s.hyper[0], s.hyper[1]),
+        second(s.hyper[2]),
+        eps(static_cast<float>(s.hyper[3])),
+        correction(static_cast<float>(1 / (1 - power(s.hyper[2], s.step)))) {}
+  BOOST_EXT_INLINE F operator()(const OfTensor& t, F w, F u, F* zv) const {
+    zv[0] = ScheduleFree::begun(t, w, zv[0]);
+    zv[1] = second(zv[1], u * u);
+    return step(t, w, u / (sqrt(correction * zv[1]) + all(eps)) + t.decay * w, zv[0]);
   }
 };
 

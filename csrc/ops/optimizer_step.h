@@ -28,13 +28,21 @@
 //   adan               m n d g     d' = u - g, in step 1 d' = 0;  m = b1 m + (1-b1) u;  d = b2 d + (1-b2) d';
 //                                  n = b3 n + (1-b3) (u + b2 d')^2;  g = u;  w = (w - lr r) / (1 + lr decay) with
 //                                  r = (m/(1-b1^t) + b2 d/(1-b2^t)) / (sqrt(n/(1-b3^t)) + eps)
+//   schedule_free_sgd  z           z = w in the first step of a tensor;
+//                                  w += c (z - w) - lr (1 - m (1-c)) u;  z -= lr u
+//   schedule_free_adamw  z v       v as adam;  r = u / (sqrt(v/(1-b2^t)) + eps) + decay w;
+//                                  w, z as schedule_free_sgd with r for u and b1 for m
 //   adagrad            h           h += u^2, if update_slots;  w -= lr u / sqrt(h); no step where h is 0
 //   proximal_adagrad   h           h += u^2;  p = w - lr u / sqrt(h);  w = sign(p) max(|p| - lr l1, 0) / (1 + lr l2)
 //   rmsprop            s a         s = d s + (1-d) u^2;  a = m a + lr u / sqrt(s + eps);  w -= a
-//   centered_rmsprop   g s a       g = d g + (1-d) u;  s as rmsprop;  sqrt(max(s - g^2, 0) + eps) in the place of the
-//   root ftrl               h z         n = h + u^2;  z += u - (n^-p - h^-p)/lr w;  h = n;
+//   centered_rmsprop   g s a       g = d g + (1-d) u;  s as rmsprop;  sqrt(max(s - g^2, 0) + eps) for the root
+//   ftrl               h z         n = h + u^2;  z += u - (n^-p - h^-p)/lr w;  h = n;
 //                                  w = |z| <= l1 ? 0 : (sign(z) l1 - z) / (n^-p/lr + 2 l2);  with lr = 0, w stays and
 //                                  z += u
+//
+// Schedule-Free: w is y = (1-m) z + m x, where the gradient is taken, and x = (w - (1-m) z) / m the average of the z
+// that the model is evaluated with: x += c (z - x). The caller makes c, averaging_weight, in float64: the weight of
+// this step over the sum of all weights so far, see averaging_weight().
 //
 // cautious, of the rules that have the flag: of what lr multiplies, but not of the decay, an element is 0 where its
 // sign is not that of u (Liang et al. 2024, Cautious optimizers). The paper then divides by the share of the elements
@@ -45,9 +53,10 @@
 // mindspore.nn.Adam); Reddi et al. 2018 (AMSGrad); Loshchilov and Hutter 2019 (decoupled decay); You et al. 2020
 // (lamb); Chen et al. 2023 (lion, algorithm 2); Dozat 2016 (nadamw; its schedule of the momentum as torch.optim.NAdam
 // has it, with decoupled_weight_decay); Pagliardini et al. 2024 (ademamix); Xie et al. 2022 (adan,
-// algorithm 1); Duchi et al. 2011 (adagrad); Duchi and Singer 2009 (proximal); Tieleman and Hinton 2012 (rmsprop);
-// McMahan et al. 2013 (ftrl). Decoupled rules (adam_weight_decay, adamw, lamb, lion, nadamw, ademamix, adan) decay in
-// their own expression, and l2 is 0.
+// algorithm 1); Defazio et al. 2024, The road less scheduled (schedule_free_sgd, schedule_free_adamw: algorithm 1 with
+// the corrected v and without a warm-up, which is the caller's); Duchi et al. 2011 (adagrad); Duchi and Singer 2009
+// (proximal); Tieleman and Hinton 2012 (rmsprop); McMahan et al. 2013 (ftrl). Decoupled rules (adam_weight_decay,
+// adamw, lamb, lion, nadamw, ademamix, adan, schedule_free_adamw) decay in their own expression, and l2 is 0.
 //
 // weights   float32, float16 or bfloat16, written
 // masters   nothing, or a list like weights: float32 for half weights, written (empty views for float32 weights). The
@@ -90,6 +99,8 @@ enum class Rule {
   nadamw,
   ademamix,
   adan,
+  schedule_free_sgd,
+  schedule_free_adamw,
   adagrad,
   proximal_adagrad,
   rmsprop,
@@ -101,12 +112,20 @@ constexpr int kMaxStates = 4;
 constexpr std::int64_t kStateBlock = 256;
 constexpr int kMaxHyper = 8;
 
-enum class Bound : std::uint8_t { finite, flag, unit, positive, non_negative, non_positive };  // unit: within (0, 1)
+enum class Bound : std::uint8_t {
+  finite,
+  flag,
+  unit,      // within (0, 1)
+  fraction,  // within [0, 1]
+  positive,
+  non_negative,
+  non_positive
+};
 
 struct Hyper {
   const char* name = nullptr;
   Bound bound = Bound::finite;
-  double standard = 0;  // of boost_ext.ops, where the caller says nothing
+  double standard = 0;  // of boost_ext.ops, where the caller says nothing; nan if it must say something
 };
 
 // What a rule takes. The hyperparameters lie in this order in OptimizerStep::hyper.
@@ -127,6 +146,18 @@ std::vector<std::string> rule_names();  // in the order of Rule
 int hyper_count(const RuleFacts& rule);
 Rule find_rule(const std::string& name);  // std::invalid_argument with all names
 void require_hyper(const RuleFacts& rule, const std::vector<double>& hyper);
+
+// Schedule-Free: the learning rate grows over the steps of the warm-up, and step t weighs t^r lr_max^weight_lr_power.
+struct AveragingSettings {
+  double warmup_steps = 0, r = 0, weight_lr_power = 2;
+};
+struct AveragingSums {
+  double lr_max = 0;  // the largest learning rate so far
+  double weight_sum = 0;
+};
+double warmup(const AveragingSettings& settings, std::int64_t step);  // of the learning rate, this share
+// c of step t, whose learning rate is lr. The sums get this step.
+double averaging_weight(const AveragingSettings& settings, AveragingSums& sums, std::int64_t step, double lr);
 
 // Settings that the caller keeps in arrays where the tensors are; views without data for the others. Those on a device
 // are read by kernels alone, which nobody waits for: a captured graph of steps takes what they hold at each replay. And
@@ -150,7 +181,7 @@ struct StepSettings {
   std::vector<float> decay;
   std::vector<float> ratio;
   std::vector<unsigned char> centralize;
-  std::vector<unsigned char> first;   // sgd with dampening: this tensor has no momentum yet
+  std::vector<unsigned char> first;   // sgd with dampening, Schedule-Free: this tensor has no state yet
   std::int64_t seed = 0;              // of narrow states
   std::vector<std::int64_t> numbers;  // what makes the random bits of each tensor its own; empty: 0, 1, ...
   StepArrays at;                      // what is in there is not looked for above

@@ -336,6 +336,10 @@ template <class Body> void with_rule(Rule rule, int states, Body body) {
       return body(Type<AdEmaMix>());
     case Rule::adan:
       return body(Type<Adan>());
+    case Rule::schedule_free_sgd:
+      return body(Type<ScheduleFreeSgd>());
+    case Rule::schedule_free_adamw:
+      return body(Type<ScheduleFreeAdamW>());
     case Rule::adagrad:
       return body(Type<Adagrad>());
     case Rule::proximal_adagrad:

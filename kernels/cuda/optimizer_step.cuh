@@ -138,7 +138,8 @@ struct Ready {
 // The rule of a step. Where the step is in an array, and the rule corrects a bias, one thread makes it for all blocks:
 // powers in float64 are slow.
 template <class R>
-constexpr bool kCorrects = std::is_base_of_v<Adam, R> || std::is_base_of_v<AdamW, R> || std::is_same_v<Adan, R>;
+constexpr bool kCorrects = std::is_base_of_v<Adam, R> || std::is_base_of_v<AdamW, R> || std::is_same_v<Adan, R> ||
+                           std::is_same_v<ScheduleFreeAdamW, R>;
 template <class R> __global__ void make_rule(const StepCall __grid_constant__ call, R* rule) {
   RuleSettings settings = call.settings;
   settings.step = *call.step;

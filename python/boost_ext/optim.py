@@ -13,6 +13,7 @@ from boost_ext.ms.optim.lion import Lion
 from boost_ext.ms.optim.momentum import Momentum
 from boost_ext.ms.optim.muon import Muon
 from boost_ext.ms.optim.rmsprop import RMSProp
+from boost_ext.ms.optim.schedule_free import ScheduleFreeAdamW, ScheduleFreeSGD
 from boost_ext.ms.optim.sgd import SGD
 from boost_ext.ms.optim.storage import convert_state
 from boost_ext.ms.optim.thor import ConvertModelUtils, ConvertNetUtils, Thor, thor
@@ -41,6 +42,8 @@ __all__ = [
     "NAdamW",
     "ProximalAdagrad",
     "RMSProp",
+    "ScheduleFreeAdamW",
+    "ScheduleFreeSGD",
     "Thor",
     "convert_state",
     "convert_to_thor_net",

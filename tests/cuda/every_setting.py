@@ -21,6 +21,7 @@ KERNELS = Path(__file__).parents[2] / "kernels" / "cuda"
 FACTS = {rule: _core.rule_facts(rule) for rule in _core.optimizer_rules() if rule not in ("adafactor", "muon")}
 STATES = {rule: len(facts["states"]) for rule, facts in FACTS.items()} | {"adam": 2}  # without AMSGrad
 NARROW = [rule for rule, facts in FACTS.items() if facts["narrow_state"]]
+NEEDED = {rule: {n: 0.5 for n, v in facts["hyper"].items() if v is None} for rule, facts in FACTS.items()}
 STEPPED = [rule for rule, facts in FACTS.items() if facts["corrected"]]
 SIZES = (5, 300, 4097)
 
@@ -30,7 +31,7 @@ def step(rule: str, rng: np.random.Generator, *, states: int | None = None, **op
     count = STATES[rule] if states is None else states
     shapes = [*((n,) for n in SIZES), (6, 50)]
     params, grads, *state = ([abs(normal(rng, s)) for s in shapes] for _ in range(2 + count))
-    known = {"step": 1} if rule in STEPPED else {}
+    known = NEEDED[rule] | ({"step": 1} if rule in STEPPED else {})
     if rule == "sgd" and count:
         known["momentum"] = 0.9
     getattr(ops, f"{rule}_step")(params, grads, *state, lr=0.1, **{**known, **options})
@@ -44,7 +45,7 @@ def step_rows(
     dtype = options.pop("state", np.float32)
     state = [abs(normal(rng, (40, width))).astype(dtype) for _ in range(count)]
     index = np.array([7, 0, 39, 7], np.int32)
-    known = {"step": 1} if rule in STEPPED else {}
+    known = NEEDED[rule] | ({"step": 1} if rule in STEPPED else {})
     if rule == "sgd" and count:
         known["momentum"] = 0.9
     arrays = normal(rng, (40, width)), normal(rng, (4, width))

@@ -51,6 +51,12 @@ StepSettings settings_of(Rule rule) {
     case Rule::adan:
       s.hyper = {0.5, 0.75, 0.875, 1e-6, 0};
       break;
+    case Rule::schedule_free_sgd:
+      s.hyper = {0.25, 0.5};
+      break;
+    case Rule::schedule_free_adamw:
+      s.hyper = {0.25, 0.5, 0.75, 1e-6};
+      break;
     case Rule::adagrad:
       s.hyper = {1};
       break;

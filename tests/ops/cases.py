@@ -257,6 +257,8 @@ CASES = [
     step("nadamw_step", "moments1", "moments2", step=3),
     step("ademamix_step", "moments1", "moments2", "slow_moments1", step=3, beta3_steps=5.0),
     step("adan_step", "moments", "squares", "differences", "last_grads", step=3),
+    step("schedule_free_sgd_step", "z", averaging_weight=0.3),
+    step("schedule_free_adamw_step", "z", "moments2", step=3, averaging_weight=0.3),
     step("adagrad_step", "accum"),
     step("proximal_adagrad_step", "accum", l1=0.1, l2=0.1),
     step("rmsprop_step", "mean_squares", "moments"),

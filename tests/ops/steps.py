@@ -28,6 +28,11 @@ class Rule:
         return _core.rule_facts(self.name)["corrected"]
 
     @property
+    def begins(self) -> bool:
+        """Whether it asks which step is the first of a tensor."""
+        return self.name.startswith(("sgd", "schedule_free"))
+
+    @property
     def elementwise(self) -> bool:
         return self.name != "lamb"
 
@@ -48,7 +53,7 @@ class Rule:
         state = list(state) + [None] * ({"sgd": 1, "adam": 3}.get(self.name, len(state)) - len(state))
         more: dict[str, Any] = {"step": step} if self.corrected else {}
         more |= {"decay": decay} if decoupled else {}
-        more |= {"first": first} if self.name == "sgd" else {}
+        more |= {"first": first} if self.begins else {}
         return getattr(oracle, f"{self.name}_step")(w, u, *state, lr=lr, **more, **self.hyper)
 
 
@@ -78,6 +83,9 @@ VARIANTS = {
     "ademamix": Rule("ademamix", (0.0, 0.0, 0.0), EMA_MIX),
     "ademamix-schedules": Rule("ademamix", (0.0, 0.0, 0.0), {**EMA_MIX, "alpha_steps": 7.0, "beta3_steps": 12.0}),
     "adan": Rule("adan", (0.0, 0.0, 0.0, 0.0), ADAN),
+    "schedule_free_sgd": Rule("schedule_free_sgd", (0.5,), {"averaging_weight": 0.3, "momentum": 0.9}),
+    "schedule_free_sgd-begins": Rule("schedule_free_sgd", (0.5,), {"averaging_weight": 1.0, "momentum": 0.6}),
+    "schedule_free_adamw": Rule("schedule_free_adamw", (0.5, 0.0), {"averaging_weight": 0.3, **MOMENTS}),
     "adagrad": Rule("adagrad", (0.1,), {"update_slots": True}),
     "adagrad-frozen": Rule("adagrad", (0.1,), {"update_slots": False}),
     "proximal_adagrad": Rule("proximal_adagrad", (0.1,), {"l1": 0.05, "l2": 0.3}),
@@ -151,7 +159,7 @@ class Training:
         )
         untouched = [g.copy() for g in grads]
         more = {"masters": self.masters} if self.masters else {}
-        more |= {"first": first} if self.rule.name == "sgd" else {}
+        more |= {"first": first} if self.rule.begins else {}
         self.rule(self.weights, grads, self.state, step=self.t, **self.settings, **more)
         for i, (w, moments) in enumerate(zip(sources, expected, strict=True)):
             assert_within(w, moments.w, f"weights[{i}], step {self.t}")

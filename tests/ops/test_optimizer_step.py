@@ -224,6 +224,33 @@ def test_first_step_of_sgd(rng):
     assert_same_bits(accum[1], np.float32(0.5) * was + np.float32(0.25) * grads[1])
 
 
+def test_schedule_free_averages_what_z_was(rng):
+    """Of steps of one weight x is the mean of all z; a rate of 0 changes nothing but the average."""
+    weight = normal(rng, 50)
+    y, z, mean = weight.copy(), np.full(50, np.nan, np.float32), np.zeros(50)
+    for t in range(1, 41):
+        grad = gradient(rng, 50)
+        ops.schedule_free_sgd_step([y], [grad], [z], lr=0.5, averaging_weight=1 / t, momentum=0.8, first=t == 1)
+        mean += z
+    np.testing.assert_allclose((y - 0.2 * z) / 0.8, mean / 40, rtol=1e-5, atol=1e-6)
+    before = y.copy(), z.copy()
+    ops.schedule_free_sgd_step([y], [grad], [z], lr=0.0, averaging_weight=0.0)
+    assert_same_bits(y, before[0])
+    assert_same_bits(z, before[1])
+
+
+def test_schedule_free_begins_at_the_weights(rng):
+    """Whatever the state holds, of those that have none yet."""
+    weights, grads = [normal(rng, 30) for _ in range(2)], [gradient(rng, 30) for _ in range(2)]
+    before = [w.copy() for w in weights]
+    z, v = [np.full(30, np.nan, np.float32), before[1].copy()], [np.zeros(30, np.float32) for _ in range(2)]
+    settings = {"lr": 0.1, "step": 1, "averaging_weight": 1.0, "weight_decay": 0.1}
+    ops.schedule_free_adamw_step(weights, grads, z, v, first=[True, False], **settings)
+    for w, g, a, b in zip(weights, grads, z, before, strict=True):
+        assert_same_bits(w, a)
+        np.testing.assert_allclose(a, b - 0.1 * (np.sign(g) + 0.1 * b), rtol=1e-5, atol=1e-5)
+
+
 def test_ftrl_without_a_learning_rate(rng):
     weight, grad = normal(rng, 50), gradient(rng, 50)
     before, accum, linear = weight.copy(), np.full(50, 0.1, np.float32), np.ones(50, np.float32)

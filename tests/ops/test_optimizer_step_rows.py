@@ -77,7 +77,7 @@ def test_dtypes(rng, rule, of_weight, of_gradient, mastered):
 @EACH_ELEMENTWISE
 def test_settings_of_one_tensor(rng, rule):
     weight, state = table(rng, rule, (ROWS, 33))
-    more = {"first": [True]} if rule.name == "sgd" else {}
+    more = {"first": [True]} if rule.begins else {}
     values = gradient(rng, (4, 33))
     check(rule, weight, state, INDICES["unsorted"], values, centralize=[True], lr=[0.5], weight_decay=[0.1], **more)
 

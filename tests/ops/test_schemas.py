@@ -49,5 +49,6 @@ def test_the_steps_take_what_their_rules_say(rule: str) -> None:
     assert sum(taken[n].default is None for n in states) == facts["optional_states"]
     hyper = {n: p.default for n, p in taken.items() if n not in (*states, "params", "grads", "lr", "step", "first")}
     hyper.pop("options")
+    hyper = {n: None if default is inspect.Parameter.empty else default for n, default in hyper.items()}
     assert hyper == facts["hyper"]
     assert list(hyper) == list(facts["hyper"])

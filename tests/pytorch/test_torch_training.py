@@ -150,6 +150,8 @@ def test_two_processes(tmp_path: Path):
         ("NAdamW8bit", {"lr": 2e-3}),
         ("AdEMAMix", {"lr": 2e-3, "alpha_steps": 224, "beta3_steps": 224}),
         ("Adan", {"lr": 5e-3, "weight_decay": 0.02}),
+        ("ScheduleFreeAdamW", {"lr": 5e-3, "warmup_steps": 20}),
+        ("ScheduleFreeSGD", {"lr": 1.0}),
         ("Muon", {"lr": 0.02, "adjust_lr_fn": "match_rms_adamw"}),
     ],
 )
@@ -168,5 +170,7 @@ def test_the_digits_are_learnt(name, settings):
             torch.nn.functional.cross_entropy(net(x[rows]), y[rows]).backward()
             boost.clip_grad_norm_(net.parameters(), 5.0)
             optimizer.step()
+    if name.startswith("ScheduleFree"):
+        optimizer.eval()
     accuracy = (net(x[1400:]).argmax(1) == y[1400:]).float().mean()
     assert accuracy > 0.9

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from boost_ext.ops.optimizer_steps import StepOptions, one_step
@@ -11,7 +12,14 @@ if TYPE_CHECKING:
 
     from boost_ext.ops.arguments import Array, Arrays, Numbers
 
-__all__ = ["adan_step", "ademamix_step", "lion_step", "nadamw_step"]
+__all__ = [
+    "adan_step",
+    "ademamix_step",
+    "lion_step",
+    "nadamw_step",
+    "schedule_free_adamw_step",
+    "schedule_free_sgd_step",
+]
 
 
 def lion_step(
@@ -160,3 +168,74 @@ def adan_step(
     """
     hyper = {"beta1": beta1, "beta2": beta2, "beta3": beta3, "eps": eps, "cautious": cautious}
     one_step("adan", params, grads, [moments, squares, differences, last_grads], hyper, lr, options, step=step)
+
+
+def schedule_free_sgd_step(
+    params: Arrays,
+    grads: Arrays,
+    z: Arrays,
+    *,
+    lr: Numbers | Array,
+    averaging_weight: float,
+    momentum: float = 0.9,
+    first: bool | Sequence[bool] = False,
+    **options: Unpack[StepOptions],
+) -> None:
+    """SGD on `z`, whose average x is the model: ``z -= lr * u``; ``x += c (z - x)`` with c = `averaging_weight`.
+
+    `params` is ``y = (1 - momentum) z + momentum x``, where the gradient belongs. Evaluate with
+    ``x = (y - (1 - momentum) z) / momentum``. x itself is not stored. `z` starts as a copy of `params`: with `first`, a
+    step takes it from there.
+
+    `averaging_weight`, in [0, 1], is the weight of this step over the sum of the weights of all steps: 1 in the first
+    one, 1/t where all steps weigh the same. The paper's weight is ``lr_max**2``, with the largest learning rate so far,
+    so that the steps of a warm-up count less.
+
+    Source: Defazio et al. 2024, *The road less scheduled*.
+
+    Examples:
+        >>> import numpy as np
+        >>> from boost_ext import ops
+        >>> y, z, grad = np.ones(2, np.float32), np.empty(2, np.float32), np.float32([1, -1])
+        >>> for t in (1, 2):
+        ...     ops.schedule_free_sgd_step([y], [grad], [z], lr=0.5, averaging_weight=1 / t, first=t == 1)
+        >>> print(z, ((y - 0.1 * z) / 0.9).round(3))
+        [0. 2.] [0.25 1.75]
+    """
+    hyper = {"averaging_weight": averaging_weight, "momentum": momentum}
+    one_step("schedule_free_sgd", params, grads, [z], hyper, lr, options, first=first)
+
+
+def schedule_free_adamw_step(
+    params: Arrays,
+    grads: Arrays,
+    z: Arrays,
+    moments2: Arrays,
+    *,
+    lr: Numbers | Array,
+    step: int | Array,
+    averaging_weight: float,
+    beta1: float = 0.9,
+    beta2: float = 0.999,
+    eps: float = 1e-8,
+    first: bool | Sequence[bool] = False,
+    **options: Unpack[StepOptions],
+) -> None:
+    """:func:`schedule_free_sgd_step` with ``u / (√(v/(1-b2^t)) + eps) + weight_decay * y`` for u, where
+    ``v = b2 v + (1-b2) u²``. `beta1` is the momentum.
+
+    The decay is one of y, where the gradient is taken.
+
+    Source: Defazio et al. 2024, *The road less scheduled*, with the bias correction of the authors' code.
+
+    Examples:
+        >>> import numpy as np
+        >>> from boost_ext import ops
+        >>> y, z, v = np.ones(2, np.float32), np.empty(2, np.float32), np.zeros(2, np.float32)
+        >>> grad = np.float32([1, -1])
+        >>> ops.schedule_free_adamw_step([y], [grad], [z], [v], lr=0.1, step=1, averaging_weight=1, first=True)
+        >>> print(y.round(3), z.round(3))
+        [0.9 1.1] [0.9 1.1]
+    """
+    hyper = {"averaging_weight": averaging_weight, "beta1": beta1, "beta2": beta2, "eps": eps}
+    one_step("schedule_free_adamw", params, grads, [z, moments2], hyper, lr, options, step=step, first=first)

@@ -83,8 +83,8 @@ class StepOptions(TypedDict, total=False):
     """
 
     weight_decay: Numbers | Array
-    """L2 penalty, >= 0, or one for each tensor; AdamWeightDecay, AdamW, Lamb, Lion, NAdamW, AdEMAMix
-    and Adan decouple it. Default: 0."""
+    """L2 penalty, >= 0, or one for each tensor; AdamWeightDecay, AdamW, Lamb, Lion, NAdamW, AdEMAMix,
+    Adan and Schedule-Free AdamW decouple it. Default: 0."""
     inv_scale: float | Array
     """1 / loss scale, times ``min(1, max_norm / norm)`` to clip by the global norm. Default: 1."""
     ratio: Numbers | Array

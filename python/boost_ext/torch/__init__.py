@@ -17,10 +17,13 @@ from boost_ext.torch.newer_rules import __all__ as _NEWER_RULES
 from boost_ext.torch.optimizer import FusedOptimizer, Storage
 from boost_ext.torch.rules import *  # noqa: F403
 from boost_ext.torch.rules import __all__ as _RULES
+from boost_ext.torch.schedule_free import ScheduleFreeAdamW, ScheduleFreeSGD
 
 __all__ = [
     "FusedOptimizer",
     "Muon",
+    "ScheduleFreeAdamW",
+    "ScheduleFreeSGD",
     "Storage",
     "adaptive_clip_grad_",
     "clip_grad_norm_",

@@ -72,7 +72,8 @@ def _of_rule(facts: dict[str, Any]) -> list[Argument]:
     arguments.append(Argument("lr", "Tensor"))
     if facts["narrow_state"] or facts["corrected"]:
         arguments.append(Argument("step", "Tensor", default=... if facts["corrected"] else None))
-    arguments += [Argument(k, "bool" if isinstance(v, bool) else "float", default=v) for k, v in facts["hyper"].items()]
+    for k, v in facts["hyper"].items():
+        arguments.append(Argument(k, "bool" if isinstance(v, bool) else "float", default=... if v is None else v))
     arguments.append(Argument("weight_decay", "float", default=0.0))
     return arguments + [Argument(k, "Tensor", default=None) for k in ("inv_scale", "skip")]
 

@@ -142,6 +142,32 @@ def _muon(**hyper: Any) -> Callable[..., oracle.Moments]:
     return rule
 
 
+def _schedule_free(
+    direction: Callable[..., tuple[Any, ...]], start: tuple[float, ...], warmup: int = 0, r: float = 0, power: float = 2
+) -> Callable[..., oracle.Moments]:
+    """x, z, the largest rate, the sum of weights, how many steps it is of, and the states of
+    ``direction(w, u, states, t, decay)``. Steps without this tensor weigh as the last one."""
+
+    def rule(w, u, s, lr, t, decay):
+        x, z, largest, total, done, *states = s or [w, w, 0.0, 0.0, 0, *(np.full(w.shape, v) for v in start)]
+        rate = lr * min(1.0, t / warmup) if warmup else lr
+        d, *states = direction(w, u, states, t, decay)
+        largest = max(largest, rate)
+        weight = t**r * largest**power
+        total += sum(i**r for i in range(done + 1, t + 1)) * largest**power
+        z = z - rate * d
+        x = x + (weight / total if total else 0.0) * (z - x)
+        return oracle.Moments(0.1 * z + 0.9 * x, (x, z, largest, total, t, *states))
+
+    return rule
+
+
+def _adam_direction(w, u, s, t, decay):
+    v = 0.999 * s[0] + 0.001 * u**2
+    return u / (np.sqrt(v / (1 - 0.999**t)) + 1e-8) + decay * w, v
+
+
+_SCHEDULE_FREE = {"warmup_steps": 5, "r": 0.5, "weight_lr_power": 1.0}
 # Five iterations multiply a rounding by 485 at most.
 _MUON = {"decoupled": True, "rtol": 1e-4, "atol": 5e-4}
 _RMS = {"momentum": 0.5, "epsilon": 1e-6}
@@ -177,6 +203,21 @@ CASES: dict[str, Case] = {
         scales=False,
     ),
     "Adan": Case(optim.Adan, _adan, (0, 0, 0, 0), {}, decoupled=True, scales=False),
+    "ScheduleFreeSGD": Case(optim.ScheduleFreeSGD, _schedule_free(lambda w, u, *_: (u,), ()), scales=False),
+    "ScheduleFreeSGD-warmup": Case(
+        optim.ScheduleFreeSGD, _schedule_free(lambda w, u, *_: (u,), (), 5, 0.5, 1.0), (), _SCHEDULE_FREE, scales=False
+    ),
+    "ScheduleFreeAdamW": Case(
+        optim.ScheduleFreeAdamW, _schedule_free(_adam_direction, (0.0,)), decoupled=True, scales=False
+    ),
+    "ScheduleFreeAdamW-warmup": Case(
+        optim.ScheduleFreeAdamW,
+        _schedule_free(_adam_direction, (0.0,), 5, 0.5, 1.0),
+        (),
+        _SCHEDULE_FREE,
+        decoupled=True,
+        scales=False,
+    ),
     "Lamb": Case(optim.Lamb, _lamb, (0, 0), {}, decoupled=True, scales=False),
     # Beside mindspore.nn.AdaFactor in test_adafactor.py: it knows neither groups nor a loss scale.
     "AdaFactor": Case(optim.AdaFactor, _adafactor(), (), {"relative_step": False, "beta1": None}, decoupled=True),

@@ -29,6 +29,7 @@ _ADAM = {
 _DECOUPLED = {"beta1": 0.9, "beta2": 0.999, "eps": 1e-6, "weight_decay": 0.0}
 _STATE = {"state_dtype": "float32", "state_seed": 0}  # ours, by keyword only
 _CAUTIOUS = {"cautious": False, **_STATE}
+_AVERAGE = {"warmup_steps": 0, "r": 0.0, "weight_lr_power": 2.0}
 _PROXIMAL = {"l1": 0.0, "l2": 0.0, "use_locking": False, "loss_scale": 1.0, "weight_decay": 0.0}
 # As documented, in this order; ... is no default.
 SIGNATURES: dict[str, dict[str, Any]] = {
@@ -86,6 +87,8 @@ SIGNATURES: dict[str, dict[str, Any]] = {
         "weight_decay": 0.0,
         "cautious": False,
     },
+    "ScheduleFreeSGD": {"params": ..., "learning_rate": 1.0, "momentum": 0.9, "weight_decay": 0.0, **_AVERAGE},
+    "ScheduleFreeAdamW": {"params": ..., "learning_rate": 0.0025, **_DECOUPLED, "eps": 1e-8, **_AVERAGE},
     "Lamb": {"params": ..., "learning_rate": ..., **_DECOUPLED, **_STATE},
     "AdaFactor": {
         "params": ...,
@@ -149,7 +152,7 @@ def test_signature(name: str) -> None:
 
 # name of the argument -> (a wrong type, a value out of range, what the message says of the range)
 FLOATS: dict[str, tuple[Any, float, str]] = {
-    "momentum": ("0.9", -0.1, "must be finite and >= 0"),
+    "momentum": ("0.9", -0.1, r"must be (finite and >= 0|in \(0, 1\))"),
     "dampening": ("0", -0.1, "must be finite and >= 0"),
     "beta1": (1, 1.0, r"must be in \(0, 1\)"),
     "beta2": (0, 0.0, r"must be in \(0, 1\)"),
@@ -168,6 +171,8 @@ FLOATS: dict[str, tuple[Any, float, str]] = {
     "initial_accum": (1, float("inf"), "must be finite and >= 0"),
     "l1": (0, float("nan"), "must be finite and >= 0"),
     "l2": (None, -0.1, "must be finite and >= 0"),
+    "r": (0, -0.5, "must be finite and >= 0"),
+    "weight_lr_power": (2, -1.0, "must be finite and >= 0"),
     "lr_power": (0, 0.5, "must be <= 0"),
 }
 

@@ -11,6 +11,8 @@ A step knows no class of an optimizer. It asks what one has beyond ``mindspore.n
 - ``require_options(owner, options)``: raises a ValueError for a StepOptions that it excludes
 - ``narrowed(parameters)``: an optimizer of some of its parameters, on its state
 - ``never_restricted``, ``never_rebuilt``: why it is never narrowed, or constructed again
+- ``never_exchanged``: why ranks cannot exchange its weights once in some steps
+- ``require_own_weights()``: raises an error where the parameters hold others than those that are trained
 - ``lars_refusal``: why LARS cannot wrap it
 - ``group_steps(fused)``, ``current()``, ``chosen()``, ``is_over(group)``: it steps one of several groups at a time, as
   FreezeOpt does

@@ -207,6 +207,8 @@ class BoostTrainOneStepCell(nn.TrainOneStepCell):
                 )
             count = None if self.accumulation is None else self.accumulation.count
             self.average = AverageAfterStep(type(self).__name__, weight_average, network, count)
+        own = (getattr(held, "require_own_weights", None) for held in (self.average, whole))
+        self.__dict__["_require_own_weights"] = tuple(require for require in own if require is not None)
         self.local_steps = local_steps
         if local_steps is not None:
             self._require_local(local_steps, optimizer, options.moves)
@@ -326,8 +328,8 @@ class BoostTrainOneStepCell(nn.TrainOneStepCell):
         if self._own_construct:
             with self._together.step(self):
                 return super().__call__(*inputs, **kwargs)
-        if self.average is not None:
-            self.average.require_own_weights()
+        for require in self._require_own_weights:
+            require()
         # The host chooses the pipeline: each is a graph of its own, and is compiled at its first step.
         number = self.optimizer.current() if self.freeze else 0
         if number != self._running:
