@@ -10,6 +10,7 @@ import mindspore as ms
 import numpy as np
 import pytest
 from mindspore import Parameter, Tensor, nn
+from tests.ms import group_networks
 from tests.ms.networks import Mlp, classes, layers, mlp_batch
 from tests.ms.tiers import in_graph_mode, in_pynative_mode, standard
 
@@ -222,6 +223,22 @@ def test_with_freezing_the_trained_group_is_clipped(mode: int, optimizer) -> Non
                 limits = 1e-3 * np.linalg.norm(before[i], axis=1)
                 assert (np.linalg.norm(moved, axis=1) <= limits * 1.01 + 1e-6).all()
                 assert (np.linalg.norm(moved, axis=1) > limits * 0.5).any()
+
+
+@in_pynative_mode
+def test_a_loss_scale_for_each_group(mode: int) -> None:
+    moved = []
+    for clip in (None, 0.01):
+        manager, net = group_networks.example()
+        before = [p.asnumpy().astype(np.float64) for p in net.trainable_params()]
+        cell = boost.BoostTrainOneStepWithLossScaleCell(
+            group_networks.with_loss(net), ours(net), manager, adaptive_clip=clip, compile="off"
+        )
+        cell(*group_networks.batch())
+        moved.append([(b - p.asnumpy()) / RATE for p, b in zip(net.trainable_params(), before, strict=True)])
+    assert max(abs(a - b).max() for a, b in zip(*moved, strict=True)) > 0.01
+    for weight, plain_step, got in zip(before, *moved, strict=True):
+        np.testing.assert_allclose(got, oracle.adaptive_clip(plain_step, weight, 0.01, EPS), rtol=1e-3, atol=1e-6)
 
 
 def test_through_build_train_network_and_model() -> None:
