@@ -1,5 +1,7 @@
 // The ops inside MindSpore, each with its arguments as a flat list (doors/graph.h). What an op produces it writes into
 // its inputs, which the primitive declares (boost_ext.ms.native); its one output, of shape (1,), is a bool.
+#include <cstring>
+
 #include "doors/graph_from_schema.h"
 #include "doors/plain_ops.h"
 #include "ops/accumulate.h"
@@ -133,6 +135,20 @@ BOOST_EXT_GRAPH_OP(tensor_statistics) { read_and_call(in, kTensorStatistics, &te
 
 // grads..., out...
 BOOST_EXT_GRAPH_FUNCTION(centralized) { read_and_call<const Views&, const Views&>(in, kCentralize, &centralize); }
+
+// grads..., weights..., clipping, eps, scale, out...: as new arrays, since weights may share one gradient
+BOOST_EXT_GRAPH_FUNCTION(adaptive_clipped) {
+  const std::int64_t n = in.length_of(3, 3);
+  const Views grads = in.list("grads", n), weights = in.list("weights", n);
+  const double clipping = in.real("clipping"), eps = in.real("eps"), scale = in.real("scale");
+  const Views out = in.list("out", n);
+  for (std::size_t i = 0; i < out.size(); ++i) {
+    require(out[i].bytes() == grads[i].bytes(), in.op(), ": out[", i, "] must have ", grads[i].bytes(), " bytes, got ",
+            out[i].bytes());
+    if (out[i].size > 0) std::memcpy(out[i].data, grads[i].data, static_cast<std::size_t>(out[i].bytes()));
+  }
+  adaptive_clip(cpu_context(), out, weights, clipping, eps, scale);
+}
 
 // What an all-reduce needs of many gradients: tensors..., and one float32 vector out.
 BOOST_EXT_GRAPH_FUNCTION(joined) {

@@ -130,6 +130,16 @@ def halves() -> Arrays:
 
 
 @case
+def adaptive_clip() -> Arrays:
+    """Of the mean over ranks: what each rank clipped on its own would have another mean."""
+    net = Net()
+    clip = boost.AdaptiveClip(0.05, exclude=["c"])
+    scale = Tensor(8.0, ms.float32)
+    cell = boost.BoostTrainOneStepWithLossScaleCell(net, momentum(net), scale, adaptive_clip=clip)
+    return train(cell, net, overflow=True)
+
+
+@case
 def dynamic_scale() -> Arrays:
     net = Net()
     manager = DynamicLossScaleManager(1024, 2, 2)

@@ -159,6 +159,16 @@ def _(rank: int) -> nn.Cell:
     return of(lambda p: optim.SGD(p, 0.1), clip_norm=1.0 if rank else None)
 
 
+@case("adaptive_clip")
+def _(rank: int) -> nn.Cell:
+    return of(lambda p: optim.SGD(p, 0.1), adaptive_clip=boost.AdaptiveClip(exclude=["w", "b"][rank:]))
+
+
+@case("adaptive_clip of one")
+def _(rank: int) -> nn.Cell:
+    return of(lambda p: optim.SGD(p, 0.1), adaptive_clip=0.01 if rank else None)
+
+
 @case("accumulation_steps")
 def _(rank: int) -> nn.Cell:
     return of(lambda p: optim.SGD(p, 0.1), accumulation_steps=2 + rank)

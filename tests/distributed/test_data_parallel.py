@@ -18,7 +18,7 @@ import pytest
 from tests.distributed.launch import Launch, launch_jobs, python_path
 
 TRAINING = ["plain", "network", "eager", "halves", "dynamic_scale", "fixed_scale", "group_scale", "accumulation"]
-TRAINING += ["freezing", "resume", "broadcast", "freeze_cells", "own_construct"]
+TRAINING += ["freezing", "resume", "broadcast", "freeze_cells", "own_construct", "adaptive_clip"]
 OTHERS = ["added_up", "different_starts", "rank_0_fails"]
 DIM_REDUCE = ["dim_reduce_5", "dim_reduce_2_scaled", "dim_reduce_4_eager", "dim_reduce_autoboost"]
 # Three ranks: k is not divisible by them, or smaller; means are no longer exact.
@@ -109,7 +109,9 @@ def test_trains_as_one_process_with_the_whole_batch(results: Results, mode: str,
 
 
 @pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("case", ["dynamic_scale", "fixed_scale", "group_scale", "own_construct", *HOLDING])
+@pytest.mark.parametrize(
+    "case", ["dynamic_scale", "fixed_scale", "group_scale", "own_construct", "adaptive_clip", *HOLDING]
+)
 def test_an_overflow_on_one_rank_is_one_on_all(results: Results, mode: str, case: str) -> None:
     for rank in results(2, mode, case):
         assert np.flatnonzero(rank["overflow"]).tolist() == [2]

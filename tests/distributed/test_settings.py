@@ -35,6 +35,8 @@ EXPECTED = {f"{owner}.{name}": text for owner in ("nn", "optim") for name, text 
     "another network": "the parameter more must be the same on all ranks, got Float32 (3,) on rank 1 and nothing on r",
     "clip_norm": "clip_norm must be the same on all ranks, got 2 on rank 1 and 1 on rank 0",
     "clip_norm of one": "clip_norm must be the same on all ranks, got 1 on rank 1 and None on rank 0",
+    "adaptive_clip": "adaptive_clip.exclude must be the same on all ranks, got ('b') on rank 1 and ('w',",
+    "adaptive_clip of one": "adaptive_clip must be the same on all ranks, got nothing on rank 1 and None on rank 0",
     "accumulation_steps": "accumulation_steps must be the same on all ranks, got 3 on rank 1 and 2 on rank 0",
     "sens": "the state must be the same on all ranks, got others on rank 1 than on rank 0: scale_sense; give all ranks",
     "compile": "compile must be the same on all ranks, got off on rank 1 and step on rank 0",

@@ -3,6 +3,7 @@
 The modules in here are the paths that ``mindspore.boost`` has; the code is in :mod:`boost_ext.ms`.
 """
 
+from boost_ext.ms.core.adaptive_clip import AdaptiveClip
 from boost_ext.ms.freeze.freeze_optimizer import FreezeOpt
 from boost_ext.ms.freeze.grad_freeze import GradientFreeze, freeze_cell
 from boost_ext.ms.loss_scale.group_loss_scale import GroupLossScaleManager
@@ -20,6 +21,7 @@ from boost_ext.ms.training.auto import AutoBoost
 
 __all__ = [
     "AdaSum",
+    "AdaptiveClip",
     "AutoBoost",
     "BoostTrainOneStepCell",
     "BoostTrainOneStepWithLossScaleCell",

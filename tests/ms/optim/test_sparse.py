@@ -228,6 +228,7 @@ def test_python_calls_in_graph_mode() -> None:
     [
         ("for nn.LazyAdam", lambda n, p: boost.BoostTrainOneStepCell(n, nn.LazyAdam(p, 0.1))),
         ("with clip_norm", lambda n, p: boost.BoostTrainOneStepCell(n, optim.Adam(p, 0.1), clip_norm=1.0)),
+        ("with adaptive_clip", lambda n, p: boost.BoostTrainOneStepCell(n, optim.Adam(p, 0.1), adaptive_clip=0.01)),
         (
             "with accumulation_steps",
             lambda n, p: boost.BoostTrainOneStepCell(n, optim.Adam(p, 0.1), accumulation_steps=2),

@@ -124,13 +124,15 @@ def test_no_partners() -> None:
         restrict(thor, thor.parameters[:2])
     with pytest.raises(TypeError, match=r"^rebuild: optimizer must not be thor, which belongs to the layers of its "):
         rebuild(thor, thor.parameters)
-    text = r"^BoostTrainOneStepCell: thor must be the only algorithm, got .* or clip_norm with it$"
+    text = r"^BoostTrainOneStepCell: thor must be the only algorithm, got .* or adaptive_clip with it$"
     with pytest.raises(ValueError, match=text):
         BoostTrainOneStepCell(classes(net), thor, accumulation_steps=2)
     with pytest.raises(ValueError, match=text):
         BoostTrainOneStepCell(classes(net), thor, dim_reduce=DimReduceConfig())
     with pytest.raises(ValueError, match=text):
         BoostTrainOneStepCell(classes(net), thor, clip_norm=1.0)
+    with pytest.raises(ValueError, match=text):
+        BoostTrainOneStepCell(classes(net), thor, adaptive_clip=0.01)
 
 
 def test_no_groups_of_loss_scales() -> None:

@@ -36,7 +36,16 @@ from .dim_reduce import (
     SubspacePoint,
 )
 from .dropout import DropoutKey, DroppedOut
-from .gradients import Accumulate, Centralized, ClipByGlobalNorm, EmaUpdate, Joined, Parted, TensorStatistics
+from .gradients import (
+    Accumulate,
+    AdaptiveClipped,
+    Centralized,
+    ClipByGlobalNorm,
+    EmaUpdate,
+    Joined,
+    Parted,
+    TensorStatistics,
+)
 from .loss_scale import (
     AllFinite,
     CheckAndClip,
@@ -50,6 +59,7 @@ from .timestamp import Timestamp
 
 __all__ = [
     "Accumulate",
+    "AdaptiveClipped",
     "AdasumPartApply",
     "AdasumPartCombine",
     "AdasumPartDots",

@@ -65,6 +65,30 @@ class Centralized(NativeFunction):
         return out if len(grads) > 1 else (out,)
 
 
+def _as_first_of_two(*inputs: Any) -> Any:
+    return one_or_all(inputs[: (len(inputs) - 3) // 2])
+
+
+class AdaptiveClipped(NativeFunction):
+    """``cell(grads, weights, clipping, eps, scale)``: the gradients with each unit clipped, as new tensors.
+
+    See :func:`boost_ext.ops.adaptive_clip`. The last three are one float64 or float32 each. Not in place: the graph
+    compiler may give several weights one gradient, of which each needs another share.
+    """
+
+    symbol = "adaptive_clipped"
+    primitive = GraphOp(_as_first_of_two, _as_first_of_two)
+
+    def new_outputs(self, grads: Sequence[Tensor], *others: Any) -> tuple[Tensor, ...]:
+        return new_like(grads)
+
+    def construct(
+        self, grads: Sequence[Tensor], weights: Sequence[Tensor], clipping: Tensor, eps: Tensor, scale: Tensor
+    ) -> tuple[Tensor, ...]:
+        out = self.primitive(*grads, *weights, clipping, eps, scale)
+        return out if len(grads) > 1 else (out,)
+
+
 def _joined_shape(*shapes: Any) -> Any:
     return [sum(math.prod(shape) for shape in shapes)]
 

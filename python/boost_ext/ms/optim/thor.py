@@ -218,7 +218,8 @@ class Thor(FusedOptimizer):
         """Refuse other algorithms, and a network with loss scales by layer, which would scale G too."""
         if not options.alone:
             raise ValueError(
-                f"{owner}: thor must be the only algorithm, got dim_reduce, accumulation, adasum or clip_norm with it"
+                f"{owner}: thor must be the only algorithm, got dim_reduce, accumulation, adasum, clip_norm or "
+                "adaptive_clip with it"
             )
         if any(getattr(cell, "loss_scale_number", 0) for _, cell in self.net.cells_and_names()):
             raise ValueError(f"{owner}: thor must have one loss scale, got a GroupLossScaleManager in its network")

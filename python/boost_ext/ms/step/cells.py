@@ -17,6 +17,7 @@ from mindspore import Parameter, Tensor, nn, ops
 from boost_ext.arguments import telling
 from boost_ext.config import DimReduceConfig
 from boost_ext.ms import native
+from boost_ext.ms.core.adaptive_clip import AdaptiveClip, AdaptiveClipping
 from boost_ext.ms.core.clipping import Clipping
 from boost_ext.ms.core.compiled import Compile, Gradients, require_compile
 from boost_ext.ms.core.for_cells import released
@@ -83,6 +84,9 @@ class BoostTrainOneStepCell(nn.TrainOneStepCell):
         clip_norm (float, optional): the maximum global norm of the gradients, without loss scale. Gradients with a
             larger norm are scaled down to it (Pascanu et al. 2013); with accumulation, their mean is. Default: None,
             no limit.
+        adaptive_clip (Union[float, AdaptiveClip], optional): the greatest ratio of a unit's gradient to its weights,
+            in norms, without loss scale; an :class:`AdaptiveClip` has more settings (Brock et al. 2021). With
+            accumulation, the mean is clipped. Default: None, no limit.
         fused_optimizer (bool, optional): step an optimizer of ``mindspore.nn`` by one native call on its own state:
             Momentum and SGD with the same bits, Adam and AdamWeightDecay up to rounding of the last bit. Default:
             None, the choice of AutoBoost, or True.
@@ -107,9 +111,10 @@ class BoostTrainOneStepCell(nn.TrainOneStepCell):
     Raises:
         TypeError: if `sens` is not a number, `accumulation_steps` no int, or `weight_average` or `local_steps` of
             another type.
-        ValueError: if `sens` or `clip_norm` is not finite and positive, `compile` is none of the three,
-            `accumulation_steps` is less than 1, or dimension reduction is asked for together with freezing,
-            accumulation or clipping, or `local_steps` with what they do not go with (docs/local_steps.md).
+        ValueError: if `sens`, `clip_norm` or `adaptive_clip` is not finite and positive, `compile` is none of the
+            three, `accumulation_steps` is less than 1, dimension reduction is asked for together with freezing,
+            accumulation or clipping, `clip_norm` with `adaptive_clip`, or `local_steps` with what they do not go with
+            (docs/local_steps.md).
 
     Examples:
         >>> from mindspore import Tensor, nn
@@ -136,6 +141,7 @@ class BoostTrainOneStepCell(nn.TrainOneStepCell):
         accumulation_steps: int | None = None,
         plan: Plan | None = None,
         clip_norm: float | None = None,
+        adaptive_clip: float | AdaptiveClip | None = None,
         fused_optimizer: bool | None = None,
         check_overflow: bool | None = None,
         weight_average: ExponentialMovingAverage | None = None,
@@ -147,7 +153,7 @@ class BoostTrainOneStepCell(nn.TrainOneStepCell):
         if not 0 < float(sens) <= np.finfo(np.float32).max:
             raise ValueError(f"{name}: sens must be finite and > 0, got {sens}")
         options = step_options(
-            name, optimizer, dim_reduce, accumulation_steps, clip_norm, fused_optimizer, check_overflow
+            name, optimizer, dim_reduce, accumulation_steps, clip_norm, fused_optimizer, check_overflow, adaptive_clip
         )
         scale = ScaleSense(scale_parameter(float(sens)))
         self._assemble(network, optimizer, scale, compile, options, plan, weight_average, local_steps)
@@ -189,6 +195,10 @@ class BoostTrainOneStepCell(nn.TrainOneStepCell):
         updates = optimizer.group_steps(options.fused_optimizer) if self.freeze else (stepped,)
         whole = whole_of(stepped)
         self.clipping = None if options.clip_norm is None else Clipping(options.clip_norm, optimizer)
+        self.adaptive_clipping: AdaptiveClipping | None = None
+        if options.adaptive_clip is not None:
+            name = type(self).__name__
+            self.adaptive_clipping = AdaptiveClipping(name, options.adaptive_clip, self.weights, optimizer)
         reducer = self._reducer()
         if options.accumulation_steps > 1:
             self.accumulation = self._hold(whole, options)
@@ -264,7 +274,8 @@ class BoostTrainOneStepCell(nn.TrainOneStepCell):
         if options.dim_reduce is not None:
             return ApplyDimReduce(network, update, options.dim_reduce, self.ranks, compile)
         if self.accumulation is None:
-            return apply_optimizer(update, unscale and whole, self.clipping, whole, options.fused_optimizer)
+            fused, adaptive = options.fused_optimizer, self.adaptive_clipping
+            return apply_optimizer(update, unscale and whole, self.clipping, whole, fused, adaptive)
         held = self.accumulation
         if self.freeze:
             held = self._hold(update, options, self.accumulation)
@@ -274,7 +285,14 @@ class BoostTrainOneStepCell(nn.TrainOneStepCell):
         self, optimizer: nn.Cell, options: StepOptions, share: GradientAccumulation | None = None
     ) -> GradientAccumulation:
         steps, fused = options.accumulation_steps, options.fused_optimizer
-        return GradientAccumulation(steps, optimizer, share=share, clipping=self.clipping, fused_optimizer=fused)
+        return GradientAccumulation(
+            steps,
+            optimizer,
+            share=share,
+            clipping=self.clipping,
+            adaptive=self.adaptive_clipping,
+            fused_optimizer=fused,
+        )
 
     def _reducer(self) -> GradReducer | None:
         if self.adasum_update is not None:
@@ -472,8 +490,8 @@ class BoostTrainOneStepWithLossScaleCell(BoostTrainOneStepCell):
             loss scale manager, or MindSpore's own. A Tensor of shape () or (1,) is the loss scale itself, which
             :meth:`set_sense_scale` changes. A :class:`GroupLossScaleManager` has a scale for each group of layers; the
             loss itself is not scaled then.
-        compile, dim_reduce, accumulation_steps, plan, clip_norm, fused_optimizer, weight_average, local_steps: as in
-            :class:`BoostTrainOneStepCell`.
+        compile, dim_reduce, accumulation_steps, plan, clip_norm, adaptive_clip, fused_optimizer, weight_average,
+            local_steps: as in :class:`BoostTrainOneStepCell`.
 
     Inputs and Outputs: as in :class:`BoostTrainOneStepCell`.
 
@@ -505,6 +523,7 @@ class BoostTrainOneStepWithLossScaleCell(BoostTrainOneStepCell):
         accumulation_steps: int | None = None,
         plan: Plan | None = None,
         clip_norm: float | None = None,
+        adaptive_clip: float | AdaptiveClip | None = None,
         fused_optimizer: bool | None = None,
         weight_average: ExponentialMovingAverage | None = None,
         local_steps: LocalSteps | None = None,
@@ -517,7 +536,15 @@ class BoostTrainOneStepWithLossScaleCell(BoostTrainOneStepCell):
                 f"{name}: optimizer.loss_scale must be 1, got {optimizer.loss_scale}; the cell unscales the gradients, "
                 "and the optimizer would do it again"
             )
-        options = step_options(name, optimizer, dim_reduce, accumulation_steps, clip_norm, fused_optimizer)
+        options = step_options(
+            name,
+            optimizer,
+            dim_reduce,
+            accumulation_steps,
+            clip_norm,
+            fused_optimizer,
+            adaptive_clip=adaptive_clip,
+        )
         self._assemble(network, optimizer, scale, compile, options, plan, weight_average, local_steps, unscale=True)
         self.loss_scaling_manager = scale.manager
         self.all_finite = native.AllFinite()

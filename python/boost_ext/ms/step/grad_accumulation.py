@@ -9,6 +9,7 @@ from mindspore import Parameter, ParameterTuple, Tensor, nn, ops
 from mindspore.common.initializer import initializer
 
 from boost_ext.ms import native
+from boost_ext.ms.core.adaptive_clip import AdaptiveClipping
 from boost_ext.ms.core.clipping import ClipInPlace, Clipping
 from boost_ext.ms.core.state import hold_state, state
 from boost_ext.ms.optim.adoption import native_step
@@ -59,6 +60,7 @@ class GradientAccumulation(nn.Cell):
         share (GradientAccumulation, optional): use its accumulators and its count, for an optimizer of some of its
             parameters. Default: None.
         clipping (Clipping, optional): clips the mean before each update. Default: None.
+        adaptive (AdaptiveClipping, optional): clips the units of the mean before each update. Default: None.
         fused_optimizer (bool): whether an optimizer of ``mindspore.nn`` steps as one native call on its own state.
             Default: True.
 
@@ -100,6 +102,7 @@ class GradientAccumulation(nn.Cell):
         *,
         share: GradientAccumulation | None = None,
         clipping: Clipping | None = None,
+        adaptive: AdaptiveClipping | None = None,
         fused_optimizer: bool = True,
     ) -> None:
         super().__init__(auto_prefix=False)
@@ -120,6 +123,7 @@ class GradientAccumulation(nn.Cell):
             self.accumulators = ParameterTuple(of_weight[id(w)] for w in weights)
             self.count = share.count
         self.clip = None if clipping is None else ClipInPlace(clipping)
+        self.clip_units = None if adaptive is None else adaptive.cell(weights)
         self.dtypes = tuple(w.dtype for w in weights)
         self.accumulate = native.Accumulate()
         self.steps = Tensor([steps], ms.float32)
@@ -143,7 +147,10 @@ class GradientAccumulation(nn.Cell):
         if count >= self.max_accumulation_step:
             if self.clip is not None:
                 done = ops.depend(done, self.clip(self.accumulators))
-            loss = ops.depend(loss, self.optimizer(ops.depend(self._mean(), done)))
+            mean = ops.depend(self._mean(), done)
+            if self.clip_units is not None:
+                mean = self.clip_units(mean)
+            loss = ops.depend(loss, self.optimizer(mean))
             ops.assign(self.count, self.zero)
         else:
             ops.assign(self.count, count)

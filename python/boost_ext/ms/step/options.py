@@ -10,6 +10,7 @@ from typing import Any
 from mindspore import Parameter, nn
 
 from boost_ext.config import DimReduceConfig
+from boost_ext.ms.core.adaptive_clip import AdaptiveClip, checked_adaptive_clip
 from boost_ext.ms.core.clipping import checked_clip_norm
 from boost_ext.ms.optim.adoption import decision, whole_of
 from boost_ext.ms.step.grad_accumulation import checked_steps
@@ -26,6 +27,7 @@ class StepOptions:
         accumulation_steps: micro-batches for each update of the weights.
         dim_reduce: configuration of dimension-reduced training, or None.
         clip_norm: greatest norm of all gradients together, or None.
+        adaptive_clip: settings of adaptive gradient clipping, or None.
         adasum_devices: devices of a node if AdaSum adds up over nodes, or None.
         fused_optimizer: whether an optimizer of ``mindspore.nn`` may step as one native call on its own state.
         check_overflow: whether to look for inf and nan in the gradients.
@@ -37,6 +39,7 @@ class StepOptions:
     adasum_devices: int | None = None
     fused_optimizer: bool = True
     check_overflow: bool = True
+    adaptive_clip: AdaptiveClip | None = None
 
     @property
     def moves(self) -> bool:
@@ -46,7 +49,8 @@ class StepOptions:
     @property
     def alone(self) -> bool:
         """Whether the optimizer gets the gradients of each step as they are, and moves the weights."""
-        return self.accumulation_steps == 1 and self.clip_norm is None and not self.moves
+        clips = self.clip_norm is not None or self.adaptive_clip is not None
+        return self.accumulation_steps == 1 and not clips and not self.moves
 
     @property
     def checks(self) -> bool:
@@ -108,6 +112,7 @@ def step_options(
     clip_norm: float | None,
     fused_optimizer: bool | None = None,
     check_overflow: bool | None = None,
+    adaptive_clip: float | AdaptiveClip | None = None,
 ) -> StepOptions:
     """The ``boost_options`` of the optimizer, overridden by the keywords of a training cell."""
     brought = brought_by(optimizer)
@@ -121,11 +126,16 @@ def step_options(
         brought.adasum_devices,
         brought.fused_optimizer if fused_optimizer is None else fused_optimizer,
         brought.check_overflow if check_overflow is None else check_overflow,
+        checked_adaptive_clip(owner, adaptive_clip),
     )
     if options.dim_reduce is not None and options.accumulation_steps > 1:
         raise ValueError(f"{owner}: dim_reduce must be the only algorithm, got freezing or accumulation with it")
     if options.dim_reduce is not None and options.clip_norm is not None:
         raise ValueError(f"{owner}: clip_norm must be None with dim_reduce, which searches the length of its step")
+    if options.adaptive_clip is not None and options.dim_reduce is not None:
+        raise ValueError(f"{owner}: adaptive_clip must be None with dim_reduce, which searches the length of its step")
+    if options.adaptive_clip is not None and options.clip_norm is not None:
+        raise ValueError(f"{owner}: adaptive_clip must be None with clip_norm, got both")
     if hasattr(optimizer, "require_options"):
         optimizer.require_options(owner, options)
     return options

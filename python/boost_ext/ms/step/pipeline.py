@@ -19,6 +19,7 @@ from mindspore.nn.cell import _cell_graph_executor
 
 from boost_ext.config import DimReduceConfig
 from boost_ext.ms import native
+from boost_ext.ms.core.adaptive_clip import AdaptiveClipping
 from boost_ext.ms.core.clipping import ClipInPlace, Clipping
 from boost_ext.ms.core.compiled import Gradients
 from boost_ext.ms.core.sparse_gradients import Values
@@ -119,8 +120,33 @@ class Clipped(ApplySlot):
         return self.slot(loss, ops.depend(grads, self.clip(grads)), scale, *inputs)
 
 
+class AdaptivelyClipped(ApplySlot):
+    """Clips the units of the gradients, then calls a slot.
+
+    Args:
+        scaled: whether the gradients hold the loss scale of the cell, which the slot takes out.
+    """
+
+    refuses_rows = "with adaptive_clip"
+
+    def __init__(self, slot: ApplySlot, clipping: AdaptiveClipping, weights: Sequence[Parameter], scaled: bool) -> None:
+        super().__init__(auto_prefix=False)
+        self.slot = slot
+        self.unscales, self.skips = slot.unscales, slot.skips
+        self.clip, self.scaled = clipping.cell(weights), scaled
+
+    def construct(self, loss: Tensor, grads: Any, scale: Tensor, *inputs: Tensor) -> Tensor:
+        clipped = self.clip(grads, scale) if self.scaled else self.clip(grads)
+        return self.slot(loss, clipped, scale, *inputs)
+
+
 def apply_optimizer(
-    optimizer: nn.Cell, unscale: bool, clipping: Clipping | None, whole: bool, fused: bool = True
+    optimizer: nn.Cell,
+    unscale: bool,
+    clipping: Clipping | None,
+    whole: bool,
+    fused: bool = True,
+    adaptive: AdaptiveClipping | None = None,
 ) -> ApplySlot:
     """The apply slot of an optimizer.
 
@@ -128,10 +154,13 @@ def apply_optimizer(
         unscale: whether the slot has to divide the gradients by the loss scale.
         whole: whether all gradients have the same scale, so that the guard can find their global norm.
         fused: whether an optimizer of ``mindspore.nn`` may step as one native call.
+        adaptive: clips units; without `clipping`.
     """
     slot: ApplySlot
     step = native_step(optimizer, fused)
     slot = ApplyOptimizer(optimizer) if step is None else ApplyFused(step, unscale, clipping if whole else None)
+    if adaptive is not None:
+        return AdaptivelyClipped(slot, adaptive, optimizer.parameters, unscale and slot.unscales)
     return slot if clipping is None or slot.clipping is not None else Clipped(slot, clipping)
 
 

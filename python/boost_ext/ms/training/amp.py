@@ -16,6 +16,7 @@ import mindspore as ms
 from mindspore import Tensor, amp, nn, ops
 
 from boost_ext.arguments import names_of, unknown_argument
+from boost_ext.ms.core.adaptive_clip import AdaptiveClip, checked_adaptive_clip
 from boost_ext.ms.core.clipping import checked_clip_norm
 from boost_ext.ms.loss_scale.group_loss_scale import GroupLossScaleManager
 from boost_ext.ms.loss_scale.loss_scale_update import check_scale
@@ -47,6 +48,7 @@ class TrainingOptions(TypedDict, total=False):
     keep_batchnorm_fp32: bool
     boost_config_dict: Mapping[str, Any] | str
     clip_norm: float | None
+    adaptive_clip: float | AdaptiveClip | None
     weight_average: ExponentialMovingAverage | None
     local_steps: LocalSteps | None
 
@@ -97,6 +99,8 @@ def build_train_network(
         boost_config_dict (Union[dict, str]): configuration of the boost algorithms, or the path of
             a JSON file with it; docs/autoboost.md has all keys.
         clip_norm (float): the greatest norm of all gradients together, see :class:`BoostTrainOneStepCell`.
+        adaptive_clip (Union[float, AdaptiveClip]): the greatest ratio of a unit's gradient to its weights, see
+            :class:`BoostTrainOneStepCell`.
         weight_average (ExponentialMovingAverage): averages the weights, see :class:`BoostTrainOneStepCell`.
         local_steps (LocalSteps): the ranks train on their own, see :class:`BoostTrainOneStepCell`.
 
@@ -169,6 +173,7 @@ def assemble(
         )
     manager = options.get("loss_scale_manager", DynamicLossScaleManager() if level == "O2" else None)
     clip_norm = checked_clip_norm(_OWNER, options.get("clip_norm"))
+    adaptive_clip = checked_adaptive_clip(_OWNER, options.get("adaptive_clip"))
     boost.take_loss_scale(manager)
     own_scale = boost.plan.applies("dim_reduce") or brought_by(optimizer).dim_reduce is not None
     update_cell, sens = _loss_scaling(manager, optimizer, own_scale=own_scale)
@@ -179,7 +184,7 @@ def assemble(
     if loss_fn is not None:
         half = conversion != "O0" or before is not None
         with_loss = (_WithLossInFloat32 if half else nn.WithLossCell)(with_loss, loss_fn)
-    shared: dict[str, Any] = {"plan": boost.plan, "clip_norm": clip_norm}
+    shared: dict[str, Any] = {"plan": boost.plan, "clip_norm": clip_norm, "adaptive_clip": adaptive_clip}
     shared |= {name: options.get(name) for name in ("weight_average", "local_steps")}
     if update_cell is None:
         cell = cells[0](with_loss, optimizer, sens, **shared)
