@@ -57,7 +57,6 @@ SETTINGS = {
             "Adan": 1e-2,
             "Lamb": 1e-2,
             "Muon": 1e-2,
-            "thor": 0.1,
         },
     ),
     "batches of 1000": Setting(
@@ -67,13 +66,9 @@ SETTINGS = {
 
 
 def optimizer_of(rule: str, network: Any, setting: Setting) -> Any:
-    from mindspore import Tensor
-
     from boost_ext import optim
 
     weights, rate = network.trainable_params(), setting.rates[rule]
-    if rule == "thor":
-        return optim.thor(network, Tensor(np.float32(rate)), 0.03, 0.9, batch_size=setting.batch, frequency=4)
     long = float(setting.steps)  # the schedules of AdEMAMix end with the training
 
     def momentum() -> Any:
@@ -234,11 +229,11 @@ def main() -> None:
         steps = 20 if options.quick else SETTINGS["batches of 100"].steps
         everything[AVERAGES] = averages(seeds, steps, not options.quick)
         averaged = list(rows(f"Batches of 100, {steps} steps", "weights", LAST, everything[AVERAGES]))
+    options.out.mkdir(parents=True, exist_ok=True)
+    write_text(options.out / "rules_mnist1d.json", json.dumps(everything, indent=1) + "\n")
     if not options.quick:  # what does not learn is a mistake in here, not a result
         slow = [name for found in everything.values() for name, (_, right) in found.items() if np.mean(right) < 45]
         assert not slow, f"{slow} must reach 45 %"
-    options.out.mkdir(parents=True, exist_ok=True)
-    write_text(options.out / "rules_mnist1d.json", json.dumps(everything, indent=1) + "\n")
     if options.pages is not None:
         from . import report
 
