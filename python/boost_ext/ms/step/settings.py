@@ -33,7 +33,9 @@ def settings_of(cell: Any) -> dict[str, str]:
         "compile": cell.compile_option,
         "gradients_mean": str(cell.ranks.mean),
     }
-    found.update(_walk("", {key: value for key, value in asdict(cell.options).items() if key != "dim_reduce"}, set()))
+    found["adaptive_clip"] = repr(cell.options.adaptive_clip)
+    others = {key: value for key, value in asdict(cell.options).items() if key not in ("adaptive_clip", "dim_reduce")}
+    found.update(_walk("", others, set()))
     if cell.options.dim_reduce is not None:
         found.update(_walk("dim_reduce", cell.options.dim_reduce.model_dump(), set()))
     network = {id(inner) for _, inner in cell.network.cells_and_names()}  # an optimizer may hold it, as thor does
