@@ -85,7 +85,7 @@ endfunction()
 run(c++ -x c++ -shared -fPIC /dev/null -o "${home}/lib64/libascendcl.so")
 set(with_toolkit "${CMAKE_COMMAND}" -E env "ASCEND_HOME_PATH=${home}" "${CMAKE_COMMAND}")
 run(${with_toolkit} -S "${root}" -B "${build}" -DBOOST_EXT_WITH_ASCEND=ON -DBOOST_EXT_PYTHON=OFF
-  -DBOOST_EXT_BASELINE_ONLY=ON -DCMAKE_EXPORT_COMPILE_COMMANDS=ON)
+  -DBOOST_EXT_BASELINE_ONLY=ON -DBOOST_EXT_UNITY=OFF -DCMAKE_EXPORT_COMPILE_COMMANDS=ON)
 run(${with_toolkit} --build "${build}" --target boost_ext_ascend)
 file(GLOB launchers "${root}/kernels/ascend/*.asc")
 file(STRINGS "${home}/asked" asked)
