@@ -19,7 +19,8 @@ pytestmark = pytest.mark.usefixtures("isa")
 
 SEEDS = st.integers(0, 2**32 - 1)
 RULES = st.sampled_from(sorted(VARIANTS))
-STAY = sorted(n for n in VARIANTS if not n.startswith("rmsprop") and n != "centered_rmsprop")
+AVERAGED = sorted(n for n in VARIANTS if n.startswith("schedule_free"))
+STAY = sorted({n for n in VARIANTS if not n.startswith("rmsprop") and n != "centered_rmsprop"} - {*AVERAGED})
 
 
 def copies(arrays: Any) -> Any:
@@ -49,6 +50,18 @@ def test_no_learning_rate_no_step(name, seed, sizes, decay):
     before = copies(weights)
     VARIANTS[name](weights, grads, state, lr=0.0, weight_decay=decay)
     same(weights, before)
+
+
+@pytest.mark.parametrize("name", AVERAGED)
+def test_no_learning_rate_averages_still(name):
+    """z stays, and the weights move to it with their average."""
+    rule = VARIANTS[name]
+    weights, grads, state = make(rule, 0, [40, 1], mixed=False)
+    before, z = copies(weights), copies(state[0])
+    rule(weights, grads, state, lr=0.0, weight_decay=0.1, first=False)
+    same(state[0], z)
+    share = np.float32(rule.hyper["averaging_weight"])
+    same(weights, [w + share * (to - w) for w, to in zip(before, z, strict=True)])
 
 
 @given(name=st.sampled_from(["rmsprop", "centered_rmsprop"]), seed=SEEDS, sizes=SIZES)
