@@ -1,5 +1,6 @@
 """Loss scaling in a loop of one's own: the functions and classes of mindspore.amp, beside them."""
 
+import gc
 from typing import Any
 
 import mindspore as ms
@@ -91,6 +92,26 @@ def test_scale_and_unscale(mode: int) -> None:
     assert amp.StaticLossScaler(8.0).adjust(Tensor(False)) is False
 
 
+def test_a_scaler_after_another(mode: int) -> None:
+    """MindSpore finds compiled functions by the address of the scale, which may be that of a scaler that is gone."""
+    addresses = []
+    for _ in range(10):
+        scaler = amp.DynamicLossScaler(2.0**10, 2, 3)
+        addresses.append(id(scaler.scale_value))
+        for finite in (True, False, True):
+            tensors = (Tensor([3.0]), Tensor([[5.0]]))  # of one alone MindSpore's is right
+            unscaled, scaled = scaler.unscale(tensors), scaler.scale(tensors)
+            scale = scaler.scale_value.asnumpy()  # not before: a read takes the value to the host
+            assert (unscaled[1].asnumpy(), scaled[1].asnumpy()) == (5 / scale, 5 * scale)
+            scaler.adjust(Tensor(finite))
+        del scaler
+        gc.collect()
+    assert len(set(addresses)) < len(addresses)
+
+
+_KEPT: list[Any] = []  # of MindSpore's own, so that none gets the address of another (the test before)
+
+
 @pytest.mark.parametrize("whole", ["eager", "jit"])
 def test_a_loop_of_one_s_own(mode: int, whole: str) -> None:
     """An overflow is skipped and halves the scale; what is compiled and what is not train alike."""
@@ -98,7 +119,10 @@ def test_a_loop_of_one_s_own(mode: int, whole: str) -> None:
     for module in (amp, theirs):
         net = Mlp()
         optimizer = (optim if module is amp else nn).Momentum(net.trainable_params(), 0.1, 0.9)
-        losses.append(_train(net, optimizer, module, module.DynamicLossScaler(2.0**10, 2, 3), whole))
+        scaler = module.DynamicLossScaler(2.0**10, 2, 3)
+        if module is theirs:
+            _KEPT.append(scaler)
+        losses.append(_train(net, optimizer, module, scaler, whole))
     np.testing.assert_allclose(*losses, rtol=1e-5)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import mindspore as ms
 import numpy as np
-from mindspore import Parameter, Tensor, amp, nn, ops
+from mindspore import Parameter, Tensor, amp, mutable, nn, ops
 
 from boost_ext.ms import native
 from boost_ext.ms.loss_scale.loss_scale_update import check_int, check_scale
@@ -37,6 +37,23 @@ def all_finite(inputs: Tensor | Sequence[Tensor]) -> Tensor:
         False
     """
     return _all_finite((inputs,) if isinstance(inputs, Tensor) else inputs)
+
+
+_each = ops.HyperMap()
+
+
+def _product(factor: Tensor, x: Tensor) -> Tensor:
+    return x * ops.cast(factor, x.dtype)
+
+
+@ms.jit  # type: ignore[untyped-decorator]
+def _times(factor: Tensor, inputs: Tensor | tuple[Tensor, ...]) -> Tensor | tuple[Tensor, ...]:
+    return _each(ops.partial(_product, factor), inputs)
+
+
+@ms.jit  # type: ignore[untyped-decorator]
+def _divided_by(factor: Tensor, inputs: Tensor | tuple[Tensor, ...]) -> Tensor | tuple[Tensor, ...]:
+    return _each(ops.partial(_product, ops.reciprocal(factor)), inputs)
 
 
 class _Adjust(nn.Cell):
@@ -78,7 +95,8 @@ class _Adjust(nn.Cell):
 class DynamicLossScaler(amp.DynamicLossScaler):  # type: ignore[misc]
     """A loss scale that follows the gradients, for a loop of one's own.
 
-    Replaces ``mindspore.amp.DynamicLossScaler``: the same state and the same numbers.
+    Replaces ``mindspore.amp.DynamicLossScaler``: the same state and the same numbers. In a process that makes several
+    scalers it is right where MindSpore 2.10 may divide the gradients by the scale of one that is gone.
 
     Args:
         scale_value (Union[float, int]): the first scale, finite and >= 1.
@@ -119,6 +137,16 @@ class DynamicLossScaler(amp.DynamicLossScaler):  # type: ignore[misc]
         window = check_int(owner, "scale_window", scale_window, 1)
         super().__init__(value, factor, window)
         self._adjust = _Adjust(self.scale_value, self.counter, factor, window)
+
+    # MindSpore's own pass the parameter, and find the compiled function by its address. If a scaler that is gone had
+    # the same, its value is read. A value has no such key.
+    def scale(self, inputs: Tensor | tuple[Tensor, ...]) -> Tensor | tuple[Tensor, ...]:
+        """`inputs` times the scale."""
+        return _times(self.scale_value.value(), mutable(inputs))
+
+    def unscale(self, inputs: Tensor | tuple[Tensor, ...]) -> Tensor | tuple[Tensor, ...]:
+        """`inputs` divided by the scale."""
+        return _divided_by(self.scale_value.value(), mutable(inputs))
 
     def adjust(self, grads_finite: Tensor) -> bool:
         """Take note of a step: whether its gradients were finite. Returns True."""
