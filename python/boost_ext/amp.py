@@ -3,7 +3,6 @@
 import boost_ext.ms  # noqa: F401, I001  (first, since it says what to install where MindSpore is missing)
 from mindspore.amp import (
     LossScaler,
-    StaticLossScaler,
     auto_mixed_precision,
     custom_mixed_precision,
     get_black_list,
@@ -16,7 +15,7 @@ from boost_ext.ms.loss_scale.managers import (
     FixedLossScaleManager,
     LossScaleManager,
 )
-from boost_ext.ms.loss_scale.loss_scaler import DynamicLossScaler, all_finite
+from boost_ext.ms.loss_scale.loss_scaler import DynamicLossScaler, StaticLossScaler, all_finite
 
 __all__ = [
     "DynamicLossScaleManager",

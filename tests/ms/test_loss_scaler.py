@@ -95,15 +95,16 @@ def test_scale_and_unscale(mode: int) -> None:
 def test_a_scaler_after_another(mode: int) -> None:
     """MindSpore finds compiled functions by the address of the scale, which may be that of a scaler that is gone."""
     addresses = []
-    for _ in range(10):
-        scaler = amp.DynamicLossScaler(2.0**10, 2, 3)
-        addresses.append(id(scaler.scale_value))
-        for finite in (True, False, True):
-            tensors = (Tensor([3.0]), Tensor([[5.0]]))  # of one alone MindSpore's is right
-            unscaled, scaled = scaler.unscale(tensors), scaler.scale(tensors)
-            scale = scaler.scale_value.asnumpy()  # not before: a read takes the value to the host
-            assert (unscaled[1].asnumpy(), scaled[1].asnumpy()) == (5 / scale, 5 * scale)
-            scaler.adjust(Tensor(finite))
+    for scale in 2.0 ** np.arange(3, 13):
+        for scaler in (amp.StaticLossScaler(float(scale)), amp.DynamicLossScaler(float(scale), 2, 3)):
+            addresses.append(id(scaler.scale_value))
+            for finite in (True, False, True):
+                tensors = (Tensor([3.0]), Tensor([[5.0]]))  # of one alone MindSpore's is right
+                unscaled, scaled = scaler.unscale(tensors), scaler.scale(tensors)
+                held = scaler.scale_value.asnumpy()  # not before: a read takes the value to the host
+                assert (unscaled[1].asnumpy(), scaled[1].asnumpy()) == (5 / held, 5 * held)
+                scaler.adjust(Tensor(finite))
+            assert held == (scale if isinstance(scaler, amp.StaticLossScaler) else scale / 2)
         del scaler
         gc.collect()
     assert len(set(addresses)) < len(addresses)

@@ -11,7 +11,7 @@ from mindspore import Parameter, Tensor, amp, mutable, nn, ops
 from boost_ext.ms import native
 from boost_ext.ms.loss_scale.loss_scale_update import check_int, check_scale
 
-__all__ = ["DynamicLossScaler", "all_finite"]
+__all__ = ["DynamicLossScaler", "StaticLossScaler", "all_finite"]
 
 _all_finite = native.AllFinite()
 
@@ -92,7 +92,53 @@ class _Adjust(nn.Cell):
         return True
 
 
-class DynamicLossScaler(amp.DynamicLossScaler):  # type: ignore[misc]
+class _ByValue:
+    """``scale`` and ``unscale`` by the value of the scale.
+
+    MindSpore's own pass the parameter, and find the compiled function by its address. If a scaler that is gone had the
+    same, its value is read. A value has no such key.
+    """
+
+    scale_value: Parameter
+
+    def scale(self, inputs: Tensor | tuple[Tensor, ...]) -> Tensor | tuple[Tensor, ...]:
+        """`inputs` times the scale."""
+        return _times(self.scale_value.value(), mutable(inputs))
+
+    def unscale(self, inputs: Tensor | tuple[Tensor, ...]) -> Tensor | tuple[Tensor, ...]:
+        """`inputs` divided by the scale."""
+        return _divided_by(self.scale_value.value(), mutable(inputs))
+
+
+class StaticLossScaler(_ByValue, amp.StaticLossScaler):  # type: ignore[misc]
+    """A fixed loss scale, for a loop of one's own.
+
+    Replaces ``mindspore.amp.StaticLossScaler``: the same numbers. In a process that makes several scalers it is
+    right where MindSpore 2.10 may divide the gradients by the scale of one that is gone.
+
+    Args:
+        scale_value (Union[float, int]): the scale, finite and >= 1.
+
+    Raises:
+        TypeError: for an argument of another type; a bool is no number.
+        ValueError: for a value out of this range.
+
+    Attributes:
+        scale_value (Parameter): float32 scalar.
+
+    Examples:
+        >>> from mindspore import Tensor
+        >>> from boost_ext import amp
+        >>> scaler = amp.StaticLossScaler(8)
+        >>> print(scaler.scale(Tensor(2.0)), scaler.unscale((Tensor([4.0]),)))
+        16.0 (Tensor(shape=[1], dtype=Float32, value= [ 5.00000000e-01]),)
+    """
+
+    def __init__(self, scale_value: float) -> None:
+        super().__init__(check_scale(type(self).__name__, "scale_value", scale_value))
+
+
+class DynamicLossScaler(_ByValue, amp.DynamicLossScaler):  # type: ignore[misc]
     """A loss scale that follows the gradients, for a loop of one's own.
 
     Replaces ``mindspore.amp.DynamicLossScaler``: the same state and the same numbers. In a process that makes several
@@ -137,16 +183,6 @@ class DynamicLossScaler(amp.DynamicLossScaler):  # type: ignore[misc]
         window = check_int(owner, "scale_window", scale_window, 1)
         super().__init__(value, factor, window)
         self._adjust = _Adjust(self.scale_value, self.counter, factor, window)
-
-    # MindSpore's own pass the parameter, and find the compiled function by its address. If a scaler that is gone had
-    # the same, its value is read. A value has no such key.
-    def scale(self, inputs: Tensor | tuple[Tensor, ...]) -> Tensor | tuple[Tensor, ...]:
-        """`inputs` times the scale."""
-        return _times(self.scale_value.value(), mutable(inputs))
-
-    def unscale(self, inputs: Tensor | tuple[Tensor, ...]) -> Tensor | tuple[Tensor, ...]:
-        """`inputs` divided by the scale."""
-        return _divided_by(self.scale_value.value(), mutable(inputs))
 
     def adjust(self, grads_finite: Tensor) -> bool:
         """Take note of a step: whether its gradients were finite. Returns True."""
