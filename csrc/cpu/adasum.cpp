@@ -4,6 +4,7 @@
 
 #include "cpu/chunks.h"
 #include "cpu/parallel.h"
+#include "cpu/sums_of_products.h"
 #include "ops/adasum_part.h"
 
 namespace boost_ext::cpu::BOOST_EXT_ISA {
@@ -15,39 +16,39 @@ BOOST_EXT_INLINE float coefficient(double ab, double norm2) {
   return norm2 == 0 ? 1.0F : static_cast<float>(1 - ab / (2 * norm2));
 }
 
+template <class T> BOOST_EXT_INLINE void combine(const T* a, const T* b, T* out, std::int64_t n, float ca, float cb) {
+  sweep(n, [&](auto io, std::int64_t i, auto)
+               BOOST_EXT_INLINE_LAMBDA { io.store(out + i, ca * io.load(a + i) + cb * io.load(b + i)); });
+}
+BOOST_EXT_INLINE void combine(const BFloat* a, const BFloat* b, BFloat* out, std::int64_t n, float ca, float cb) {
+  sweep_shorts(n, [&](auto io, std::int64_t i, auto) BOOST_EXT_INLINE_LAMBDA {
+    const S x = io.load_shorts(a + i), y = io.load_shorts(b + i);
+    io.store_shorts(out + i, to_bfloats(ca * evens(x) + cb * evens(y), ca * odds(x) + cb * odds(y)));
+  });
+}
+
 }  // namespace
 
 void adasum_dots(const Context& context, Tensors a, Tensors b, double* dots) {
   Blocks blocks(a, kBlock);
-  Scratch<double> partial(3 * blocks.count());
+  Scratch<Dots> partial(blocks.count());
   blocks.run(
       context.threads,
       [&](Block at) {
-        D ab[2] = {}, aa[2] = {}, bb[2] = {};
-        typed(a[at.tensor], [&](auto* pa) BOOST_EXT_INLINE_LAMBDA {
-          const auto* pb = static_cast<decltype(pa)>(b[at.tensor].data) + at.begin;
-          pa += at.begin;
-          sweep(at.count, [&](auto io, std::int64_t i, auto u) BOOST_EXT_INLINE_LAMBDA {
-            constexpr int half = decltype(u)::value % 2;
-            const D x = widen(io.load(pa + i));
-            const D y = widen(io.load(pb + i));
-            ab[half] = add_product(ab[half], x, y);
-            aa[half] = add_product(aa[half], x, x);
-            bb[half] = add_product(bb[half], y, y);
-          });
+        typed(a[at.tensor], [&](auto* pa) {
+          const auto* pb = static_cast<decltype(pa)>(b[at.tensor].data);
+          partial[at.index] = cpu::BOOST_EXT_ISA::dots(pa + at.begin, pb + at.begin, at.count);
         });
-        double* p = &partial[3 * at.index];
-        p[0] = sum(ab[0] + ab[1]);
-        p[1] = sum(aa[0] + aa[1]);
-        p[2] = sum(bb[0] + bb[1]);
       },
       3);
   for (std::int64_t t = 0; t < a.count; ++t) {
-    double total[3] = {0, 0, 0};
+    double* total = dots + 3 * t;
+    total[0] = total[1] = total[2] = 0;
     for (std::int64_t i = blocks.first(t); i < blocks.first(t + 1); ++i) {
-      for (int j = 0; j < 3; ++j) total[j] += partial[3 * i + j];
+      total[0] += partial[i].ab;
+      total[1] += partial[i].aa;
+      total[2] += partial[i].bb;
     }
-    std::memcpy(dots + 3 * t, total, sizeof total);
   }
 }
 
@@ -60,8 +61,7 @@ void adasum_combine(const Context& context, Tensors a, Tensors b, const double* 
       const auto* pb = static_cast<decltype(pa)>(b[at.tensor].data) + at.begin;
       auto* po = static_cast<decltype(pa)>(out[at.tensor].data) + at.begin;
       pa += at.begin;
-      sweep(at.count, [&](auto io, std::int64_t i, auto)
-                          BOOST_EXT_INLINE_LAMBDA { io.store(po + i, ca * io.load(pa + i) + cb * io.load(pb + i)); });
+      combine(pa, pb, po, at.count, ca, cb);
     });
   });
 }

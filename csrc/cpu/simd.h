@@ -42,11 +42,13 @@ using Vi __attribute__((vector_size(kWidth * 4))) = std::int32_t;
 using Vu __attribute__((vector_size(kWidth * 4))) = std::uint32_t;
 using Vd __attribute__((vector_size(kWidth * 4))) = double;         // kWidth / 2 lanes
 using Vh __attribute__((vector_size(kWidth * 2))) = std::uint16_t;  // kWidth lanes
+using Vs __attribute__((vector_size(kWidth * 4))) = std::int16_t;   // 2 * kWidth lanes
 
 // For loads and stores at any address; memcpy of a whole F goes through 16-byte pieces on the stack in GCC 12.
 using UnalignedVf __attribute__((vector_size(kWidth * 4), aligned(1), may_alias)) = float;
 using UnalignedVd __attribute__((vector_size(kWidth * 4), aligned(1), may_alias)) = double;
 using UnalignedVh __attribute__((vector_size(kWidth * 2), aligned(1), may_alias)) = std::uint16_t;
+using UnalignedVs __attribute__((vector_size(kWidth * 4), aligned(1), may_alias)) = std::int16_t;
 
 struct F {
   Vf v[kParts];
@@ -360,6 +362,15 @@ BOOST_EXT_INLINE D add_product(D sum, D a, D b) {
   return sum + a * b;
 #endif
 }
+// The same in float32, of lanes that were half precision.
+BOOST_EXT_INLINE F add_product(F sum, F a, F b) {
+#if defined(BOOST_EXT_FUSED)
+  BOOST_EXT_EACH(i) sum.v[i] = fused(a.v[i], b.v[i], sum.v[i]);
+  return sum;
+#else
+  return sum + a * b;
+#endif
+}
 
 // The sum of the lanes in float64, in one fixed order.
 BOOST_EXT_INLINE double sum(D a) {
@@ -372,11 +383,67 @@ BOOST_EXT_INLINE double sum(D a) {
 }
 BOOST_EXT_INLINE double sum(F a) { return sum(widen(a)); }
 
-// How a loop body touches memory: sixteen elements, or the `count` that are left (the other lanes read as zero).
+// Thirty-two elements of sixteen bits, as they lie in memory: for loops to which the order of elements is nothing.
+struct S {
+  Vs v[kParts];
+};
+template <class T> BOOST_EXT_INLINE S load_shorts(const T* p) {
+  S r;
+  BOOST_EXT_EACH(i) r.v[i] = *reinterpret_cast<const UnalignedVs*>(p + i * 2 * kWidth);
+  return r;
+}
+template <class T> BOOST_EXT_INLINE void store_shorts(T* p, S a) {
+  BOOST_EXT_EACH(i) * reinterpret_cast<UnalignedVs*>(p + i * 2 * kWidth) = a.v[i];
+}
+// The bfloat16 at even places and those at odd ones: no element changes its lane.
+BOOST_EXT_INLINE F evens(S a) {
+  F r;
+  BOOST_EXT_EACH(i) r.v[i] = reinterpret_cast<Vf>(reinterpret_cast<Vu>(a.v[i]) << 16);
+  return r;
+}
+BOOST_EXT_INLINE F odds(S a) {
+  F r;
+  BOOST_EXT_EACH(i) r.v[i] = reinterpret_cast<Vf>(reinterpret_cast<Vu>(a.v[i]) & 0xffff0000u);
+  return r;
+}
+// Both together again, rounded as store() does. A nan must have nothing but zeros in its lower half, as what comes of
+// arithmetic on bfloat16 has.
+BOOST_EXT_INLINE S to_bfloats(F even, F odd) {
+  S r;
+  BOOST_EXT_EACH(i) {
+    const Vu a = reinterpret_cast<Vu>(even.v[i]), b = reinterpret_cast<Vu>(odd.v[i]);
+    const Vs upper = reinterpret_cast<Vs>((a >> 16) | (b & 0xffff0000u));
+    const Vs lower = reinterpret_cast<Vs>((a & 0xffffu) | (b << 16));
+    // Up where the lower half is more than 0x8000, or is that and the upper half odd; both moved to signed numbers.
+    const Vs above = (lower | (upper & 1)) ^ static_cast<std::int16_t>(-0x8000);
+    r.v[i] = upper - (above > 0);
+  }
+  return r;
+}
+BOOST_EXT_INLINE S magnitude_bits(S a) {
+  BOOST_EXT_EACH(i) a.v[i] &= 0x7fff;
+  return a;
+}
+BOOST_EXT_INLINE S max(S a, S b) {
+  BOOST_EXT_EACH(i) a.v[i] = a.v[i] > b.v[i] ? a.v[i] : b.v[i];
+  return a;
+}
+BOOST_EXT_INLINE std::uint16_t max_lane(S a) {
+  std::int16_t lane[2 * kLanes];
+  store_shorts(lane, a);
+  std::int16_t m = lane[0];
+  for (int i = 1; i < 2 * kLanes; ++i) m = lane[i] > m ? lane[i] : m;
+  return static_cast<std::uint16_t>(m);
+}
+
+// How a loop body touches memory: sixteen elements, or thirty-two shorts, or the `count` that are left (the other lanes
+// read as zero).
 struct Full {
   template <class T> BOOST_EXT_INLINE F load(const T* p) const { return BOOST_EXT_ISA::load(p); }
   template <class T> BOOST_EXT_INLINE void store(T* p, F a) const { BOOST_EXT_ISA::store(p, a); }
   BOOST_EXT_INLINE F only(F a) const { return a; }
+  template <class T> BOOST_EXT_INLINE S load_shorts(const T* p) const { return BOOST_EXT_ISA::load_shorts(p); }
+  template <class T> BOOST_EXT_INLINE void store_shorts(T* p, S a) const { BOOST_EXT_ISA::store_shorts(p, a); }
 };
 struct Part {
   std::int64_t count;
@@ -396,6 +463,16 @@ struct Part {
     BOOST_EXT_ISA::store(lane, a);
     return load(lane);
   }
+  template <class T> BOOST_EXT_INLINE S load_shorts(const T* p) const {
+    T all[2 * kLanes] = {};
+    std::memcpy(all, p, static_cast<std::size_t>(count) * sizeof(T));
+    return BOOST_EXT_ISA::load_shorts(all);
+  }
+  template <class T> BOOST_EXT_INLINE void store_shorts(T* p, S a) const {
+    T all[2 * kLanes];
+    BOOST_EXT_ISA::store_shorts(all, a);
+    std::memcpy(p, all, static_cast<std::size_t>(count) * sizeof(T));
+  }
 };
 template <int N> struct At {
   static constexpr int value = N;
@@ -414,6 +491,14 @@ template <class Body> BOOST_EXT_INLINE void sweep(std::int64_t n, Body&& body) {
   }
   for (; i + kLanes <= n; i += kLanes) body(Full{}, i, At<0>{});
   if (i < n) body(Part{n - i}, i, At<0>{});
+}
+
+// body(io, i, At<u>) for every thirty-two elements of 0..n; u is 1 for those that are left, whose copying would keep
+// the accumulator of the loop in memory.
+template <class Body> BOOST_EXT_INLINE void sweep_shorts(std::int64_t n, Body&& body) {
+  std::int64_t i = 0;
+  for (; i + 2 * kLanes <= n; i += 2 * kLanes) body(Full{}, i, At<0>{});
+  if (i < n) body(Part{n - i}, i, At<1>{});
 }
 
 // fn(T*) with the pointer in its storage type. The op has made sure that there is one.

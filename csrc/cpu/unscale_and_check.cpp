@@ -1,6 +1,7 @@
 #include "ops/unscale_and_check.h"
 
 #include "cpu/parallel.h"
+#include "cpu/sums_of_products.h"
 
 namespace boost_ext::cpu::BOOST_EXT_ISA {
 namespace {
@@ -46,26 +47,43 @@ template <class T> void count_special(const T* p, Block at, Finiteness& f) {
   }
 }
 
-template <bool kWrite, bool kSquares = false, class T>
-BOOST_EXT_INLINE Finiteness check(T* p, float scale, Block at, double* squares = nullptr) {
-  I largest[kAccumulators] = {};
-  D sums[kAccumulators] = {};
-  sweep(at.count, [&](auto io, std::int64_t i, auto u) BOOST_EXT_INLINE_LAMBDA {
-    F x = io.load(p + i);
+// The magnitudes of sixteen bits are ordered as integers, too: what is only read is not converted, and bfloat16 comes
+// and goes without a shuffle.
+template <class T, bool kWrite> constexpr bool kAsShorts = sizeof(T) == 2 && !kWrite;
+template <> constexpr bool kAsShorts<BFloat, true> = true;
+
+template <bool kWrite, class T> BOOST_EXT_INLINE std::int32_t largest_short(T* p, float scale, std::int64_t n) {
+  S largest[2] = {};
+  sweep_shorts(n, [&](auto io, std::int64_t i, auto u) BOOST_EXT_INLINE_LAMBDA {
+    S x = io.load_shorts(p + i);
     if (kWrite) {
-      x = scale * x;
-      io.store(p + i, x);
+      x = to_bfloats(scale * evens(x), scale * odds(x));
+      io.store_shorts(p + i, x);
     }
-    I& acc = largest[decltype(u)::value];
+    S& acc = largest[decltype(u)::value];
     acc = max(acc, magnitude_bits(x));
-    if (kSquares) {
-      const D wide = widen(x);
-      D& of = sums[decltype(u)::value];
-      of = add_product(of, wide, wide);
-    }
   });
-  if (kSquares) *squares = sum((sums[0] + sums[1]) + (sums[2] + sums[3]));
-  const std::int32_t bits = stored_bits<T>(max_lane(max(max(largest[0], largest[1]), max(largest[2], largest[3]))));
+  T bits[kLanes] = {{max_lane(max(largest[0], largest[1]))}};
+  return to_bits(load(bits).v[0][0]);
+}
+
+template <bool kWrite, class T> BOOST_EXT_INLINE Finiteness check(T* p, float scale, Block at) {
+  std::int32_t bits;
+  if constexpr (kAsShorts<T, kWrite>) {
+    bits = largest_short<kWrite>(p, scale, at.count);
+  } else {
+    I largest[kAccumulators] = {};
+    sweep(at.count, [&](auto io, std::int64_t i, auto u) BOOST_EXT_INLINE_LAMBDA {
+      F x = io.load(p + i);
+      if (kWrite) {
+        x = scale * x;
+        io.store(p + i, x);
+      }
+      I& acc = largest[decltype(u)::value];
+      acc = max(acc, magnitude_bits(x));
+    });
+    bits = stored_bits<T>(max_lane(max(max(largest[0], largest[1]), max(largest[2], largest[3]))));
+  }
   Finiteness f;
   if (bits < kInfBits)
     f.max_abs = to_float(bits);
@@ -107,7 +125,8 @@ void check_and_square(const Context& context, Tensors grads, Finiteness* per_ten
   Scratch<double> sums(blocks.count());
   blocks.run(context.threads, [&](Block at) {
     typed(grads[at.tensor], [&](auto* p) BOOST_EXT_INLINE_LAMBDA {
-      partial[at.index] = check<false, true>(p + at.begin, 1, at, &sums[at.index]);
+      partial[at.index] = check<false>(p + at.begin, 1, at);
+      sums[at.index] = sum_of_squares(p + at.begin, at.count);
     });
   });
   add_up(blocks, partial, grads.count, per_tensor);

@@ -9,8 +9,9 @@
 // out    tensors like a; may be a or b themselves, tensor by tensor
 // The coefficients are float32: tensors whose norms differ by a factor of 1e19 may overflow.
 // A vector of norm zero has coefficient 1, so that the sum is the other vector. inf and nan propagate.
-// Sums: float64 lanes, blocks of 4096 in order. The two halves are what a run over ranks needs: dots of parts, summed
-// over the ranks that hold the parts, then combine.
+// Sums: float64 lanes, blocks of 4096 in order; four products of half precision at a time may be added in float32, as
+// in global_norm.h. The two halves are what a run over ranks needs: dots of parts, summed over the ranks that hold the
+// parts, then combine.
 #pragma once
 
 #include "ops/runtime.h"

@@ -52,7 +52,7 @@ void require_report(const char* op, const View& report, std::size_t tensors);
 void write_row(double* row, const Finiteness& f);
 
 BOOST_EXT_CPU_KERNEL(void, unscale_and_check, const Context&, Tensors grads, float inv_scale, Finiteness* per_tensor)
-// Reads only, and gives the sum of the squares of each tensor too, in float64.
+// Reads only, and gives the sum of the squares of each tensor too, as global_norm does.
 BOOST_EXT_CPU_KERNEL(void, check_and_square, const Context&, Tensors grads, Finiteness* per_tensor, double* squares)
 
 // report, if there is one: the four numbers of tensor i in row i.

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 import oracle
 from boost_ext import ops
-from dtypes import DTYPES, FLOATS, SIZES, TINY, assert_close, assert_same_bits, normal
+from dtypes import DTYPES, FLOATS, SIZES, SUMMED, TINY, assert_close, assert_same_bits, normal
 
 pytestmark = pytest.mark.usefixtures("isa")
 
@@ -20,7 +20,7 @@ def check_dots(actual: np.ndarray, a: np.ndarray, b: np.ndarray) -> None:
     """Float64 sums in two orders: as many roundings as terms, at most."""
     magnitude = oracle.adasum_dots(abs(exact(a)), abs(exact(b)))
     error = abs(actual - oracle.adasum_dots(exact(a), exact(b)))
-    assert (error <= 2 * max(a.size, 8) * 2.0**-53 * magnitude).all()
+    assert (error <= (2 * max(a.size, 8) * 2.0**-53 + SUMMED[a.dtype.name]) * magnitude).all()
 
 
 def check_sum(out: np.ndarray, a: np.ndarray, b: np.ndarray) -> None:
@@ -66,6 +66,14 @@ def test_dots_need_float64():
     assert ops.adasum_dots(a, b)[0, 0] == 1
     huge = np.array([1e30], np.float32)
     assert ops.adasum_dots(huge, huge)[0, 1] == float(huge[0]) ** 2
+
+
+@pytest.mark.parametrize("scale", [1e-30, 1e-19, 1.0, 1e25])
+@pytest.mark.parametrize("other", [1e-30, 1.0, 1e18, 1e25, 0.0])
+def test_products_of_bfloat16_beyond_float32(rng, scale, other):
+    """They are summed again in float64 where four in float32 overflow, or little is left of them."""
+    a, b = ((s * rng.standard_normal(5000)).astype(FLOATS["bfloat16"]) for s in (scale, other))
+    check_dots(ops.adasum_dots(a, b)[0], a, b)
 
 
 def test_dots_of_parts_add_up(rng):

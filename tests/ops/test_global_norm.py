@@ -7,7 +7,7 @@ import pytest
 
 import oracle
 from boost_ext import ops
-from dtypes import DTYPES, FLOATS, LARGEST, SIZES, TINY, normal
+from dtypes import DTYPES, FLOATS, LARGEST, SIZES, SUMMED, TINY, normal
 
 pytestmark = pytest.mark.usefixtures("isa")
 
@@ -16,7 +16,8 @@ def check(tensors: list[np.ndarray]) -> None:
     norm = ops.global_norm(tensors)
     assert isinstance(norm, float)
     # Squares of float32 are exact in float64, and all terms are positive: one rounding a sum of lane or block.
-    assert norm == pytest.approx(oracle.global_norm(tensors), rel=1e-13, abs=0)
+    summed = max(SUMMED[t.dtype.name] for t in tensors) / 2  # the norm is a root
+    assert norm == pytest.approx(oracle.global_norm(tensors), rel=1e-13 + summed, abs=0)
 
 
 @pytest.mark.parametrize("size", SIZES)
@@ -46,6 +47,18 @@ def test_squares_neither_overflow_nor_vanish(dtype):
     largest, tiny = LARGEST[dtype.name], TINY[dtype.name]
     assert ops.global_norm(np.full(4, largest).astype(dtype)) == 2 * largest
     assert ops.global_norm(np.full(4, tiny).astype(dtype)) == 2 * tiny
+
+
+@pytest.mark.parametrize("size", [3, 64, 5000, 3 * 4096 + 1])
+@pytest.mark.parametrize("among", [0.0, 1.0, 1e20, 3e38, 1e-25, 1e-38])
+def test_bfloat16_squares_beyond_float32(rng, size, among):
+    """Four squares are summed in float32, and again in float64 where that overflows, or little is left of it."""
+    bfloat16 = FLOATS["bfloat16"]
+    for size_of_all in (1e-30, 1e-19, 1e18, 1e25, 0.0):
+        tensor = (size_of_all * rng.standard_normal(size)).astype(bfloat16)
+        for place in (0, size // 2, size - 1):
+            tensor[place] = among
+            check([tensor])
 
 
 def test_no_elements():
