@@ -17,7 +17,7 @@ DTYPES = [pytest.param(dtype, id=name) for name, dtype in FLOATS.items()]
 # Half a unit in the last place of 1, and the smallest number above 0.
 UNIT = {"float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8, "float64": 2.0**-53}
 SUMMED = {"float32": 0.0, "float16": 3 * 2.0**-24, "bfloat16": 3 * 2.0**-24}
-"""Of products of half precision four are summed in float32: what three roundings may change, of the sum of magnitudes."""
+"""Four products of half precision are summed in float32: what three roundings may change, of the sum of magnitudes."""
 TINY = {"float32": 2.0**-149, "float16": 2.0**-24, "bfloat16": 2.0**-133, "float64": 2.0**-1074}
 LARGEST = {name: float(ml_dtypes.finfo(dtype).max) for name, dtype in FLOATS.items()}
 

@@ -25,8 +25,7 @@ BOOST_EXT_INLINE F product(const Quad& a, const Quad& b) {
   return s;
 }
 
-// body(pointers...) for every sixty-four elements of 0..n from the pointers on; those that are left are copied, with
-// zeros behind them.
+// body(of a, of b) for every sixty-four elements of 0..n; those that are left are copied, with zeros behind them.
 template <class T, class Body> BOOST_EXT_INLINE void quads(const T* a, const T* b, std::int64_t n, Body&& body) {
   std::int64_t i = 0;
   for (; i + kQuad <= n; i += kQuad) body(load_quad(a + i), load_quad(b + i));
