@@ -9,7 +9,7 @@ NATIVE := CMakeLists.txt pyproject.toml $(shell find csrc kernels -type f)
 SOURCES := $(NATIVE) $(shell find python -type f -not -name '*.so' -not -path '*/__pycache__/*')
 EMULATORS := $(shell find tests/emulators -type f)
 
-.PHONY: dev dev-mindspore train train-distributed test test-quick test-all test-python test-core test-torch test-native test-nvcc fuzz fuzz-asan loops kernels bench bench-levels bench-networks lint format docs notebook clean
+.PHONY: dev dev-mindspore train train-distributed test test-quick test-all test-python test-core test-torch test-native test-nvcc fuzz fuzz-asan loops kernels bench bench-levels bench-networks lint style format docs notebook clean
 
 # An editable build to work with: the core on the baseline instruction set, and what its tests need. Python files are used
 # where they are; after a change of C++ call it again.
@@ -25,9 +25,9 @@ train: $(VENVS)/train/installed
 train-distributed: $(VENVS)/train/installed
 	$(VENVS)/train/bin/boost-ext train --ranks 2 --mode graph $(ARGS)
 
-# Two parts at a time: the tests of MindSpore wait for ranks. The environments before, since they are built in one folder.
-# nvcc's build is done when test-core compares the emulated kernels with it.
-test: $(VENVS)/test/installed $(VENVS)/core/installed $(VENVS)/torch/installed $(VENVS)/lint/installed
+# Two parts at a time, with the environments that they need: one part compiles while another waits for packages or for
+# ranks. nvcc's build is done when test-core compares the emulated kernels with it.
+test:
 	+$(MAKE) -j 2 -O TIER='$(TIER)' test-python test-nvcc test-native test-core test-torch
 
 # Of the editable build, with one network that MindSpore compiles.
@@ -120,13 +120,16 @@ bench-levels: $(VENVS)/bench/installed
 bench-networks: $(VENVS)/bench/installed
 	$(VENVS)/bench/bin/python -m benchmarks.networks $(ARGS)
 
-lint: $(VENVS)/lint/installed $(VENVS)/test/installed
-	$(VENVS)/lint/bin/ruff check .
-	$(VENVS)/lint/bin/ruff format --check .
-	$(VENVS)/lint/bin/clang-format --dry-run --Werror $$(git ls-files '*.h' '*.cpp' '*.cu' '*.cuh')
+lint: style $(VENVS)/test/installed
 	$(VENVS)/test/bin/python -m mypy
 	$(VENVS)/lint/bin/python tests/typed.py --python $(VENVS)/test/bin/python
 	$(VENVS)/test/bin/python -m mypy.stubtest --ignore-missing-stub --allowlist tests/stubtest_allowlist.txt boost_ext._core
+
+# The part of it that needs no build.
+style: $(VENVS)/lint/installed
+	$(VENVS)/lint/bin/ruff check .
+	$(VENVS)/lint/bin/ruff format --check .
+	$(VENVS)/lint/bin/clang-format --dry-run --Werror $$(git ls-files '*.h' '*.cpp' '*.cu' '*.cuh')
 
 format: $(VENVS)/lint/installed
 	$(VENVS)/lint/bin/ruff check --fix .
@@ -185,8 +188,9 @@ $(VENVS)/dev/mindspore: pyproject.toml | $(VENVS)/dev/installed
 	$(VENVS)/dev/bin/python -m pip install -q $(CONSTRAINTS) 'boost_ext[test]'
 	touch $@
 
-# In a build folder of its own, since its kernels of devices are made for the emulators.
-$(VENVS)/core/installed: $(SOURCES) $(EMULATORS) | $(VENVS)/core/bin/python
+# In a build folder of its own, since its kernels of devices are made for the emulators; after the wheel, which is made of
+# the same sources in place.
+$(VENVS)/core/installed: $(SOURCES) $(EMULATORS) | $(VENVS)/core/bin/python $(VENVS)/wheel/built
 	$(VENVS)/core/bin/python -m pip install -q '.[test-core]' 'numpy>=2' scikit-learn \
 	  -C build-dir=build/emulated -C install.strip=false -C cmake.define.BOOST_EXT_CUDA_EMULATOR=ON \
 	  -C cmake.define.BOOST_EXT_ASCEND_EMULATOR=ON -C cmake.define.BOOST_EXT_BASELINE_ONLY=ON
