@@ -10,7 +10,7 @@ about: a choice in its favour. thor's rate and damping are those of :data:`THOR`
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,41 +25,47 @@ EVERY = 2  # steps between two looks at the test images
 
 
 class Racer:
-    """One optimizer on the digits, compiled once and started again for each seed and learning rate."""
+    """One optimizer on the digits, compiled once and started again for each seed and learning rate.
 
-    def __init__(self, optimizer: str) -> None:
-        from mindspore import Tensor, nn
+    Args:
+        new_network: from a seed.
+        optimizer: for such a network.
+        batch: images of a step.
+    """
 
-        from boost_ext import optim
+    def __init__(self, new_network: Callable[[int], Any], optimizer: Callable[[Any], Any], batch: int = BATCH) -> None:
+        from mindspore import nn
+
         from boost_ext.boost import BoostTrainOneStepCell
         from boost_ext.demo.digits import load
-        from boost_ext.demo.network import loss_function, new_network
+        from boost_ext.demo.network import loss_function
 
+        self.new_network, self.batch = new_network, batch
         self.digits, self.network = load(), new_network(0)
-        if optimizer == "thor":
-            rate = Tensor(THOR["learning_rate"])
-            other = {"damping": THOR["damping"], "frequency": int(THOR["frequency"]), "batch_size": BATCH}
-            update: Any = optim.thor(self.network, rate, momentum=0.9, **other)
-        else:
-            update = optim.Momentum(self.network.trainable_params(), RATES[0], 0.9)
-        self.cell = BoostTrainOneStepCell(nn.WithLossCell(self.network, loss_function()), update).set_train()
+        loss = nn.WithLossCell(self.network, loss_function())
+        self.cell = BoostTrainOneStepCell(loss, optimizer(self.network)).set_train()
         self.start = self.cell.state_dict()
 
     def run(self, seed: int, steps: int, rate: float | None = None, target: float = 1.1) -> list[tuple[int, float]]:
-        """``(steps made, test accuracy)`` until the steps or the target are reached."""
+        """``(steps made, test accuracy)`` until the steps or the target are reached.
+
+        Args:
+            rate: the learning rate, of the first group if there are some. Default: that of the optimizer.
+        """
         from mindspore import Tensor
 
         from boost_ext.demo.digits import batches
-        from boost_ext.demo.network import accuracy, new_network
+        from boost_ext.demo.network import accuracy
 
-        initial = {p.name: p.value() for p in new_network(seed).get_parameters()}
+        initial = {p.name: p.value() for p in self.new_network(seed).get_parameters()}
         if rate is not None:
-            initial["learning_rate"] = Tensor(np.float32(rate))
+            name = "learning_rate" if "learning_rate" in self.start else "learning_rate_group_0"
+            initial[name] = Tensor(np.float32(rate))
         self.cell.load_state_dict(self.start | initial)
         curve: list[tuple[int, float]] = []
         made = 0
         for epoch in range(steps):
-            for images, labels in batches(self.digits, BATCH, epoch, seed):
+            for images, labels in batches(self.digits, self.batch, epoch, seed):
                 self.cell(Tensor(images), Tensor(labels))
                 made += 1
                 if made % EVERY == 0:
@@ -69,12 +75,27 @@ class Racer:
         return curve
 
 
+def racers() -> tuple[Racer, Racer]:
+    """Of Momentum and of thor."""
+    from mindspore import Tensor
+
+    from boost_ext import optim
+    from boost_ext.demo.network import new_network
+
+    def thor(network: Any) -> Any:
+        settings = {"damping": THOR["damping"], "frequency": int(THOR["frequency"]), "batch_size": BATCH}
+        return optim.thor(network, Tensor(THOR["learning_rate"]), momentum=0.9, **settings)
+
+    momentum = Racer(new_network, lambda network: optim.Momentum(network.trainable_params(), RATES[0], 0.9))
+    return momentum, Racer(new_network, thor)
+
+
 def steps_to(curve: Sequence[tuple[int, float]], target: float, otherwise: int) -> int:
     """The first step at which a curve reaches the target; `otherwise` if it does not."""
     return next((step for step, right in curve if right >= target), otherwise)
 
 
-def plot(path: Path, curves: dict[str, list[list[tuple[int, float]]]]) -> None:
+def plot(path: Path, curves: dict[str, list[list[tuple[int, float]]]], batch: int = BATCH) -> None:
     """Median and range over the seeds."""
     import matplotlib
 
@@ -88,7 +109,7 @@ def plot(path: Path, curves: dict[str, list[list[tuple[int, float]]]]) -> None:
         axes.plot(steps, np.median(right, axis=0), color=color, label=label)
         axes.fill_between(steps, right.min(axis=0), right.max(axis=0), color=color, alpha=0.2, linewidth=0)
     axes.axhline(100 * TARGET, color="black", linewidth=0.8, linestyle=":")
-    axes.set(xlabel=f"steps of {BATCH} images", ylabel="test accuracy, %", ylim=(80, 100))
+    axes.set(xlabel=f"steps of {batch} images", ylabel="test accuracy, %", ylim=(80, 100))
     axes.legend(loc="lower right")
     figure.tight_layout()
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -106,7 +127,7 @@ def main() -> None:
 
     convolutions.make_fast()  # before MindSpore is imported
     steps, seeds = (12, range(2)) if options.quick else (60, range(4))
-    momentum, thor = Racer("Momentum"), Racer("thor")
+    momentum, thor = racers()
     curves: dict[str, list[list[tuple[int, float]]]] = {}
 
     def race(name: str, racer: Racer, rate: float | None) -> float:

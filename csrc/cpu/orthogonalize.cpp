@@ -118,7 +118,8 @@ class Iteration {
     swap(x_, result_);
   }
 
-  // out = a b by strips, from the diagonal on if it is symmetric; then(row, first, count) on what is done of each row.
+  // out = a b by strips, from the diagonal on if it is symmetric; then(row, first, count) on what is done of each row,
+  // from a place divisible by kLanes.
   template <class Pack, class Then> void product(Matrix& a, bool symmetric, Pack pack, Matrix& out, Then then) {
     const std::int64_t work = out.rows * out.stride * (4 + a.columns / 8);
     on_threads(threads_, work, (out.rows + kStrip - 1) / kStrip, [&](std::int64_t begin, std::int64_t end) {
@@ -129,8 +130,11 @@ class Iteration {
           pack(k, count, first + j, panel);
         };
         multiply(a.row(row), a.stride, rows, a.columns, out.stride - first, shifted, buffers, out.row(row) + first,
-                 out.stride);
-        for (std::int64_t i = row; i < row + rows; ++i) then(i, first, out.stride - first);
+                 out.stride, symmetric);
+        for (std::int64_t i = row; i < row + rows; ++i) {
+          const std::int64_t from = symmetric ? i / kLanes * kLanes : 0;
+          then(i, from, out.stride - from);
+        }
       }
     });
     if (!symmetric) return;

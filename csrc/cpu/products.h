@@ -107,10 +107,11 @@ class ProductBuffers {
 constexpr std::int64_t kGroup = 512;  // columns of a product that stay in the second cache
 
 // out = a b, for `rows` rows of a with rows of `stride`; b has `inner` rows, which pack(first, count, column, panel)
-// puts into a panel. out has rows of out_stride, and room up to whole tiles.
+// puts into a panel. out has rows of out_stride, and room up to whole tiles. If `upper`, only tiles with elements on
+// the diagonal or above are written.
 template <class Pack>
 void multiply(const float* a, std::int64_t stride, std::int64_t rows, std::int64_t inner, std::int64_t columns,
-              Pack pack, ProductBuffers& buffers, float* out, std::int64_t out_stride) {
+              Pack pack, ProductBuffers& buffers, float* out, std::int64_t out_stride, bool upper = false) {
   const std::int64_t width = padded<float>(columns), all_rows = up_to(kTileRows, rows);
   float* const left = buffers.left.get();
   float* const panel = buffers.panel.get();
@@ -123,7 +124,8 @@ void multiply(const float* a, std::int64_t stride, std::int64_t rows, std::int64
       }
       for (std::int64_t j = group; j < end; j += kTileColumns<float>) {
         pack(k, some, j, panel);
-        for (std::int64_t i = 0; i < all_rows; i += kTileRows) {
+        const std::int64_t last = upper ? smaller(all_rows, j + kTileColumns<float>) : all_rows;
+        for (std::int64_t i = 0; i < last; i += kTileRows) {
           Tile<float> tile;
           multiply_tile<kSlab, 1>(left + i * kSlab, panel, some, tile);
           float* const to = out + i * out_stride + j;

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from benchmarks.thor_digits import TARGET, Racer, steps_to
+from benchmarks.thor_digits import TARGET, Racer, racers, steps_to
 
 SEEDS, LIMIT = range(3), 44
 
@@ -15,8 +15,8 @@ def mean_steps(racer: Racer, rate: float | None = None) -> float:
 
 @pytest.mark.parametrize("rates", [(0.1,), pytest.param((0.05, 0.1, 0.2), marks=pytest.mark.exhaustive)])
 def test_thor_needs_fewer_steps(rates: tuple[float, ...]) -> None:
-    momentum = Racer("Momentum")
+    momentum, thor = racers()
     best = min(mean_steps(momentum, rate) for rate in rates)
     # Measured: 16.7 steps, and 32.7 of Momentum with its best rate, 0.1.
-    assert mean_steps(Racer("thor")) * 1.4 <= best
+    assert mean_steps(thor) * 1.4 <= best
     assert best < LIMIT
