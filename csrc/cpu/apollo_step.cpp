@@ -11,8 +11,9 @@ namespace {
 constexpr std::int64_t kBlock = 4096;
 // Up to so many elements a matrix is one thread's.
 constexpr std::int64_t kAlone = 65536;
-constexpr std::int64_t kColumns = 256, kRows = 128;  // that are projected at a time: a unit of work
-static_assert(kColumns <= kGroup);
+// That are projected at a time, a unit of work: with a rank of few rows sums stay in the first cache, without panels.
+constexpr std::int64_t kFew = 4, kFewColumns = 512, kColumns = 256, kRows = 128;
+static_assert(kColumns % kTileColumns<float> == 0 && kFew * kRows <= kFewColumns);
 constexpr std::int64_t kNormals = 2 * kLanes;  // that are made at a time
 constexpr double kTiny = 1e-30;
 constexpr auto kTurn = static_cast<float>(6.283185307179586 * 0x1p-24);
@@ -87,7 +88,12 @@ class Matrix {
         channels_(wide_ ? columns_ : rows_),
         depth_(wide_ ? rows_ : columns_),
         rank_(step.first[t].size / channels_),
+        few_(rank_ <= kFew),
+        slabs_((depth_ + kSlab - 1) / kSlab),
         basis_(up_to(kNormals, rank_ * depth_)),
+        left_(wide_  ? few_ ? 0 : slabs_ * up_to(kTileRows, rank_) * kSlab
+              : few_ ? rank_ * depth_
+                     : 0),
         factors_(channels_),
         means_(step.centralize[t] ? rows_ : 0),
         average1_(step.settings->step.hyper[0]),
@@ -99,8 +105,9 @@ class Matrix {
   void run() {
     draw(s_.keys[t_], rank_ * depth_, static_cast<float>(1 / square_root(static_cast<double>(rank_))), threads_,
          basis_.get());
+    lay_out();
     if (s_.centralize[t_]) find_means();
-    const std::int64_t of = wide_ ? kColumns : kRows, units = (channels_ + of - 1) / of;
+    const std::int64_t of = wide_ ? few_ ? kFewColumns : kColumns : kRows, units = (channels_ + of - 1) / of;
     Scratch<Sums> sums(units);
     on_threads(threads_, channels_ * depth_ * (4 + rank_ / 8), units, [&](std::int64_t begin, std::int64_t end) {
       Unit unit(*this);
@@ -123,14 +130,33 @@ class Matrix {
     std::int64_t width;  // of a row of what is projected
     ProductBuffers buffers;
     Scratch<float> projected, slab;
-    double gradient[kColumns], adam[kColumns], of_projected[kColumns];
+    double gradient[kFewColumns], adam[kFewColumns], of_projected[kFewColumns];
     explicit Unit(const Matrix& x)
-        : width(padded<float>(x.wide_ ? kColumns : x.rank_)),
-          buffers(x.wide_ ? x.rank_ : kRows),
+        : width(x.wide_ ? x.few_ ? kFewColumns : kColumns : padded<float>(x.rank_)),
+          buffers(x.wide_ || x.few_ ? 0 : kRows),
           projected(width * up_to(kTileRows, x.wide_ ? x.rank_ : kRows)),
-          slab(x.wide_ ? kSlab * kColumns : 0) {}
+          slab(x.few_    ? kChunk
+               : x.wide_ ? kSlab * kColumns
+                         : 0) {}
   };
-  static_assert(kRows <= kColumns && kColumns % kTileColumns<float> == 0);
+
+  // The basis as the loops take it: for products its rows by slabs, and with as many as tiles have; for a few dot
+  // products transposed.
+  void lay_out() {
+    if (wide_ && !few_) {
+      float* to = left_.get();
+      for (std::int64_t k = 0; k < depth_; k += kSlab) {
+        const auto bytes = static_cast<std::size_t>(smaller(kSlab, depth_ - k)) * sizeof(float);
+        for (std::int64_t i = 0; i < up_to(kTileRows, rank_); ++i, to += kSlab) {
+          std::memcpy(to, basis_.get() + (i < rank_ ? i : rank_ - 1) * depth_ + k, bytes);
+        }
+      }
+    }
+    if (wide_ || !few_) return;
+    for (std::int64_t q = 0; q < rank_; ++q) {
+      for (std::int64_t k = 0; k < depth_; ++k) left_[q * depth_ + k] = basis_[k * rank_ + q];
+    }
+  }
 
   float correction(int moment) const {
     const double b = s_.settings->step.hyper[static_cast<std::size_t>(moment)];
@@ -156,11 +182,18 @@ class Matrix {
 
   // R, m, v and the sums of the channels from `first` on; factors_ gets s_j.
   template <class T> Sums project(const T* g, std::int64_t first, std::int64_t count, Unit& unit) {
-    for (std::int64_t j = 0; j < kColumns; ++j) unit.gradient[j] = unit.adam[j] = unit.of_projected[j] = 0;
-    if (wide_)
-      project_columns(g, first, count, unit);
-    else
-      project_rows(g, first, count, unit);
+    for (std::int64_t j = 0; j < kFewColumns; ++j) unit.gradient[j] = unit.adam[j] = unit.of_projected[j] = 0;
+    if (wide_) {
+      if (few_)
+        sum_columns(g, first, count, unit);
+      else
+        multiply_columns(g, first, count, unit);
+      step_columns(first, count, unit);
+    } else if (few_) {
+      sum_rows(g, first, count, unit);
+    } else {
+      multiply_rows(g, first, count, unit);
+    }
     Sums sums;
     for (std::int64_t j = 0; j < count; ++j) {
       const float factor =
@@ -174,25 +207,88 @@ class Matrix {
     return sums;
   }
 
-  template <class T> void project_columns(const T* g, std::int64_t first, std::int64_t count, Unit& unit) {
-    float* const slab = unit.slab.get();
+  // Of `kCount` rows and some columns the ready gradient, to each(k, io, column, u), and its squares to the sums. These
+  // are float32 over four rows, whose squares v holds in float32 too, and float64 over all.
+  template <int kCount, class T, class Each>
+  BOOST_EXT_INLINE void ready_rows(const T* g, std::int64_t row, std::int64_t first, std::int64_t count, Unit& unit,
+                                   Each each) {
     const float scale = s_.scale[t_];
-    const auto pack = [&](std::int64_t k, std::int64_t some, std::int64_t j, float* panel) {
-      if (j == 0) {
-        for (std::int64_t i = 0; i < some; ++i) {
-          const T* const from = g + (k + i) * columns_ + first;
-          const F off = all(mean(k + i));
-          sixteens(count, [&](auto io, std::int64_t c) BOOST_EXT_INLINE_LAMBDA {
-            const F u = scale * io.load(from + c) - off;
-            io.store(slab + i * kColumns + c, u);
-            const D wide = widen(io.only(u));
-            store(unit.gradient + c, add_product(load(unit.gradient + c), wide, wide));
-          });
+    F off[kCount];
+    for (int k = 0; k < kCount; ++k) off[k] = all(mean(row + k));
+    const T* const from = g + row * columns_ + first;
+    double* const squares = unit.gradient;
+    sixteens(count, [&](auto io, std::int64_t c) BOOST_EXT_INLINE_LAMBDA {
+      F u[kCount], sum_of = all(0);
+#pragma GCC unroll 4
+      for (int k = 0; k < kCount; ++k) {
+        u[k] = scale * io.load(from + k * columns_ + c) - off[k];
+        sum_of = sum_of + u[k] * u[k];
+      }
+      each(io, c, u);
+      store(squares + c, load(squares + c) + widen(io.only(sum_of)));
+    });
+  }
+  // body(row, At<4>) for every four rows up to `end`, and body(row, At<1>) for those that are left.
+  template <class Body> BOOST_EXT_INLINE void each_four(std::int64_t begin, std::int64_t end, Body body) {
+    std::int64_t row = begin;
+    for (; row + 4 <= end; row += 4) body(row, At<4>{});
+    for (; row < end; ++row) body(row, At<1>{});
+  }
+
+  template <class T> void sum_columns(const T* g, std::int64_t first, std::int64_t count, Unit& unit) {
+    float* const sums = unit.projected.get();
+    std::memset(sums, 0, static_cast<std::size_t>(rank_ * unit.width) * sizeof(float));
+    each_four(0, rows_, [&](std::int64_t row, auto of) {
+      constexpr int kCount = decltype(of)::value;
+      float p[kFew][kCount];
+      for (std::int64_t q = 0; q < rank_; ++q) {
+        for (int k = 0; k < kCount; ++k) p[q][k] = basis_[q * depth_ + row + k];
+      }
+      ready_rows<kCount>(g, row, first, count, unit, [&](auto io, std::int64_t c, const F* u) BOOST_EXT_INLINE_LAMBDA {
+        for (std::int64_t q = 0; q < rank_; ++q) {
+          float* const to = sums + q * kFewColumns + c;
+          F r = p[q][0] * u[0];
+#pragma GCC unroll 4
+          for (int k = 1; k < kCount; ++k) r = r + p[q][k] * u[k];
+          io.store(to, io.load(to) + r);
+        }
+      });
+    });
+  }
+
+  template <class T> void multiply_columns(const T* g, std::int64_t first, std::int64_t count, Unit& unit) {
+    constexpr std::int64_t kWide = kTileColumns<float>;
+    const std::int64_t tall = up_to(kTileRows, rank_), width = padded<float>(count);
+    float* const panels = unit.slab.get();
+    float* const out = unit.projected.get();
+    if (width > count) std::memset(panels, 0, kSlab * kColumns * sizeof(float));  // beyond the columns
+    for (std::int64_t k = 0; k < depth_; k += kSlab) {
+      const std::int64_t some = smaller(kSlab, depth_ - k);
+      each_four(k, k + some, [&](std::int64_t row, auto of) {
+        constexpr int kCount = decltype(of)::value;
+        float* const to = panels + (row - k) * kWide;
+        ready_rows<kCount>(g, row, first, count, unit,
+                           [&](auto io, std::int64_t c, const F* u) BOOST_EXT_INLINE_LAMBDA {
+                             float* const at = to + c / kWide * (kSlab * kWide) + c % kWide;
+                             for (int i = 0; i < kCount; ++i) io.store(at + i * kWide, u[i]);
+                           });
+      });
+      const float* const left = left_.get() + k * tall;
+      for (std::int64_t j = 0; j < width; j += kWide) {
+        for (std::int64_t i = 0; i < tall; i += kTileRows) {
+          Tile<float> tile;
+          multiply_tile<kSlab, 1>(left + i * kSlab, panels + j * kSlab, some, tile);
+          float* const to = out + i * unit.width + j;
+          BOOST_EXT_EACH_ROW(m) BOOST_EXT_EACH_VECTOR(v) {
+            float* const at = to + m * unit.width + v * kLanesOf<float>;
+            put(at, k == 0 ? tile[m][v] : vector_at(at) + tile[m][v]);
+          }
         }
       }
-      pack_panel(slab + j, kColumns, some, count - j, 1, panel);
-    };
-    multiply(basis_.get(), depth_, rank_, depth_, count, pack, unit.buffers, unit.projected.get(), unit.width);
+    }
+  }
+
+  void step_columns(std::int64_t first, std::int64_t count, Unit& unit) {
     for (std::int64_t i = 0; i < rank_; ++i) {
       sixteens(count, [&](auto io, std::int64_t c) BOOST_EXT_INLINE_LAMBDA {
         const F r = io.load(unit.projected.get() + i * unit.width + c);
@@ -203,20 +299,60 @@ class Matrix {
     }
   }
 
-  template <class T> void project_rows(const T* g, std::int64_t first, std::int64_t count, Unit& unit) {
+  template <class T> void sum_rows(const T* g, std::int64_t first, std::int64_t count, Unit& unit) {
+    const float scale = s_.scale[t_];
+    float* const ready = unit.slab.get();
+    float* const sums = unit.projected.get();  // without gaps, as the moments lie
+    for (std::int64_t i = 0; i < count; ++i) {
+      const F off = all(mean(first + i));
+      double dots[kFew] = {};
+      for (std::int64_t k = 0; k < columns_; k += kChunk) {
+        const std::int64_t some = smaller(kChunk, columns_ - k);
+        const T* const from = g + (first + i) * columns_ + k;
+        F squares[kAccumulators] = {};
+        sweep(some, [&](auto io, std::int64_t c, auto u) BOOST_EXT_INLINE_LAMBDA {
+          const F x = io.only(scale * io.load(from + c) - off);
+          io.store(ready + c, x);
+          F& mine = squares[decltype(u)::value];
+          mine = mine + x * x;
+        });
+        unit.gradient[i] += sum((squares[0] + squares[1]) + (squares[2] + squares[3]));
+        for (std::int64_t q = 0; q < rank_; ++q) {
+          F products[kAccumulators] = {};
+          const float* const p = left_.get() + q * depth_ + k;
+          sweep(some, [&](auto io, std::int64_t c, auto u) BOOST_EXT_INLINE_LAMBDA {
+            F& mine = products[decltype(u)::value];
+            mine = mine + io.load(p + c) * io.load(ready + c);
+          });
+          dots[q] += sum((products[0] + products[1]) + (products[2] + products[3]));
+        }
+      }
+      for (std::int64_t q = 0; q < rank_; ++q) sums[i * rank_ + q] = static_cast<float>(dots[q]);
+    }
+    float steps[kFewColumns];
+    sixteens(count * rank_, [&](auto io, std::int64_t c) BOOST_EXT_INLINE_LAMBDA {
+      io.store(steps + c, adam(io, first * rank_ + c, io.load(sums + c)));
+    });
+    for (std::int64_t i = 0; i < count * rank_; ++i) {
+      const auto a = static_cast<double>(steps[i]), r = static_cast<double>(sums[i]);
+      unit.adam[i / rank_] += a * a;
+      unit.of_projected[i / rank_] += r * r;
+    }
+  }
+
+  template <class T> void multiply_rows(const T* g, std::int64_t first, std::int64_t count, Unit& unit) {
     const float scale = s_.scale[t_];
     const auto fill = [&](std::int64_t group, std::int64_t k, std::int64_t some, float* left) {
       for (std::int64_t i = 0; i < up_to(kTileRows, count); ++i) {
         const std::int64_t row = first + (i < count ? i : count - 1);
         const T* const from = g + row * columns_ + k;
         const F off = all(mean(row));
-        D squares[kAccumulators] = {};
+        F squares[kAccumulators] = {};
         sweep(some, [&](auto io, std::int64_t c, auto u) BOOST_EXT_INLINE_LAMBDA {
-          const F ready = scale * io.load(from + c) - off;
+          const F ready = io.only(scale * io.load(from + c) - off);
           io.store(left + i * kSlab + c, ready);
-          const D wide = widen(io.only(ready));
-          D& mine = squares[decltype(u)::value];
-          mine = add_product(mine, wide, wide);
+          F& mine = squares[decltype(u)::value];
+          mine = mine + ready * ready;
         });
         if (group == 0 && i < count) unit.gradient[i] += sum((squares[0] + squares[1]) + (squares[2] + squares[3]));
       }
@@ -275,27 +411,35 @@ class Matrix {
   }
 
   void update(Block at) {
+    typed(s_.grads[t_], [&](const auto* grads) {
+      if (wide_)
+        update(at, grads, [&](auto io, std::int64_t, std::int64_t column) BOOST_EXT_INLINE_LAMBDA {
+          return io.load(factors_.get() + column);
+        });
+      else
+        update(at, grads,
+               [&](auto, std::int64_t row, std::int64_t) BOOST_EXT_INLINE_LAMBDA { return all(factors_[row]); });
+    });
+  }
+  // factor(io, row, column) of sixteen elements.
+  template <class T, class Factor> BOOST_EXT_INLINE void update(Block at, const T* grads, Factor factor) {
     const View &weights = s_.weights[t_], &narrow = s_.narrow[t_];
     const float keep = s_.keep[t_], scale = s_.scale[t_];
-    typed(s_.grads[t_], [&](const auto* grads) {
-      float scratch[kChunk];
-      for (std::int64_t begin = at.begin, n; begin < at.begin + at.count; begin += n) {
-        const std::int64_t row = begin / columns_, column = begin % columns_;
-        n = smaller(smaller(kChunk, at.begin + at.count - begin), columns_ - column);
-        const F off = all(mean(row)), of_row = all(wide_ ? 0 : factors_[row]);
-        const float* const by_column = factors_.get() + column;
-        const auto* const g = grads + begin;
-        float* const w = as_floats(weights, begin, n, scratch);
-        if (narrow.data) typed(narrow, [&](auto* p) { follow(w, p + begin, n); });
-        sixteens(n, [&](auto io, std::int64_t i) BOOST_EXT_INLINE_LAMBDA {
-          const F u = scale * io.load(g + i) - off;
-          const F factor = wide_ ? io.load(by_column + i) : of_row;
-          io.store(w + i, keep * io.load(w + i) - factor * u);
-        });
-        if (is_half(weights)) typed(weights, [&](auto* p) { convert(w, p + begin, n); });
-        if (narrow.data) typed(narrow, [&](auto* p) { convert(w, p + begin, n); });
-      }
-    });
+    float scratch[kChunk];
+    for (std::int64_t begin = at.begin, n; begin < at.begin + at.count; begin += n) {
+      const std::int64_t row = begin / columns_, column = begin % columns_;
+      n = smaller(smaller(kChunk, at.begin + at.count - begin), columns_ - column);
+      const F off = all(mean(row));
+      const T* const g = grads + begin;
+      float* const w = as_floats(weights, begin, n, scratch);
+      if (narrow.data) typed(narrow, [&](auto* p) { follow(w, p + begin, n); });
+      sixteens(n, [&](auto io, std::int64_t i) BOOST_EXT_INLINE_LAMBDA {
+        const F u = scale * io.load(g + i) - off;
+        io.store(w + i, keep * io.load(w + i) - factor(io, row, column + i) * u);
+      });
+      if (is_half(weights)) typed(weights, [&](auto* p) { convert(w, p + begin, n); });
+      if (narrow.data) typed(narrow, [&](auto* p) { convert(w, p + begin, n); });
+    }
   }
 
   const ApolloStep& s_;
@@ -304,7 +448,9 @@ class Matrix {
   std::int64_t rows_, columns_;
   bool wide_;
   std::int64_t channels_, depth_, rank_;
-  Scratch<float> basis_, factors_, means_;
+  bool few_;
+  std::int64_t slabs_;
+  Scratch<float> basis_, left_, factors_, means_;
   Decay average1_, average2_;
   float correct1_, correct2_, eps_;
 };

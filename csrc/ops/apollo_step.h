@@ -30,8 +30,10 @@
 //                           steps the tensor, whose moments have its size then
 // Written tensors must not overlap one another or anything. Empty and 0-d tensors are fine, as AdamW's. inf or nan in a
 // gradient reaches its column (row), tensor_wise the tensor, in all later steps, and ends the limit: check before, or
-// skip. Sums of products are those of orthogonalize, norms are float64. Of settings.step, scale, step, hyper (b1, b2,
-// eps, of AdamW too), lr, decay and ratio are numbers, and its array `skip` may be given. Arrays on the CPU only.
+// skip. R is summed in float32, of at most 128 products at a time with a rank
+// above 4, norms in float64 of float32 sums of some squares; all in a fixed order. Of settings.step, scale, step, hyper
+// (b1, b2, eps, of AdamW too), lr, decay and ratio are numbers, and its array `skip` may be given. Arrays on the CPU
+// only.
 #pragma once
 
 #include "ops/dropout.h"
