@@ -11,7 +11,7 @@ namespace {
 
 constexpr const char* kApolloStep = "apollo_step";
 
-void require_settings(const ApolloSettings& s, std::size_t tensors) {
+void require_apollo_settings(const ApolloSettings& s, std::size_t tensors) {
   require(std::isfinite(s.factor) && s.factor >= 0, kApolloStep, ": scale must be finite and >= 0, got ", s.factor);
   require(s.limit == 0 || (std::isfinite(s.limit) && s.limit >= 1), kApolloStep,
           ": norm_growth must be finite and >= 1, got ", s.limit);
@@ -90,7 +90,7 @@ void apollo_step(const Context& context, const ApolloSettings& settings, const A
   require_same_count(kApolloStep, {"moments2", a.second}, weights);
   require_same_count(kApolloStep, {"norms", a.norms}, weights);
   if (!a.masters.empty()) require_same_count(kApolloStep, {"masters", a.masters}, weights);
-  require_settings(settings, a.weights.size());
+  require_apollo_settings(settings, a.weights.size());
   if (skip.data != nullptr) {
     require_dtype(kApolloStep, "skip", skip, DType::f32);
     require_size(kApolloStep, "skip", skip, 1);
