@@ -57,6 +57,8 @@ SETTINGS = {
             "Adan": 1e-2,
             "Lamb": 1e-2,
             "Muon": 1e-2,
+            "Apollo": 3e-3,
+            "APOLLO-Mini": 3e-3,
         },
     ),
     "batches of 1000": Setting(
@@ -86,6 +88,10 @@ def optimizer_of(rule: str, network: Any, setting: Setting) -> Any:
         "AdEMAMix": lambda: optim.AdEMAMix(weights, rate, weight_decay=DECAY, alpha_steps=long, beta3_steps=long),
         "Muon": lambda: optim.Muon(
             weights, rate, weight_decay=DECAY, adjust_lr_fn="match_rms_adamw", adamw=(weights[-2].name,)
+        ),
+        "Apollo": lambda: optim.Apollo(weights, rate, weight_decay=DECAY, scale=8.0, adamw=(weights[-2].name,)),
+        "APOLLO-Mini": lambda: optim.Apollo(
+            weights, rate, DECAY, rank=1, scale_type="tensor", scale=128.0, adamw=(weights[-2].name,)
         ),
     }
     return makers[rule]()

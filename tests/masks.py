@@ -1,4 +1,4 @@
-"""The masks of dropout, in NumPy: the generator, and what it keeps."""
+"""What is drawn at random, in NumPy: the generator, the masks of dropout, and the basis of APOLLO."""
 
 from __future__ import annotations
 
@@ -28,3 +28,13 @@ def dropout(
     kept = (words[places] >= np.uint64(round(p * 2**32))).reshape(x.shape)
     with np.errstate(all="ignore"):
         return np.where(kept, x.astype(np.float64) / (1 - p) if p < 1 else 0, 0), kept
+
+
+def normals(shape: tuple[int, int], rank: int, seed: int, draw: int = 0, stream: int = 0) -> np.ndarray:
+    """Numbers of N(0, 1 / rank) from 32 words each, by Box and Muller: as the comment of csrc/ops/apollo_step.h has
+    it."""
+    count = shape[0] * shape[1]
+    pairs = philox(seed, np.arange(8 * -(-count // 32)), draw, stream).reshape(-1, 2, 16)
+    radius = np.sqrt(-2 * np.log(((pairs[:, 0] >> np.uint64(9)) + 0.5) / 2**23) / rank)
+    angle = 2 * np.pi * (pairs[:, 1] >> np.uint64(8)) / 2**24
+    return np.stack([radius * np.cos(angle), radius * np.sin(angle)], axis=1).ravel()[:count].reshape(shape)

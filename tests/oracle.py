@@ -549,6 +549,35 @@ def muon_step(
     return Moments((1 - lr * decay) * w - lr * scale * orthogonalize(d, steps).reshape(w.shape), (m,))
 
 
+class Apollo(NamedTuple):
+    """Hyperparameters of :func:`apollo_step`."""
+
+    tensor_wise: bool = False
+    factor: float = 1.0
+    limit: float = 1.01
+    betas: tuple[float, float] = (0.9, 0.999)
+    eps: float = 1e-8
+
+
+def apollo_step(
+    w: Array, u: Array, P: Array, state: tuple[Array, Array, float], lr: float, step: int, decay: float, hyper: Apollo
+) -> Moments:
+    """Zhu et al. 2024, algorithm 1, of a matrix: the first axis by all others; state is m, v and the last norm."""
+    G = u.reshape(len(u), -1)
+    tall = G.shape[0] > G.shape[1]
+    R = G @ P if tall else P @ G
+    m, v, last = state
+    (b1, b2), axis = hyper.betas, None if hyper.tensor_wise else int(tall)
+    m, v = b1 * m + (1 - b1) * R, b2 * v + (1 - b2) * R**2
+    A = m / (1 - b1**step) / (np.sqrt(v / (1 - b2**step)) + hyper.eps)
+    size, adam = (np.sqrt((x**2).sum(axis=axis, keepdims=True)) for x in (R, A))
+    d = np.sqrt(hyper.factor) * G * (adam / np.maximum(size, 1e-30))
+    norm = np.linalg.norm(d)
+    if last > 0 and norm > hyper.limit * last:
+        d, norm = d * (hyper.limit * last / norm), hyper.limit * last
+    return Moments((1 - lr * decay) * w - lr * d.reshape(w.shape), (m, v, norm))
+
+
 def lars_ratio(w: Array, g: Array, lr: float, decay: float, coefficient: float, epsilon: float, clip: bool) -> float:
     weight, gradient = np.linalg.norm(w.ravel()), np.linalg.norm(g.ravel())
     if weight == 0 or gradient == 0:

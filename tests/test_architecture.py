@@ -19,6 +19,7 @@ SOURCES = {".py", ".pyi", ".cpp", ".h", ".cu", ".cuh", ".asc"}
 FOUNDATIONS = {
     "device",
     "ieee_modes",
+    "matrix_step",
     "optimizer_rules",
     "philox",
     "pool",
@@ -35,7 +36,8 @@ WITHOUT_KERNEL = {
     "loss_scale_update",
     "timestamp",
 }  # scalars, or calls of another op
-CPU_ONLY = {"adasum_part", "group_loss_scale", "timestamp"}  # what MindSpore's cells call, and no function of ops.py
+CPU_ONLY = {"adasum_part", "apollo_step", "group_loss_scale", "timestamp"}
+"""Without a CUDA kernel: what MindSpore's cells call and no function of ops.py, but for apollo_step."""
 KERNEL_HEADERS = {
     "cstdint",
     "cstring",

@@ -1,81 +1,13 @@
 #include "ops/dropout.h"
 
 #include "cpu/parallel.h"
-#include "ops/philox.h"
+#include "cpu/random_words.h"
 
 namespace boost_ext::cpu::BOOST_EXT_ISA {
 namespace {
 
 constexpr std::int64_t kBlock = 16384;
 constexpr int kGroup = 4 * kLanes;  // elements whose words are made at once
-
-// Numbers of 64 bits, of which the low halves count: so a product keeps both of its halves where they are needed.
-using Vq __attribute__((vector_size(kWidth * 4))) = std::uint64_t;
-constexpr int kWide = kWidth / 2;
-
-#if defined(__AVX512F__)
-BOOST_EXT_INLINE Vq product(Vq a, std::uint32_t factor) {
-  return reinterpret_cast<Vq>(_mm512_mul_epu32(reinterpret_cast<__m512i>(a), _mm512_set1_epi64(factor)));
-}
-BOOST_EXT_INLINE Vq even_lanes(Vq a, Vq b) {
-  return reinterpret_cast<Vq>(_mm512_unpacklo_epi64(reinterpret_cast<__m512i>(a), reinterpret_cast<__m512i>(b)));
-}
-BOOST_EXT_INLINE Vq odd_lanes(Vq a, Vq b) {
-  return reinterpret_cast<Vq>(_mm512_unpackhi_epi64(reinterpret_cast<__m512i>(a), reinterpret_cast<__m512i>(b)));
-}
-#elif defined(__AVX2__)
-BOOST_EXT_INLINE Vq product(Vq a, std::uint32_t factor) {
-  return reinterpret_cast<Vq>(_mm256_mul_epu32(reinterpret_cast<__m256i>(a), _mm256_set1_epi64x(factor)));
-}
-BOOST_EXT_INLINE Vq even_lanes(Vq a, Vq b) {
-  return reinterpret_cast<Vq>(_mm256_unpacklo_epi64(reinterpret_cast<__m256i>(a), reinterpret_cast<__m256i>(b)));
-}
-BOOST_EXT_INLINE Vq odd_lanes(Vq a, Vq b) {
-  return reinterpret_cast<Vq>(_mm256_unpackhi_epi64(reinterpret_cast<__m256i>(a), reinterpret_cast<__m256i>(b)));
-}
-#elif defined(__aarch64__)
-BOOST_EXT_INLINE Vq product(Vq a, std::uint32_t factor) {
-  return reinterpret_cast<Vq>(vmull_u32(vmovn_u64(reinterpret_cast<uint64x2_t>(a)), vdup_n_u32(factor)));
-}
-BOOST_EXT_INLINE Vq even_lanes(Vq a, Vq b) {
-  return reinterpret_cast<Vq>(vzip1q_u64(reinterpret_cast<uint64x2_t>(a), reinterpret_cast<uint64x2_t>(b)));
-}
-BOOST_EXT_INLINE Vq odd_lanes(Vq a, Vq b) {
-  return reinterpret_cast<Vq>(vzip2q_u64(reinterpret_cast<uint64x2_t>(a), reinterpret_cast<uint64x2_t>(b)));
-}
-#else
-BOOST_EXT_INLINE Vq product(Vq a, std::uint32_t factor) {
-#if defined(__x86_64__)
-  return reinterpret_cast<Vq>(_mm_mul_epu32(reinterpret_cast<__m128i>(a), _mm_set1_epi64x(factor)));
-#else
-  return (a & 0xffffffffu) * factor;
-#endif
-}
-BOOST_EXT_INLINE Vq even_lanes(Vq a, Vq b) { return Vq{a[0], b[0]}; }
-BOOST_EXT_INLINE Vq odd_lanes(Vq a, Vq b) { return Vq{a[1], b[1]}; }
-#endif
-
-// The words of 2 * kWidth elements: of kWide blocks of four, in such an order of lanes that they come out in the order
-// of the elements.
-BOOST_EXT_INLINE void words(const DropoutKey& key, std::uint64_t block, Vu* out) {
-  Vq at;
-  for (int i = 0; i < kWide; ++i) at[i] = block + static_cast<std::uint64_t>(i / 2 + (i % 2) * (kWide / 2));
-  Vq w0 = at, w1 = at >> 32, w2 = Vq{} + key.draw, w3 = Vq{} + key.stream;
-  auto k0 = static_cast<std::uint32_t>(key.seed), k1 = static_cast<std::uint32_t>(key.seed >> 32);
-#pragma GCC unroll 10
-  for (int round = 0; round < kPhiloxRounds; ++round) {
-    const Vq a = product(w0, kPhiloxFactor0), b = product(w2, kPhiloxFactor1);
-    w0 = (b >> 32) ^ w1 ^ std::uint64_t{k0};
-    w1 = b;
-    w2 = (a >> 32) ^ w3 ^ std::uint64_t{k1};
-    w3 = a;
-    k0 += kPhiloxStep0;
-    k1 += kPhiloxStep1;
-  }
-  const Vq low = (w0 & 0xffffffffu) | (w1 << 32), high = (w2 & 0xffffffffu) | (w3 << 32);
-  out[0] = reinterpret_cast<Vu>(even_lanes(low, high));
-  out[1] = reinterpret_cast<Vu>(odd_lanes(low, high));
-}
 
 // Share and key by value: what a loop stores could lie in a reference, and all that follows from them would be computed
 // in each round.

@@ -106,22 +106,20 @@ class ProductBuffers {
 
 constexpr std::int64_t kGroup = 512;  // columns of a product that stay in the second cache
 
-// out = a b, for `rows` rows of a with rows of `stride`; b has `inner` rows, which pack(first, count, column, panel)
-// puts into a panel. out has rows of out_stride, and room up to whole tiles. If `upper`, only tiles with elements on
-// the diagonal or above are written.
-template <class Pack>
-void multiply(const float* a, std::int64_t stride, std::int64_t rows, std::int64_t inner, std::int64_t columns,
-              Pack pack, ProductBuffers& buffers, float* out, std::int64_t out_stride, bool upper = false) {
+// out = a b, for `rows` rows of a, which fill(group, first, count, left) puts into rows of kSlab, with any numbers up
+// to whole tiles; b has `inner` rows, which pack(first, count, column, panel) puts into a panel. out has rows of
+// out_stride, and room up to whole tiles. `group` is the first column of those that stay in the cache. If `upper`, only
+// tiles with elements on the diagonal or above are written.
+template <class Fill, class Pack>
+void multiply_filled(Fill fill, std::int64_t rows, std::int64_t inner, std::int64_t columns, Pack pack,
+                     ProductBuffers& buffers, float* out, std::int64_t out_stride, bool upper = false) {
   const std::int64_t width = padded<float>(columns), all_rows = up_to(kTileRows, rows);
   float* const left = buffers.left.get();
   float* const panel = buffers.panel.get();
   for (std::int64_t group = 0; group < width; group += kGroup) {
     for (std::int64_t k = 0; k < inner; k += kSlab) {
       const std::int64_t some = smaller(kSlab, inner - k), end = smaller(group + kGroup, width);
-      for (std::int64_t m = 0; m < all_rows; ++m) {
-        const std::int64_t from = (m < rows ? m : rows - 1) * stride + k;
-        std::memcpy(left + m * kSlab, a + from, static_cast<std::size_t>(some) * sizeof(float));
-      }
+      fill(group, k, some, left);
       for (std::int64_t j = group; j < end; j += kTileColumns<float>) {
         pack(k, some, j, panel);
         const std::int64_t last = upper ? smaller(all_rows, j + kTileColumns<float>) : all_rows;
@@ -137,6 +135,19 @@ void multiply(const float* a, std::int64_t stride, std::int64_t rows, std::int64
       }
     }
   }
+}
+
+// The same, where a has rows of `stride`.
+template <class Pack>
+void multiply(const float* a, std::int64_t stride, std::int64_t rows, std::int64_t inner, std::int64_t columns,
+              Pack pack, ProductBuffers& buffers, float* out, std::int64_t out_stride, bool upper = false) {
+  const auto fill = [=](std::int64_t, std::int64_t k, std::int64_t some, float* left) {
+    for (std::int64_t m = 0; m < up_to(kTileRows, rows); ++m) {
+      const std::int64_t from = (m < rows ? m : rows - 1) * stride + k;
+      std::memcpy(left + m * kSlab, a + from, static_cast<std::size_t>(some) * sizeof(float));
+    }
+  };
+  multiply_filled(fill, rows, inner, columns, pack, buffers, out, out_stride, upper);
 }
 
 }  // namespace boost_ext::cpu::BOOST_EXT_ISA

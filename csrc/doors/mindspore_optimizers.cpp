@@ -115,6 +115,7 @@ std::vector<std::string> layout_rules() {
   std::vector<std::string> rules = rule_names();
   rules.emplace_back("adafactor");
   rules.emplace_back("muon");
+  rules.emplace_back("apollo");
   return rules;
 }
 
@@ -122,7 +123,9 @@ BOOST_EXT_GRAPH_OP(optimizer_step) {
   const StepHead head(in);
   if (head.skip) return;
   const auto behind_table = head.layout.rule - static_cast<std::int32_t>(rule_names().size());
-  if (behind_table >= 0) return behind_table == 0 ? adafactor_step(in, head) : muon_step(in, head);
+  if (behind_table == 0) return adafactor_step(in, head);
+  if (behind_table == 1) return muon_step(in, head);
+  if (behind_table == 2) return apollo_step(in, head);
   const std::int64_t n = head.layout.count;
   const bool has_powers = head.layout.has_powers != 0, has_first = head.layout.has_first != 0;
   StepSettings settings;

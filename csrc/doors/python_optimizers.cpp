@@ -5,6 +5,7 @@
 #include "doors/python.h"
 #include "doors/step_layout.h"
 #include "ops/adafactor_step.h"
+#include "ops/apollo_step.h"
 #include "ops/lars.h"
 #include "ops/muon_step.h"
 #include "ops/optimizer_step.h"
@@ -149,6 +150,33 @@ void py_muon_step(const Object& params, const Object& masters, const Object& gra
   a.run([&] { muon_step(a.context(), settings, tensors); });
 }
 
+void py_apollo_step(const Object& params, const Object& masters, const Object& grads, const Object& first,
+                    const Object& second, const Object& norms, const std::vector<double>& hyper,
+                    const std::vector<double>& adamw, std::int64_t seed, const std::vector<std::int64_t>& numbers,
+                    double scale, std::int64_t step, const std::vector<float>& lr, const std::vector<float>& decay,
+                    const std::vector<float>& ratio, const std::vector<unsigned char>& centralize, const Object& skip) {
+  Arrays a("apollo_step");
+  ApolloSettings settings = apollo_settings(hyper.data(), hyper.size());
+  settings.seed = seed;
+  settings.numbers = numbers;
+  settings.step.hyper = adamw;
+  settings.step.scale = scale;
+  settings.step.step = step;
+  settings.step.lr = lr;
+  settings.step.decay = decay;
+  settings.step.ratio = ratio;
+  settings.step.centralize = centralize;
+  ApolloTensors tensors;
+  tensors.weights = a.list("params", params, kWritten);
+  if (!masters.is_none()) tensors.masters = a.list("masters", masters, kWritten);
+  tensors.grads = a.list("grads", grads);
+  tensors.first = a.list("moments1", first, kWritten);
+  tensors.second = a.list("moments2", second, kWritten);
+  tensors.norms = a.list("norms", norms, kWritten);
+  if (!skip.is_none()) settings.step.at.skip = a.one("skip", skip);
+  a.run([&] { apollo_step(a.context(), settings, tensors); });
+}
+
 // The row of a rule: its hyperparameters with their defaults, or None where it has none, its states, and what it does.
 py::dict rule_facts(const std::string& rule) {
   const RuleFacts& known = facts(find_rule(rule));
@@ -196,6 +224,10 @@ void define_optimizers(py::module_& m) {
   m.def("muon_step", &py_muon_step, py::arg("params"), py::arg("masters"), py::arg("grads"), py::arg("moments1"),
         py::arg("moments2"), py::arg("hyper"), py::arg("adamw"), py::arg("scale"), py::arg("step"), py::arg("lr"),
         py::arg("weight_decay"), py::arg("ratio"), py::arg("centralize"), py::arg("skip"));
+  m.def("apollo_step", &py_apollo_step, py::arg("params"), py::arg("masters"), py::arg("grads"), py::arg("moments1"),
+        py::arg("moments2"), py::arg("norms"), py::arg("hyper"), py::arg("adamw"), py::arg("seed"), py::arg("numbers"),
+        py::arg("scale"), py::arg("step"), py::arg("lr"), py::arg("weight_decay"), py::arg("ratio"),
+        py::arg("centralize"), py::arg("skip"));
 }
 
 }  // namespace boost_ext

@@ -3,30 +3,18 @@
 #include <algorithm>
 #include <cmath>
 
+#include "ops/matrix_step.h"
+
 namespace boost_ext {
 namespace {
 
 constexpr const char* kMuonStep = "muon_step";
 
-// AdamW's hyperparameters: beta1, beta2, eps, and the others off.
-std::vector<double> adamw_of(const StepSettings& s) {
-  std::vector<double> hyper = s.hyper;
-  hyper.resize(static_cast<std::size_t>(hyper_count(facts(Rule::adamw))));
-  return hyper;
-}
-
 void require_settings(const MuonSettings& s) {
   require(s.momentum >= 0 && s.momentum < 1, kMuonStep, ": momentum must be in [0, 1), got ", s.momentum);
   require(s.iterations >= 0, kMuonStep, ": ns_steps must be >= 0, got ", s.iterations);
   require(std::isfinite(s.eps) && s.eps >= 0, kMuonStep, ": eps must be finite and >= 0, got ", s.eps);
-  require(s.step.step >= 1, kMuonStep, ": step must be >= 1, got ", s.step.step);
-  require_finite(kMuonStep, "inv_scale", s.step.scale);
-  require(!s.step.lr.empty(), kMuonStep, ": lr must hold one value, or one for each parameter, got none");
-  require(s.step.hyper.size() == 3, kMuonStep, ": adamw must hold 3 numbers, got ", s.step.hyper.size());
-  RuleFacts adamw = facts(Rule::adamw);
-  adamw.op = kMuonStep;
-  adamw.hyper[2].name = "adamw_eps";
-  require_hyper(adamw, adamw_of(s.step));
+  require_shared_settings(kMuonStep, s.step, "adamw_eps");
 }
 
 // Two axes and more, and no second moment: a matrix.
@@ -65,44 +53,6 @@ void require_written(const MuonTensors& a, const View& skip) {
   overlap.check();
 }
 
-// The settings with one value a tensor, and those of some of the tensors.
-StepSettings spread_out(const StepSettings& s, const Views& weights) {
-  const std::size_t n = weights.size();
-  StepSettings all = s;
-  all.hyper = adamw_of(s);
-  all.lr = spread(kMuonStep, "lr", s.lr, n, 0.0F);
-  all.decay = spread(kMuonStep, "weight_decay", s.decay, n, 0.0F);
-  all.ratio = spread(kMuonStep, "ratio", s.ratio, n, 1.0F);
-  all.centralize = spread<unsigned char>(kMuonStep, "centralize", s.centralize, n, 0);
-  require_non_negative(kMuonStep, "lr", all.lr);
-  require_non_negative(kMuonStep, "weight_decay", all.decay);
-  for (const float ratio : all.ratio) {
-    require(std::isfinite(ratio), kMuonStep, ": ratio must be finite, got ", ratio);
-    require(std::isfinite(static_cast<float>(s.scale * static_cast<double>(ratio))), kMuonStep,
-            ": inv_scale * ratio must be finite in float32, got ", s.scale * static_cast<double>(ratio));
-  }
-  return all;
-}
-
-template <class T> std::vector<T> some_of(const std::vector<T>& all, const std::vector<std::size_t>& which) {
-  std::vector<T> some;
-  for (const std::size_t i : which) some.push_back(all[i]);
-  return some;
-}
-
-// The tensors that AdamW steps, in a call of its own that has nothing left to refuse.
-void step_others(const Context& context, const StepSettings& all, const MuonTensors& a,
-                 const std::vector<std::size_t>& which) {
-  StepSettings some = all;
-  some.lr = some_of(all.lr, which);
-  some.decay = some_of(all.decay, which);
-  some.ratio = some_of(all.ratio, which);
-  some.centralize = some_of(all.centralize, which);
-  const Views masters = a.masters.empty() ? Views() : some_of(a.masters, which);
-  optimizer_step(context, some, some_of(a.weights, which), masters, some_of(a.grads, which),
-                 {some_of(a.first, which), some_of(a.second, which)});
-}
-
 double scale_of(const View& w, bool match_rms) {
   const auto rows = static_cast<double>(w.rows), columns = static_cast<double>(w.size) / rows;
   return match_rms ? 0.2 * std::sqrt(std::max(rows, columns)) : std::sqrt(std::max(1.0, rows / columns));
@@ -133,32 +83,25 @@ void muon_step(const Context& context, const MuonSettings& settings, const MuonT
     require_dtype(kMuonStep, "skip", skip, DType::f32);
     require_size(kMuonStep, "skip", skip, 1);
   }
-  const StepSettings all = spread_out(settings.step, a.weights);
+  const StepSettings all = spread_out(kMuonStep, settings.step, a.weights);
   require_written(a, skip);
   const auto* flag = static_cast<const float*>(skip.data);
   if (device == Device::cpu && flag != nullptr && *flag != 0) return;
 
   std::vector<std::size_t> matrices, others;
   for (std::size_t i = 0; i < a.weights.size(); ++i) (is_matrix(a, i) ? matrices : others).push_back(i);
-  if (!others.empty()) step_others(context, all, a, others);
+  const AdamTensors lists{a.weights, a.masters, a.grads, a.first, a.second};
+  if (!others.empty()) step_others(context, all, lists, others);
   if (matrices.empty()) return;
-  Views wide = some_of(a.weights, matrices), narrow(matrices.size());
-  std::vector<float> scale, keep, rate;
+  const MatrixLists m(all, lists, matrices);
+  std::vector<float> rate;
   for (std::size_t k = 0; k < matrices.size(); ++k) {
-    const std::size_t i = matrices[k];
-    const auto lr = static_cast<double>(all.lr[i]);
-    scale.push_back(static_cast<float>(all.scale * static_cast<double>(all.ratio[i])));
-    keep.push_back(static_cast<float>(1 - lr * static_cast<double>(all.decay[i])));
-    rate.push_back(static_cast<float>(lr * scale_of(wide[k], settings.match_rms)));
-    if (a.masters.empty() || a.masters[i].size == 0) continue;
-    narrow[k] = wide[k];
-    wide[k].data = a.masters[i].data;
-    wide[k].dtype = DType::f32;
+    rate.push_back(
+        static_cast<float>(static_cast<double>(all.lr[matrices[k]]) * scale_of(m.wide[k], settings.match_rms)));
   }
   const Views grads = some_of(a.grads, matrices), moments = some_of(a.first, matrices);
-  const auto centralize = some_of(all.centralize, matrices);
-  const MuonStep step{&settings,         wide, narrow, grads, moments, scale.data(), keep.data(), rate.data(),
-                      centralize.data(), flag};
+  const MuonStep step{&settings,           m.wide, m.narrow, grads, moments, m.scale.data(), m.keep.data(), rate.data(),
+                      m.centralize.data(), flag};
   if (device == Device::cuda) return BOOST_EXT_CUDA(muon_step)(context, step);
   BOOST_EXT_CPU(muon_step)(context, step);
 }

@@ -111,6 +111,25 @@ def muon_step(
     centralize: list[int],
     skip: Any,
 ) -> None: ...
+def apollo_step(
+    params: Any,
+    masters: Any,
+    grads: Any,
+    moments1: Any,
+    moments2: Any,
+    norms: Any,
+    hyper: list[float],
+    adamw: list[float],
+    seed: int,
+    numbers: list[int],
+    scale: float,
+    step: int,
+    lr: list[float],
+    weight_decay: list[float],
+    ratio: list[float],
+    centralize: list[int],
+    skip: Any,
+) -> None: ...
 def call(name: str, *parts: Any) -> bool: ...
 def fixed_arrays(tensors: Any, owner: str) -> Any: ...
 def require_same(fixed: Any) -> None: ...

@@ -5,6 +5,7 @@ from boost_ext.ms.optim.adagrad import Adagrad, ProximalAdagrad
 from boost_ext.ms.optim.adam import Adam, AdamOffload, AdamW, AdamWeightDecay, LazyAdam, NAdamW
 from boost_ext.ms.optim.adan import Adan
 from boost_ext.ms.optim.ademamix import AdEMAMix
+from boost_ext.ms.optim.apollo import Apollo
 from boost_ext.ms.optim.ftrl import FTRL
 from boost_ext.ms.optim.fused import FusedOptimizer
 from boost_ext.ms.optim.lamb import Lamb
@@ -31,6 +32,7 @@ __all__ = [
     "AdamW",
     "AdamWeightDecay",
     "Adan",
+    "Apollo",
     "ConvertModelUtils",
     "ConvertNetUtils",
     "FusedOptimizer",

@@ -25,6 +25,7 @@ namespace native {
 
 void test_doors();
 void test_adafactor_step();
+void test_apollo_step();
 void test_muon_step();
 void test_dropout(const boost_ext::Context& context, DType dtype, std::int64_t n, std::mt19937& random);
 void test_optimizer_step();
@@ -413,6 +414,7 @@ int main() {
   test_concurrent_calls();
   test_doors();
   test_adafactor_step();
+  test_apollo_step();
   test_muon_step();
   test_optimizer_step();
   std::printf("%d passed, %d failed\n", passed, failed);

@@ -104,6 +104,7 @@ def any_of(dtypes: list[str]) -> str:
 CODES = fixed(MATRIX)  # of one byte: without alignment and byte order
 READ, WRITTEN = Argument(), Argument(written=True)
 READ32, WRITTEN32 = Argument("float32"), Argument("float32", written=True)
+NUMBERS = Argument("float32", written=True)  # of one element each, which are never strided
 RATES = {"gamma": 0.9, "alpha": 0.1, "rho": 0.5}
 
 CASES = [
@@ -300,6 +301,25 @@ CASES = [
         },
         {"params": WRITTEN, "grads": READ, **{n: WRITTEN32 for n in ("moments1", "moments2", "masters")}},
         {"step": 2, "lr": 0.1},
+    ),
+    Case(
+        "apollo_step",
+        lambda r: {
+            **{n: [f32(r, 3, 8), f32(r, 2, N)] for n in ("params", "grads")},
+            **{n: [f32(r, 2, 8) ** 2, f32(r, 1, N) ** 2] for n in ("moments1", "moments2")},
+            "norms": [f32(r, 1) ** 2, f32(r, 1) ** 2],
+        },
+        {"params": WRITTEN, "grads": READ, "moments1": WRITTEN32, "moments2": WRITTEN32, "norms": NUMBERS},
+        {"step": 2, "lr": 0.1},
+    ),
+    Case(
+        "apollo_step",
+        lambda r: {
+            "params": [f32(r, 8, 3).astype(np.float16), f32(r, N).astype(np.float16)],
+            **{n: [f32(r, 8, 3) ** 2, f32(r, N) ** 2] for n in ("grads", "moments1", "moments2", "masters")},
+        },
+        {"params": WRITTEN, "grads": READ, **{n: WRITTEN32 for n in ("moments1", "moments2", "masters")}},
+        {"step": 2, "lr": 0.1, "norms": [None, None]},
     ),
     Case(
         "momentum_step",

@@ -49,6 +49,12 @@ def muon():
     return [*head, np.zeros(1, bool), f32(1), i32(1), f32(1), f32(0.1), f32(0), *tensors(2 * 3 + 1)]
 
 
+def apollo():
+    rule = _core.optimizer_rules().index("apollo")
+    head = [i32(rule, 1, 2, 0, 0, 2, 0, *[0, 0, 0, 1], *[0, 0, 0, 0]), f64(0, 1, 1.01, 200, 0.9, 0.99, 1e-8, 1)]
+    return [*head, np.zeros(1, bool), f32(1), i32(1), f32(1), f32(0.1), f32(0), *tensors(2 * 4), f32(1)]
+
+
 def lars():
     head = [i32(0, 1, 1, 0, 0, 2, 0, *[0, 0, 0, 0] * 2), f64(0.9, 0, 1), f64(1e-3, 1e-5, 0)]
     return [*head, i32(1, 1), f32(1), f32(0.1), f32(0), f32(1, 1, 1, 1), *tensors(4)]
@@ -88,6 +94,7 @@ CALLS = {
     "adagrad": (lambda: step("adagrad", 1, [1]), "optimizer_step"),
     "adafactor": (adafactor, "optimizer_step"),
     "muon": (muon, "optimizer_step"),
+    "apollo": (apollo, "optimizer_step"),
     "lars": (lars, "lars"),
     "dense": (dense, "covariance"),
     "convolution": (convolution, "covariance"),

@@ -90,6 +90,10 @@ def everything(seed: int = 5) -> dict[str, list[bytes]]:
     first, second = ([np.zeros(t.shape, np.float32) for t in wide] for _ in range(2))
     ops.muon_step(wide, wide_grads, first, [None, None, second[2]], lr=0.1, step=1, centralize=True)
     keep("muon_step", *wide, *first, second[2])
+    small = [[np.zeros(n, np.float32) for n in (120, 2100, 140 * 3)] for _ in range(2)]
+    norms = [np.zeros(1, np.float32) for _ in wide]
+    ops.apollo_step(wide, wide_grads, *small, norms, lr=0.1, step=1, centralize=True)
+    keep("apollo_step", *wide, *small[0], *small[1], *norms)
     keep("bfgs_update", ops.bfgs_update(B, s, abs(s) * np.sign(s)), B)
     return done
 

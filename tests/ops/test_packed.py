@@ -27,6 +27,7 @@ def run(*arguments: str) -> str:
         "adagrad",
         "adafactor",
         "muon",
+        "apollo",
         "lars",
         "dense",
         "convolution",

@@ -101,7 +101,7 @@ assert wide.state[spread]["exp_avg"].to_local().dtype == torch.float32
 again = boost.AdamW([spread], lr=0.01, state_dtype="float8")
 again.load_state_dict(pair[0].state_dict())
 assert torch.equal(again.state[spread]["exp_avg"].to_local(), state.to_local())
-for refused in (boost.Lamb, boost.Lars, boost.Adafactor, boost.Muon):
+for refused in (boost.Lamb, boost.Lars, boost.Adafactor, boost.Muon, boost.Apollo):
     try:
         refused([spread])
         raise SystemExit("not refused")
@@ -153,6 +153,7 @@ def test_two_processes(tmp_path: Path):
         ("ScheduleFreeAdamW", {"lr": 5e-3, "warmup_steps": 20}),
         ("ScheduleFreeSGD", {"lr": 1.0}),
         ("Muon", {"lr": 0.02, "adjust_lr_fn": "match_rms_adamw"}),
+        ("Apollo", {"lr": 2e-3, "weight_decay": 0.01, "scale": 8.0}),
     ],
 )
 def test_the_digits_are_learnt(name, settings):

@@ -29,6 +29,7 @@ __all__ = [
     "scalar",
     "switch",
     "values",
+    "with_gaps",
 ]
 
 Array = Any
@@ -172,3 +173,14 @@ def switch(op: str, arg: str, value: Any) -> float:
     if not isinstance(value, (bool, np.bool_)):
         raise TypeError(f"{op}: {arg} must be a bool, got {type(value).__name__}")
     return float(value)
+
+
+def with_gaps(op: str, arg: str, arrays: Any, like: Any) -> Any:
+    """As native ops take lists with None in them: empty arrays in its place; None is one for each of `like`."""
+    if arrays is None:
+        return [np.empty(0, np.float32) for _ in like] if isinstance(like, (list, tuple)) else np.empty(0, np.float32)
+    if not isinstance(arrays, (list, tuple)):
+        return arrays
+    if not arrays:
+        raise ValueError(f"{op}: {arg} must hold one array, or None, for each tensor, got 0")
+    return [np.empty(0, np.float32) if a is None else a for a in arrays]

@@ -3,28 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
-
-import numpy as np
 
 from boost_ext import _core
-from boost_ext.ops.arguments import Array, Arrays, Numbers, flags, integer, number, numbers, switch
+from boost_ext.ops.arguments import Array, Arrays, Numbers, flags, integer, number, numbers, switch, with_gaps
 
 __all__ = ["muon_step"]
 
 _OP = "muon_step"
 _ADJUSTMENTS = ("original", "match_rms_adamw")
-
-
-def _with_gaps(arg: str, arrays: Any, like: Any) -> Any:
-    """As the native op takes them: empty in the place of None."""
-    if arrays is None:
-        return [np.empty(0, np.float32) for _ in like] if isinstance(like, (list, tuple)) else np.empty(0, np.float32)
-    if not isinstance(arrays, (list, tuple)):
-        return arrays
-    if not arrays:
-        raise ValueError(f"{_OP}: {arg} must hold one array, or None, for each tensor, got 0")
-    return [np.empty(0, np.float32) if a is None else a for a in arrays]
 
 
 def muon_step(
@@ -124,10 +110,10 @@ def muon_step(
     adamw = [number(_OP, k, v) for k, v in (("beta1", beta1), ("beta2", beta2), ("adamw_eps", adamw_eps))]
     _core.muon_step(
         params,
-        masters if masters is None else _with_gaps("masters", masters, params),
+        masters if masters is None else with_gaps(_OP, "masters", masters, params),
         grads,
         moments1,
-        _with_gaps("moments2", moments2, params),
+        with_gaps(_OP, "moments2", moments2, params),
         hyper,
         adamw,
         number(_OP, "inv_scale", inv_scale),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,6 +11,7 @@ import mindspore as ms
 import numpy as np
 from mindspore import Parameter, Tensor, nn
 from tests import oracle
+from tests.masks import normals
 
 from boost_ext import optim
 
@@ -40,6 +42,7 @@ class Case:
     theirs: type[nn.Optimizer] | None = None
     decoupled: bool = False
     scales: bool = True  # has a loss_scale
+    named: bool = False  # the rule's states begin with the name of the parameter
     one_rate: bool = False  # neither groups of rates nor schedules
     rtol: float = RTOL
     atol: float = ATOL
@@ -142,6 +145,27 @@ def _muon(**hyper: Any) -> Callable[..., oracle.Moments]:
     return rule
 
 
+def _apollo(rank: int, gap: int = 200, seed: int = 0, **hyper: Any) -> Callable[..., oracle.Moments]:
+    """Matrices whose shorter side is larger than the rank; all others as AdamW. The basis depends on the name."""
+    own = oracle.Apollo(**hyper)
+
+    def rule(w, u, s, lr, t, decay):
+        name, *state = s
+        sides = (len(w), w.size // len(w)) if w.ndim >= 2 and w.size else (0, 0)
+        if min(sides) <= rank:
+            state = state or [np.zeros(w.shape)] * 2
+            made = oracle.adamw_step(w, u, *state, lr, t, *own.betas, own.eps, decay)
+        else:
+            wide = sides[0] <= sides[1]
+            number = zlib.crc32(name.encode()) % (2**31 - 1)
+            P = normals((rank, sides[0]) if wide else (sides[1], rank), rank, seed, (t - 1) // gap, number)
+            zeros = np.zeros((rank, sides[1]) if wide else (sides[0], rank))
+            made = oracle.apollo_step(w, u, P, state or [zeros, zeros, 0.0], lr, t, decay, own)
+        return oracle.Moments(made[0], (name, *made[1]))
+
+    return rule
+
+
 def _schedule_free(
     direction: Callable[..., tuple[Any, ...]], start: tuple[float, ...], warmup: int = 0, r: float = 0, power: float = 2
 ) -> Callable[..., oracle.Moments]:
@@ -170,6 +194,7 @@ def _adam_direction(w, u, s, t, decay):
 _SCHEDULE_FREE = {"warmup_steps": 5, "r": 0.5, "weight_lr_power": 1.0}
 # Five iterations multiply a rounding by 485 at most.
 _MUON = {"decoupled": True, "rtol": 1e-4, "atol": 5e-4}
+_APOLLO = {"decoupled": True, "named": True, "rtol": 1e-4, "atol": 1e-4}
 _RMS = {"momentum": 0.5, "epsilon": 1e-6}
 CASES: dict[str, Case] = {
     "Momentum": Case(optim.Momentum, _momentum(False), (0,), {"momentum": 0.9}, nn.Momentum),
@@ -237,6 +262,24 @@ CASES: dict[str, Case] = {
         {"weight_decay": 0.0, "momentum": 0.8, "nesterov": False, "adjust_lr_fn": "match_rms_adamw"},
         **_MUON,
     ),
+    # R may be a small sum of large products, of which float32 keeps fewer digits.
+    "Apollo": Case(optim.Apollo, _apollo(2), (), {"rank": 2}, **_APOLLO),
+    "Apollo-mini": Case(
+        optim.Apollo,
+        _apollo(1, 3, 5, tensor_wise=True, factor=16.0, limit=1.5, betas=(0.8, 0.9)),
+        (),
+        {
+            "rank": 1,
+            "update_proj_gap": 3,
+            "seed": 5,
+            "scale_type": "tensor",
+            "scale": 16.0,
+            "norm_growth": 1.5,
+            "beta1": 0.8,
+            "beta2": 0.9,
+        },
+        **_APOLLO,
+    ),
     "Adagrad": Case(optim.Adagrad, _adagrad, (0.1,), {}, nn.Adagrad),
     "Adagrad-slots": Case(optim.Adagrad, _frozen_adagrad, (0.1,), {"update_slots": False}),
     "ProximalAdagrad": Case(optim.ProximalAdagrad, _proximal(0, 0), (0.1,), {}, nn.ProximalAdagrad),
@@ -290,7 +333,9 @@ class Oracle:
     def __init__(self, case: Case, weights: Sequence[Tensor]) -> None:
         self.case, self.step = case, 0
         self.weights = arrays(weights)
-        self.states = [[np.full(w.shape, float(x)) for x in case.start] for w in self.weights]
+        self.states: list[Any] = [[np.full(w.shape, float(x)) for x in case.start] for w in self.weights]
+        if case.named:
+            self.states = [[w.name] for w in weights]
 
     def __call__(
         self,

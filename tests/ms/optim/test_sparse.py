@@ -89,6 +89,7 @@ def test_whole_gradients_again_after_sparse_ones() -> None:
         ("Momentum", lambda p: optim.Momentum(p, 0.1, 0.9)),
         ("AdaFactor", optim.AdaFactor),
         ("Muon", optim.Muon),
+        ("Apollo", optim.Apollo),
         ("LARS", lambda p: optim.LARS(optim.Adam(p, 0.1))),
     ],
 )

@@ -1,0 +1,139 @@
+// apollo_step on exactly sized arrays: storage types, shapes around units and tiles, ranks, masters, AdamW beside.
+#include <algorithm>
+#include <vector>
+
+#include "harness.h"
+#include "ops/apollo_step.h"
+
+namespace native {
+
+void test_apollo_step();
+
+namespace {
+
+using namespace boost_ext;
+
+using Shape = std::vector<std::int64_t>;
+// The first ones by AdamW.
+const Shape kShapes[] = {{},        {0},       {17},      {2, 0},    {5000},    {5, 7},       {1, 1},    {33, 130},
+                         {130, 33}, {40, 300}, {300, 40}, {3, 4100}, {4100, 3}, {9, 5, 3, 3}, {2, 9, 10}};
+constexpr std::size_t kOthers = 5;
+constexpr DType kFloats[] = {DType::f32, DType::f16, DType::bf16};
+
+View shaped(const Array& array, const Shape& shape) {
+  View v = array.view();
+  v.set_shape(static_cast<int>(shape.size()), [&](int d) { return shape[static_cast<std::size_t>(d)]; });
+  return v;
+}
+
+// One tensor of each shape, with everything that a step takes.
+struct Model {
+  std::vector<Array> weights, masters, grads, first, second, norms;
+
+  Model(DType of_weight, DType of_gradient, bool mastered, std::int64_t rank) {
+    std::mt19937 random(7);
+    for (std::size_t t = 0; t < std::size(kShapes); ++t) {
+      std::int64_t size = 1;
+      for (const std::int64_t n : kShapes[t]) size *= n;
+      const bool matrix = t >= kOthers;
+      const std::int64_t state = matrix ? rank * std::max(kShapes[t][0], size / kShapes[t][0]) : size;
+      const auto add = [&](std::vector<Array>& list, DType dtype, std::int64_t n) {
+        list.emplace_back(dtype, n);
+        list.back().fill(random);
+      };
+      add(weights, of_weight, size);
+      add(grads, of_gradient, size);
+      add(first, DType::f32, state);
+      second.emplace_back(DType::f32, state);
+      second.back().fill(0.25);
+      norms.emplace_back(DType::f32, matrix ? 1 : 0);
+      norms.back().fill(0.5);
+      if (!mastered) continue;
+      masters.emplace_back(DType::f32, of_weight == DType::f32 ? 0 : size);
+      for (std::int64_t i = 0; i < masters.back().size(); ++i) masters.back().set(i, weights.back().get(i));
+    }
+  }
+  static Views views(const std::vector<Array>& list) {
+    Views v;
+    for (std::size_t t = 0; t < list.size(); ++t) {
+      const View whole = shaped(list[t], kShapes[t]);
+      v.push_back(whole.size == list[t].size() ? whole : list[t].view());
+    }
+    return v;
+  }
+  void step(const Context& context, const ApolloSettings& settings) {
+    apollo_step(context, settings,
+                {views(weights), views(masters), views(grads), views(first), views(second), views(norms)});
+  }
+};
+
+ApolloSettings usual() {
+  ApolloSettings settings;
+  settings.step.rule = Rule::adamw;
+  settings.step.hyper = {0.9, 0.999, 1e-8};
+  settings.step.lr = {0.25F};
+  return settings;
+}
+
+void test_steps(int threads, std::int64_t rank) {
+  ApolloSettings settings = usual();
+  settings.step.step = 2;
+  settings.step.scale = 0.5;
+  settings.step.decay = {0.25F};
+  Context context;
+  context.threads = threads;
+  for (DType of_weight : kFloats) {
+    for (DType of_gradient : kFloats) {
+      const bool mastered = of_gradient != DType::f32;
+      settings.step.centralize = {static_cast<unsigned char>(of_gradient == DType::bf16)};
+      settings.tensor_wise = of_weight == DType::f16;
+      Model model(of_weight, of_gradient, mastered, rank), alone(of_weight, of_gradient, mastered, rank);
+      model.step(context, settings);
+      alone.step({}, settings);
+      bool right = true;
+      for (std::size_t t = 0; t < model.weights.size(); ++t) {
+        right = right && model.weights[t].same_bits(alone.weights[t]) && model.first[t].same_bits(alone.first[t]);
+        right = right && model.norms[t].same_bits(alone.norms[t]);
+        for (std::int64_t i = 0; i < model.weights[t].size(); ++i) {
+          right = right && std::isfinite(model.weights[t].get(i));
+        }
+      }
+      CHECK(right);
+    }
+  }
+}
+
+// One number is a matrix: in the first step A is a sign, and the step as long as the rate.
+void test_one_step() {
+  Array w(DType::f32, 1), g(DType::f32, 1), m(DType::f32, 1), v(DType::f32, 1), n(DType::f32, 1);
+  w.fill(1.0), g.fill(-2.0), m.fill(0.0), v.fill(0.0), n.fill(0.0);
+  const View weight = shaped(w, {1, 1}), grad = shaped(g, {1, 1});
+  ApolloSettings settings = usual();
+  settings.step.decay = {0.5F};
+  const auto step = [&](const View& of) {
+    apollo_step({}, settings, {{weight}, {}, {of}, {m.view()}, {v.view()}, {n.view()}});
+  };
+  step(grad);
+  const double p = m.get(0) / (0.1 * -2);  // the basis
+  CHECK(std::abs(w.get(0) - (1 - 0.25 * 0.5 + 0.25 / std::abs(p))) < 1e-5);
+  CHECK(std::abs(n.get(0) - 1 / std::abs(p)) < 1e-5 / std::abs(p));
+  settings.update_gap = 0;
+  CHECK_THROWS(step(grad), std::invalid_argument, "apollo_step: update_proj_gap must be >= 1, got 0");
+  settings.update_gap = 1;
+  CHECK_THROWS(step(weight), std::invalid_argument,
+               "apollo_step: params[0] is written and must not overlap other arguments, but it overlaps grads[0]");
+}
+
+}  // namespace
+
+void test_apollo_step() {
+  for (const std::string& isa : cpu_features()) {
+    set_isa(isa);
+    for (std::int64_t rank : {1, 3, 9}) {
+      for (int threads : {1, 3}) test_steps(threads, rank);
+    }
+    test_one_step();
+  }
+}
+
+}  // namespace native

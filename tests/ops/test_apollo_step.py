@@ -1,0 +1,474 @@
+"""APOLLO beside its oracle, element by element; the basis that it draws, the limit of a growing norm, the tensors that
+AdamW steps in the same call, and what it refuses."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import boost_ext
+import oracle
+from boost_ext import ops
+from dtypes import DTYPES, FLOATS, assert_same_bits, normal
+from masks import normals
+
+from .producers import OnDevice
+
+pytestmark = pytest.mark.usefixtures("isa")
+
+MATRICES = [(1, 1), (5, 7), (9, 33), (33, 9), (4, 3, 3, 3), (16, 16), (17, 70), (70, 40), (1, 300), (300, 1)]
+OTHERS = [(), (5,), (0,), (3, 4), (4097,), (2, 0)]
+LR = 0.1
+SEED = 7
+
+
+def basis(shape: tuple[int, ...], rank: int, number: int, step: int, gap: int = 200, seed: int = SEED) -> np.ndarray:
+    rows, columns = shape[0], int(np.prod(shape[1:]))
+    return normals((rank, rows) if rows <= columns else (columns, rank), rank, seed, (step - 1) // gap, number)
+
+
+def projected(shape: tuple[int, ...], rank: int) -> tuple[int, int]:
+    rows, columns = shape[0], int(np.prod(shape[1:]))
+    return (rank, columns) if rows <= columns else (rows, rank)
+
+
+def roundings(u: np.ndarray, P: np.ndarray, tensor_wise: bool) -> np.ndarray:
+    """How many times larger than a rounding the error of each element's scale is: R may be a small sum of large
+    products, of which rounding keeps fewer digits. Through the norm, the others' errors come to each."""
+    G = u.reshape(len(u), -1)
+    tall = G.shape[0] > G.shape[1]
+    axis = None if tensor_wise else int(tall)
+    R = np.linalg.norm(G @ P if tall else P @ G, axis=axis, keepdims=True)
+    size = np.linalg.norm(G, axis=axis, keepdims=True)
+    each = np.linalg.norm(P) * size / np.maximum(R, 1e-30)
+    return 1 + np.broadcast_to(each + each.max(), G.shape).reshape(u.shape)
+
+
+class Training:
+    """Steps of a list of tensors beside those of the oracle; the last `others` by AdamW."""
+
+    def __init__(self, weights: list[np.ndarray], others: int = 0, rank: int = 2, gap: int = 200, **hyper: Any) -> None:
+        self.weights, self.rank, self.gap, self.hyper, self.t = weights, rank, gap, oracle.Apollo(**hyper), 0
+        self.exact = [w.astype(np.float64) for w in weights]
+        self.error = [np.zeros(w.shape) for w in weights]
+        self.is_matrix = [i < len(weights) - others for i in range(len(weights))]
+        shapes = [projected(w.shape, rank) if f else w.shape for w, f in self.pairs()]
+        self.first, self.second = ([np.zeros(s, np.float32) for s in shapes] for _ in range(2))
+        self.norms = [np.zeros(1, np.float32) if f else None for f in self.is_matrix]
+        self.exact_state: list[Any] = [[np.zeros(s), np.zeros(s)] for s in shapes]
+        for state, flag in zip(self.exact_state, self.is_matrix, strict=True):
+            state.extend([0.0] if flag else [])
+
+    def pairs(self) -> Any:
+        """Each weight, and whether it is a matrix."""
+        return zip(self.weights, self.is_matrix, strict=True)
+
+    def settings(self) -> dict[str, Any]:
+        h = self.hyper
+        return {
+            "scale_type": "tensor" if h.tensor_wise else "channel",
+            "scale": h.factor,
+            "norm_growth": None if np.isinf(h.limit) else h.limit,
+            "beta1": h.betas[0],
+            "beta2": h.betas[1],
+            "eps": h.eps,
+            "update_proj_gap": self.gap,
+            "seed": SEED,
+        }
+
+    def step(self, grads: list[np.ndarray], decay: float = 0.0, scale: float = 1.0, **options: Any) -> None:
+        self.t += 1
+        before = [g.copy() for g in grads]
+        given = {"lr": LR, "step": self.t, "weight_decay": decay, "inv_scale": 1 / scale, **self.settings(), **options}
+        assert ops.apollo_step(self.weights, grads, self.first, self.second, self.norms, **given) is None
+        for i, (w, g) in enumerate(zip(self.exact, grads, strict=True)):
+            ratio = options.get("ratio", 1.0)
+            u = oracle.ready_gradient(w, g.astype(np.float64), 1 / scale, ratio, 0.0, options.get("centralize", False))
+            if self.is_matrix[i]:
+                number = options.get("tensor_numbers", range(len(grads)))[i]
+                P = basis(w.shape, self.rank, number, self.t, self.gap)
+                made = oracle.apollo_step(w, u, P, self.exact_state[i], LR, self.t, decay, self.hyper)
+                step = abs((1 - LR * decay) * w - made[0])
+                self.error[i] = self.error[i] + 3e-7 * step * roundings(u, P, self.hyper.tensor_wise)
+            else:
+                h = self.hyper
+                made = oracle.adamw_step(w, u, *self.exact_state[i], LR, self.t, *h.betas, h.eps, decay)
+            self.exact[i], self.exact_state[i] = made
+            assert_same_bits(g, before[i])
+
+    def check(self, weights: Any = None) -> None:
+        for i, (got, exact) in enumerate(zip(weights or self.weights, self.exact, strict=True)):
+            bound = self.error[i] + 1e-6 * abs(exact) + 2e-6 * self.t
+            off = abs(got.astype(np.float64) - exact)
+            assert (off <= bound).all(), f"params[{i}] are off by {off.max()}, {(off / bound).max()} of the bound"
+            for found, state in zip((self.first[i], self.second[i], self.norms[i]), self.exact_state[i], strict=False):
+                np.testing.assert_allclose(found, state, rtol=5e-5, atol=2e-5, err_msg=f"state of {i}")
+
+
+OPTIONS: dict[str, dict[str, Any]] = {
+    "channel": {},
+    "rank 1": {"rank": 1},
+    "rank 5": {"rank": 5},
+    "rank beyond the shorter side": {"rank": 19},
+    "mini": {"rank": 1, "tensor_wise": True, "factor": 128.0},
+    "tensor": {"tensor_wise": True},
+    "unlimited": {"limit": np.inf},
+    "adam": {"betas": (0.5, 0.9), "eps": 1e-3},
+    "refreshed": {"gap": 2},
+    "refreshed each time": {"gap": 1},
+}
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+def test_five_steps(rng, name):
+    shapes = MATRICES + OTHERS
+    training = Training([normal(rng, s) for s in shapes], len(OTHERS), **OPTIONS[name])
+    for _ in range(5):
+        training.step([normal(rng, s) for s in shapes], decay=0.1, scale=8.0)
+    training.check()
+
+
+@pytest.mark.parametrize("shape", [(300, 301), (700, 200), (64, 3000), (3, 5000), (9000, 8), (64, 30, 3, 3)], ids=str)
+@pytest.mark.parametrize("centralize", [False, True], ids=["plain", "centralized"])
+def test_large_matrices(rng, shape, centralize):
+    """In one call with small ones."""
+    shapes = [(3, 3), shape, (7,)]
+    training = Training([normal(rng, s) for s in shapes], 1, rank=3)
+    for _ in range(2):
+        training.step([normal(rng, s) + np.float32(1) for s in shapes], decay=0.1, centralize=centralize)
+    training.check()
+
+
+@pytest.mark.parametrize("size", [127, 128, 129, 255, 256, 257, 513])
+def test_around_units_and_slabs(rng, size):
+    shapes = [(size, 600), (600, size), (size, size), (2, size), (size, 2)]
+    training = Training([normal(rng, s) for s in shapes], rank=9)
+    for _ in range(2):
+        training.step([normal(rng, s) for s in shapes])
+    training.check()
+
+
+@pytest.mark.parametrize("shape", [(530, 600), (600, 530)], ids=str)
+def test_a_rank_of_several_groups(rng, shape):
+    training = Training([normal(rng, shape)], rank=520)
+    for _ in range(2):
+        training.step([normal(rng, shape)])
+    training.check()
+
+
+@pytest.mark.parametrize("of_gradient", DTYPES)
+@pytest.mark.parametrize("of_weight", DTYPES)
+def test_half_precision(rng, of_weight, of_gradient):
+    """With masters: all digits of float32, and the weight is the rounded master."""
+    shapes = [(5, 33), (68, 66), (33, 5), (3, 2, 2), (70,), ()]
+    weights = [normal(rng, s, of_weight) for s in shapes]
+    masters = [w.astype(np.float32) for w in weights] if of_weight != np.float32 else None
+    training = Training(weights, 2)
+    for _ in range(2):
+        training.step([normal(rng, s, of_gradient) for s in shapes], centralize=True, masters=masters)
+    training.check(masters)
+    for w, m in zip(weights, masters or weights, strict=True):
+        assert_same_bits(w, m.astype(w.dtype))
+
+
+@pytest.mark.parametrize("kind", list(FLOATS.values())[1:], ids=str)
+def test_half_weights_without_masters(rng, kind):
+    weights = [normal(rng, s, kind) for s in ((5, 33), (70, 40), (70,))]
+    training = Training(weights, 1)
+    training.step([normal(rng, w.shape, kind) for w in weights])
+    for got, exact in zip(weights, training.exact, strict=True):
+        np.testing.assert_allclose(got.astype(np.float64), exact, rtol=2.0**-8, atol=1e-4)
+
+
+def test_the_other_tensors_are_those_of_adamw(rng):
+    """To the bit."""
+    weights = [normal(rng, s) for s in ((3, 4), (5,))]
+    alone = [w.copy() for w in weights]
+    state = [[np.zeros(w.shape, np.float32) for w in weights] for _ in range(4)]
+    for t in (1, 2):
+        grads = [normal(rng, w.shape) for w in weights]
+        given = {"step": t, "lr": [0.1, 0.2], "weight_decay": 0.1, "beta2": 0.95, "ratio": [0.5, 1.0], "eps": 1e-6}
+        ops.apollo_step(weights, grads, *state[:2], None, **given, centralize=True)
+        ops.adamw_step(alone, grads, *state[2:], **given, centralize=True)
+    for a, b in zip(weights, alone, strict=True):
+        assert_same_bits(a, b)
+
+
+def drawn(shape: tuple[int, int], rank: int, **settings: Any) -> np.ndarray:
+    """P, as the first moment of the gradients that have a single 1: of a column for each row."""
+    rows, columns = shape
+    assert rows <= columns
+    moments = [np.zeros((rank, columns), np.float32) for _ in range(2)]
+    grad = np.eye(rows, columns, dtype=np.float32)
+    norm = np.zeros(1, np.float32)
+    ops.apollo_step([np.zeros(shape, np.float32)], [grad], *([m] for m in moments), [norm], lr=0.0, **settings)
+    return moments[0][:, :rows] / np.float32(0.1)
+
+
+@pytest.mark.parametrize(("number", "step", "draw"), [(0, 1, 0), (0, 200, 0), (0, 201, 1), (5, 1000, 4)])
+def test_the_basis_is_drawn_by_seed_number_and_refresh(number, step, draw):
+    got = drawn((40, 50), 3, step=step, seed=2**40 + 1, tensor_numbers=[number])
+    np.testing.assert_allclose(got, normals((3, 40), 3, 2**40 + 1, draw, number), rtol=2e-6, atol=2e-7)
+
+
+def test_the_numbers_of_the_basis_are_normal():
+    """N(0, 1 / rank): mean, variance, skewness, kurtosis and tails of a million."""
+    z = np.sort(drawn((1000, 1000), 1000, step=1, seed=3).ravel().astype(np.float64)) * np.sqrt(1000)
+    assert abs(z.mean()) < 4e-3
+    assert z.var() == pytest.approx(1, abs=6e-3)
+    assert abs((z**3).mean()) < 0.012
+    assert (z**4).mean() == pytest.approx(3, abs=0.05)
+    assert (abs(z) > 3).mean() == pytest.approx(0.0027, abs=3e-4)
+    assert 4.2 < z[-1] < 5.8
+    assert -5.8 < z[0] < -4.2
+
+
+def test_tensors_have_bases_of_their_own(rng):
+    """And the same one for the same number."""
+    grad = normal(rng, (6, 9))
+    moments = [[np.zeros((2, 9), np.float32) for _ in range(3)] for _ in range(2)]
+    weights = [np.zeros((6, 9), np.float32) for _ in range(3)]
+    norms = [np.zeros(1, np.float32) for _ in range(3)]
+    ops.apollo_step(weights, [grad] * 3, *moments, norms, lr=0.1, step=1, tensor_numbers=[4, 5, 4])
+    assert_same_bits(moments[0][0], moments[0][2])
+    assert_same_bits(weights[0], weights[2])
+    assert (moments[0][0] != moments[0][1]).all()
+
+
+@pytest.mark.parametrize("shape", [(6, 9), (9, 6), (300, 400)], ids=str)
+def test_the_norm_grows_by_its_limit(rng, shape):
+    """Where the gradient stops to change its sign, Adam's step would grow at once."""
+    weight, norm = np.zeros(shape, np.float32), np.zeros(1, np.float32)
+    state = [np.zeros(projected(shape, 2), np.float32) for _ in range(2)]
+    grad, lengths = normal(rng, shape), []
+    for t, sign in enumerate((1, -1, 1, 1, 1, 1), 1):
+        before = weight.copy()
+        given = {"lr": 0.5, "step": t, "norm_growth": 1.25}
+        ops.apollo_step([weight], [np.float32(sign) * grad], *([s] for s in state), [norm], **given)
+        lengths.append(np.linalg.norm(((before - weight) / 0.5).astype(np.float64)))
+        assert float(norm[0]) == pytest.approx(lengths[-1], rel=1e-5)
+    assert (np.divide(lengths[1:], lengths[:-1]) <= 1.25 * (1 + 1e-5)).all()
+    assert lengths[2] == pytest.approx(1.25 * lengths[1], rel=1e-5)
+
+
+def test_a_step_after_zeros_is_not_limited(rng):
+    training = Training([normal(rng, (6, 9)), normal(rng, (9, 6))])
+    training.step([np.zeros((6, 9), np.float32), np.zeros((9, 6), np.float32)], decay=0.5)
+    training.check()
+    assert [n.item() for n in training.norms] == [0, 0]
+    training.step([normal(rng, (6, 9)), normal(rng, (9, 6))])
+    training.check()
+    assert all(n.item() > 1 for n in training.norms)
+
+
+@pytest.mark.parametrize("shape", [(6, 9), (9, 6)], ids=str)
+def test_a_channel_without_a_gradient_stays(rng, shape):
+    """Its moments are not 0, as those of an embedding that a batch does not look up."""
+    training = Training([normal(rng, shape)], rank=2)
+    training.step([normal(rng, shape)])
+    before, grad = training.weights[0].copy(), normal(rng, shape)
+    at = np.s_[:, 3] if shape[0] < shape[1] else np.s_[3]
+    grad[at] = 0
+    training.step([grad])
+    training.check()
+    assert_same_bits(training.weights[0][at], before[at])
+
+
+def test_tiny_and_large_gradients(rng):
+    """Steps by powers of two that float32 squares to 0 and to inf in other places."""
+    for exponent in (-50, 50):
+        training = Training([normal(rng, (6, 90)), normal(rng, (90, 6))], limit=np.inf, eps=1e-30)
+        for _ in range(2):
+            training.step([np.float32(2.0**exponent) * normal(rng, w.shape) for w in training.weights])
+        training.check()
+
+
+@pytest.mark.parametrize("bad", [np.inf, -np.inf, np.nan])
+@pytest.mark.parametrize("shape", [(6, 7), (7, 6), (4, 3, 3, 3), (200, 700)], ids=str)
+def test_a_bad_gradient_reaches_its_channel_alone(rng, shape, bad):
+    grads = [normal(rng, shape), normal(rng, shape)]
+    grads[0].flat[-1] = bad
+    training, other = (Training([np.ones(shape, np.float32) for _ in range(2)]) for _ in range(2))
+    with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
+        training.step(grads)
+    other.step([np.where(np.isfinite(g), g, 0).astype(np.float32) for g in grads])
+    matrix = training.weights[0].reshape(shape[0], -1)
+    wide = matrix.shape[0] <= matrix.shape[1]
+    reached = np.isnan(matrix)
+    assert reached.all(axis=int(not wide))[-1]
+    assert not reached[..., :-1].any() if wide else not reached[:-1].any()
+    assert np.isnan(training.norms[0]).all()
+    for a, b in ((training.weights[1], other.weights[1]), (training.norms[1], other.norms[1])):
+        assert_same_bits(a, b)
+
+
+def test_a_bad_gradient_reaches_the_whole_tensor_of_mini(rng):
+    grad = normal(rng, (6, 9))
+    grad[2, 3] = np.nan
+    training = Training([normal(rng, (6, 9))], rank=1, tensor_wise=True)
+    training.step([grad])
+    assert np.isnan(training.weights[0]).all()
+
+
+@pytest.mark.parametrize("flag", [0.0, 1.0])
+def test_skip(rng, flag):
+    shapes = [(5, 7), (70, 64), (4,)]
+    training, other = (Training([np.ones(s, np.float32) for s in shapes], 1) for _ in range(2))
+    grads = [normal(rng, s) for s in shapes]
+    given = {"lr": 0.1, "step": 1, "seed": SEED, "centralize": [True, False, False]}
+    for one, skip in ((training, np.array([flag], np.float32)), (other, None)):
+        if skip is not None or not flag:
+            ops.apollo_step(one.weights, grads, one.first, one.second, one.norms, **given, skip=skip)
+    for name in ("weights", "first", "second", "norms"):
+        for a, b in zip(getattr(training, name), getattr(other, name), strict=True):
+            if a is not None:
+                assert_same_bits(a, b)
+
+
+def test_a_master_follows_a_weight_that_was_set(rng):
+    weight = normal(rng, (5, 7), np.float16)
+    master, wide, grad = normal(rng, (5, 7)), weight.astype(np.float32), normal(rng, (5, 7))
+    for w, masters in ((weight, [master]), (wide, None)):
+        state = ([np.zeros((2, 7), np.float32)] for _ in range(2))
+        ops.apollo_step([w], [grad], *state, [np.zeros(1, np.float32)], lr=0.1, step=1, masters=masters)
+    assert_same_bits(master, wide)
+    assert_same_bits(weight, wide.astype(np.float16))
+
+
+def test_same_bits_for_any_number_of_threads(rng, threads):
+    shapes = [*MATRICES, (300, 301), (1100, 120), (2, 100_000), *OTHERS]
+    weights, grads = ([normal(rng, s) for s in shapes] for _ in range(2))
+
+    def stepped(count: int) -> list[bytes]:
+        threads(count)
+        training = Training([w.copy() for w in weights], len(OTHERS), rank=7)
+        for t in (1, 2):
+            state = training.first, training.second, training.norms
+            ops.apollo_step(training.weights, grads, *state, lr=0.1, step=t, centralize=True)
+        return [a.tobytes() for a in (*training.weights, *training.first, *training.second, *training.norms[:11])]
+
+    one = stepped(1)
+    assert all(stepped(count) == one for count in (2, 3))
+
+
+def test_same_bits_on_any_instruction_set(rng, isa):
+    """The first one of this run is the one that the others are compared with."""
+    shapes = [*MATRICES, (60, 301), (700, 30)]
+    training = Training([normal(rng, s, list(FLOATS.values())[len(s) % 3]) for s in shapes], rank=5)
+    grads = [normal(rng, s) for s in shapes]
+    state = training.first, training.second, training.norms
+    ops.apollo_step(training.weights, grads, *state, lr=0.1, step=1, centralize=True)
+    found = [w.tobytes() for w in (*training.weights, *training.first)]
+    assert REFERENCE.setdefault("bytes", found) == found, isa
+
+
+REFERENCE: dict[str, list[bytes]] = {}
+
+
+def test_the_state_is_an_eighth_of_adams(rng):
+    """Of a rank of an eighth of the shorter side, and one number; and 1/512 of Mini's."""
+    for shape, rank, share in (((512, 2048), 64, 8), ((512, 2048), 1, 512)):
+        training = Training([np.zeros(shape, np.float32)], rank=rank)
+        training.step([normal(rng, shape)])
+        elements = sum(x.size for x in (*training.first, *training.second, *training.norms))
+        assert elements == 2 * 512 * 2048 // share + 1
+
+
+BAD: list[tuple[dict[str, Any], type[Exception], str]] = [
+    ({"step": 0}, ValueError, r"step must be >= 1 and < 2\*\*63, got 0"),
+    ({"step": 1.0}, TypeError, "step must be an integer, got float"),
+    ({"step": 2**62, "update_proj_gap": 1}, ValueError, r"step must be at most 2\*\*32 times update_proj_gap, got 46"),
+    ({"scale_type": "row"}, ValueError, "scale_type must be one of channel, tensor, got 'row'"),
+    ({"scale_type": None}, TypeError, "scale_type must be a string, got NoneType"),
+    ({"scale": -1.0}, ValueError, "scale must be finite and >= 0, got -1"),
+    ({"scale": np.nan}, ValueError, "scale must be finite and >= 0, got nan"),
+    ({"norm_growth": 0.5}, ValueError, "norm_growth must be >= 1, or None, got 0.5"),
+    ({"norm_growth": np.inf}, ValueError, "norm_growth must be finite and >= 1, got inf"),
+    ({"update_proj_gap": 0}, ValueError, r"update_proj_gap must be >= 1 and < 2\*\*53, got 0"),
+    ({"update_proj_gap": 1.5}, TypeError, "update_proj_gap must be an integer, got float"),
+    ({"seed": -1}, ValueError, r"seed must be >= 0 and < 2\*\*63, got -1"),
+    ({"tensor_numbers": [1]}, ValueError, "tensor_numbers must hold one for each of the 2 parameters, got 1"),
+    ({"tensor_numbers": [0, 2**32]}, ValueError, r"tensor_numbers must be >= 0 and < 2\*\*32, got 4294967296"),
+    ({"tensor_numbers": 3}, TypeError, "tensor_numbers must be a list or tuple, got int"),
+    ({"beta1": 1.0}, ValueError, r"beta1 must be in \(0, 1\), got 1"),
+    ({"eps": 0.0}, ValueError, "eps must be > 0 in float32, got 0"),
+    ({"lr": -0.1}, ValueError, "lr must be finite and >= 0, got -0.1"),
+    ({"lr": [0.1] * 3}, ValueError, "lr must hold one value, or one for each of the 2 parameters, got 3"),
+    ({"weight_decay": np.nan}, ValueError, "weight_decay must be finite and >= 0, got nan"),
+    ({"inv_scale": np.inf}, ValueError, "inv_scale must be finite, got inf"),
+    ({"ratio": np.nan}, ValueError, "ratio must be finite, got nan"),
+    ({"inv_scale": 1e30, "ratio": 1e30}, ValueError, r"inv_scale \* ratio must be finite in float32, got 1e\+60"),
+    ({"centralize": 1}, TypeError, "centralize must be a bool, or one for each tensor, got int"),
+    ({"masters": [np.ones(6, np.float32), None]}, ValueError, r"masters\[0\] must be empty beside a float32"),
+    ({"skip": np.ones(2, np.float32)}, ValueError, "skip must have 1 element"),
+]
+ONE, SIX, FOUR = (np.zeros(n, np.float32) for n in (1, 6, 4))
+BAD_STATE: list[tuple[int, Any, type[Exception], str]] = [
+    (
+        2,
+        [ONE, ONE.copy()],
+        ValueError,
+        r"norms\[1\] must be none for a tensor that is empty or has fewer than two axes",
+    ),
+    (2, [np.zeros(2, np.float32), None], ValueError, r"norms\[0\] must have 1 element"),
+    (2, [ONE], ValueError, "norms must hold as many arrays as params"),
+    (2, [], ValueError, "norms must hold one array, or None, for each tensor, got 0"),
+    (2, [ONE.astype(np.float16), None], TypeError, r"norms\[0\] must be float32, got float16"),
+    (2, None, ValueError, r"moments1\[0\] must have 6 elements, got 3"),
+    (0, [np.zeros(4, np.float32), FOUR], ValueError, r"moments1\[0\] must have a multiple of the longer side .* 3, as"),
+    (0, [np.zeros(0, np.float32), FOUR], ValueError, r"moments1\[0\] must have a multiple .*, got 0"),
+    (0, [np.zeros(3, np.float32), SIX], ValueError, r"moments1\[1\] must have 4 elements, got 6"),
+    (1, [SIX, FOUR], ValueError, r"moments2\[0\] must have 3 elements, got 6"),
+]
+
+
+def untouched() -> list[list[np.ndarray]]:
+    return [[np.ones((2, 3), np.float32), np.ones(4, np.float32)] for _ in range(2)]
+
+
+def good_state() -> list[list[Any]]:
+    return [*([np.zeros(3, np.float32), np.zeros(4, np.float32)] for _ in range(2)), [np.zeros(1, np.float32), None]]
+
+
+@pytest.mark.parametrize(("change", "error", "text"), BAD)
+def test_what_is_refused(change, error, text):
+    params, grads = untouched()
+    good: dict[str, Any] = {"lr": 0.1, "step": 1}
+    state = good_state()
+    with pytest.raises(error, match=f"^apollo_step: ({text})"):
+        ops.apollo_step(params, grads, *state, **(good | change))
+    assert all((p == 1).all() for p in params)
+    assert all((s == 0).all() for states in state for s in states if s is not None)
+    ops.apollo_step(params, grads, *state, **good)
+    assert all((p < 1).any() for p in params)
+
+
+@pytest.mark.parametrize(("place", "change", "error", "text"), BAD_STATE)
+def test_state_that_is_refused(place, change, error, text):
+    params, grads = untouched()
+    state = good_state()
+    state[place] = change
+    with pytest.raises(error, match=f"^apollo_step: ({text})"):
+        ops.apollo_step(params, grads, *state, lr=0.1, step=1)
+    assert all((p == 1).all() for p in params)
+
+
+def test_overlaps_are_refused():
+    params, grads = untouched()
+    first, second, norms = good_state()
+    with pytest.raises(ValueError, match=r"^apollo_step: .* must not overlap other arguments"):
+        ops.apollo_step(params, grads, first, [second[0], first[1]], norms, lr=0.1, step=1)
+    with pytest.raises(ValueError, match=r"^apollo_step: .* must not overlap other arguments"):
+        ops.apollo_step(params, grads, first, second, [first[0][:1], None], lr=0.1, step=1)
+
+
+@pytest.mark.skipif(boost_ext.build_info()["cuda"] is not None, reason="the object has no memory on a device")
+def test_arrays_on_a_gpu_are_refused():
+    params, grads = untouched()
+    state = good_state()
+    with pytest.raises(ValueError, match=r"^apollo_step: all arguments must live on one device, got CPU and CUDA$"):
+        ops.apollo_step(params, [grads[0], OnDevice(2)], *state, lr=0.1, step=1)
+    with pytest.raises(RuntimeError, match=r"^apollo_step: got CUDA arrays, but this build has no CUDA kernels"):
+        ops.apollo_step([OnDevice(2)], [OnDevice(2)], *([OnDevice(2)] for _ in range(3)), lr=0.1, step=1)
