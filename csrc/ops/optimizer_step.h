@@ -93,9 +93,8 @@
 // With int16 every m comes back bit for bit, but for nan: its weight is a quiet nan, and r = 0. With int8 m is rounded
 // in each step, by at most 128 of its last places, which is 2^-16 |m| of normal numbers; from 0x7f7fff80 on to inf.
 // A weight that somebody has set keeps the residual of the old one, within half its own spacing: so little that it
-// cannot be noticed. Who sets weights sets the residual to 0. Otherwise a 0 may be a positive number below bfloat16's
-// smallest, a negative residual beside it counts as 0, and inf may be nan or finite. After FlashOptim,
-// arXiv 2602.23349.
+// cannot be noticed. Who sets weights sets the residual to 0. Otherwise 0 may be a number below bfloat16's smallest (a
+// negative residual beside 0 or -0 counts as 0), and inf may be nan or finite. After FlashOptim, arXiv 2602.23349.
 #pragma once
 
 #include "ops/runtime.h"
