@@ -1,4 +1,4 @@
-"""State in 8 and 16 bits: a step on 60 tensors of 25e6 elements beside the same step on float32 state."""
+"""State in 8 and 16 bits, and split masters: a step on 60 tensors of 25e6 elements beside the same step on float32."""
 
 from __future__ import annotations
 
@@ -23,6 +23,8 @@ def cases(quick: bool) -> Iterator[Case]:
     for rule in RULES:
         if rule.name in NAMES:
             yield from stored(rule, n, 60)
+        if rule.name == "adamw":
+            yield from mastered(rule, n, 60)
 
 
 class Step:
@@ -67,5 +69,48 @@ def stored(rule: Rule, n: int, count: int) -> Iterator[Case]:
             traffic=int(per_element * n),
             access="update",
             tolerance=0.05 if rule.name == "lamb" else 1e-5,  # which steps by rounded moments
+            reset=ours.reset,
+        )
+
+
+class MasteredStep(Step):
+    """The same on bfloat16 weights and gradients, with masters of some dtype."""
+
+    def __init__(self, rule: Rule, start: Any, gradient: Any, kind: str, masters: str, count: int) -> None:
+        super().__init__(rule, start, gradient, kind, count)
+        self.first = start.astype(masters) if masters == "float32" else np.zeros(start.size, masters)
+        self.flat_masters = self.first.copy()
+        self.masters = split(self.flat_masters, count)
+
+    def __call__(self) -> Any:
+        keywords = {"step": 1, **self.rule.keywords, "masters": self.masters, "scales": self.scales}
+        ops.adamw_step(self.weights, self.grads, *self.state, lr=LR, **keywords)
+        return self.weights
+
+    def reset(self) -> None:
+        super().reset()
+        self.flat_masters[...] = self.first
+
+
+def mastered(rule: Rule, n: int, count: int) -> Iterator[Case]:
+    """Beside float32 masters, with float32 state and with the same state."""
+    start, gradient = (bfloat16(x) for x in data(n))
+    if start is None:
+        return
+    pairs = zip(split(start, count), split(gradient, count), strict=True)
+    reference = [rule.answer(w.astype(np.float64), g.astype(np.float64)) for w, g in pairs]
+    for bits in (16, 8):
+        ours, wide, same = (
+            MasteredStep(rule, start, gradient, kind, masters, count)
+            for kind, masters in (("uint8", f"int{bits}"), ("float32", "float32"), ("uint8", "float32"))
+        )
+        yield Case(
+            f"adamw_step bf16, uint8 state, split{bits} masters, {count} tensors, {n:.1e}",
+            ours=ours,
+            reference=lambda: reference,
+            peers=(Peer("float32 masters, uint8 state", same, 1), Peer("float32 masters and state", wide)),
+            traffic=int((2 + 4 + bits // 4 + 4 * BYTES["uint8"]) * n),
+            access="update",
+            tolerance=2.0**-8,
             reset=ours.reset,
         )

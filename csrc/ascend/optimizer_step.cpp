@@ -17,6 +17,10 @@ void require_supported(const RuleFacts& rule, std::int32_t number, const Optimiz
   require(s.settings.hyper[hyper_count(rule) - 1] == 0, rule.op, ": cautious must be False on Ascend, got True");
   for (std::int64_t i = 0; i < s.weights.count; ++i) {
     const bool with_master = s.narrow[i].data != nullptr;
+    if (is_residual(s.narrow[i])) {
+      throw TypeError(
+          text(rule.op, ": ", Name("masters", i), " must be float32 on Ascend, got ", dtype_name(s.narrow[i])));
+    }
     require_same_dtype(rule.op, {"grads", i}, s.grads[i], "the parameter",
                        (with_master ? s.narrow : s.weights)[i].dtype);
     require(!s.centralize[i], rule.op,

@@ -3,6 +3,7 @@
 #include "cpu/chunks.h"
 #include "cpu/optimizer_state.h"
 #include "cpu/parallel.h"
+#include "cpu/split_master.h"
 #include "ops/optimizer_rules.h"
 
 namespace boost_ext::cpu::BOOST_EXT_ISA {
@@ -11,13 +12,13 @@ namespace {
 constexpr std::int64_t kBlock = 4096;
 
 // The mean of the ready gradients of one row.
-float row_mean(const View& weights, const View& grads, Block at, float scale, float l2) {
+float row_mean(const WideWeights& weights, const View& grads, Block at, float scale, float l2) {
   float g_scratch[kChunk], w_scratch[kChunk];
   D sums[kAccumulators] = {};
   for (std::int64_t done = 0; done < at.count; done += kChunk) {
     const std::int64_t n = at.count - done < kChunk ? at.count - done : kChunk;
     const float* g = as_floats(grads, at.begin + done, n, g_scratch);
-    const float* w = l2 != 0 ? as_floats(weights, at.begin + done, n, w_scratch) : g;
+    const float* w = l2 != 0 ? weights.floats(at.begin + done, n, w_scratch) : g;
     sweep(n, [&](auto io, std::int64_t i, auto u) BOOST_EXT_INLINE_LAMBDA {
       D& acc = sums[decltype(u)::value];
       acc = acc + widen(scale * io.load(g + i) + l2 * io.load(w + i));
@@ -54,21 +55,15 @@ class RowMeans {
     if (!any_) return;
     Blocks(s.weights, kBlock, ahead_.get()).run(context.threads, [&](Block at) {
       if (!ahead_[at.tensor]) return;
-      catch_up(s, at);
+      const WideWeights weights(s, at.tensor);
+      weights.catch_up(at.begin, at.count);
       means_[first_[at.tensor] + at.begin / at.count] =
-          row_mean(s.weights[at.tensor], s.grads[at.tensor], at, s.scale[at.tensor], s.l2[at.tensor]);
+          row_mean(weights, s.grads[at.tensor], at, s.scale[at.tensor], s.l2[at.tensor]);
     });
   }
   const unsigned char* by_row() { return by_row_.get(); }
   // Of each row of the tensor, or nothing if they are not known ahead.
   const float* of(std::int64_t t) { return ahead_[t] ? means_.get() + first_[t] : nullptr; }
-
-  static void catch_up(const OptimizerStep& s, Block at) {
-    const View& narrow = s.narrow[at.tensor];
-    if (!narrow.data) return;
-    float* master = static_cast<float*>(s.weights[at.tensor].data) + at.begin;
-    typed(narrow, [&](auto* p) { follow(master, p + at.begin, at.count); });
-  }
 
  private:
   std::int64_t count(const OptimizerStep& s) {
@@ -166,21 +161,21 @@ void each_element(const Context& context, const OptimizerStep& s, RowMeans& mean
   const auto step_block = [&](Block at, auto storage) {
     constexpr Storage kStorage = decltype(storage)::value;
     const View& weights = s.weights[at.tensor];
-    const View& narrow = s.narrow[at.tensor];
+    const WideWeights wide(s, at.tensor);
     const float scale = s.scale[at.tensor];
     const float l2 = s.l2[at.tensor];
-    if (kGradient) RowMeans::catch_up(s, at);
+    if (kGradient) wide.catch_up(at.begin, at.count);
     const View& grads = s.grads[at.tensor];
     const float* of_rows = kGradient ? means.of(at.tensor) : nullptr;
     const std::int64_t row = of_rows ? weights.size / weights.rows : 0;
     float mean = 0;
-    if (kGradient && means.by_row()[at.tensor]) mean = row_mean(weights, grads, at, scale, l2);
+    if (kGradient && means.by_row()[at.tensor]) mean = row_mean(wide, grads, at, scale, l2);
     alignas(64) float w_scratch[kChunk], g_scratch[kChunk], waiting[kStates + 1][kChunk];
     Squares squares;
     for (std::int64_t done = 0; done < at.count; done += kChunk) {
       const std::int64_t left = at.count - done;
       const Chunk c{at.tensor, at.begin + done, left < kChunk ? left : kChunk};
-      float* w = as_floats(weights, c.begin, c.n, w_scratch);
+      float* w = wide.floats(c.begin, c.n, w_scratch);
       const float* g = kGradient ? as_floats(grads, c.begin, c.n, g_scratch) : w;
       using StatesOf = States<kStorage, kStates>;
       StatesOf states(s, c, waiting);
@@ -210,9 +205,7 @@ void each_element(const Context& context, const OptimizerStep& s, RowMeans& mean
       }
       if (kGradient) states.encode(c.n, {weights, c.begin}, {grads, c.begin});
       after(c, w, squares);
-      if (!kWrite) continue;
-      if (is_half(weights)) typed(weights, [&](auto* p) { convert(w, p + c.begin, c.n); });
-      if (narrow.data) typed(narrow, [&](auto* p) { convert(w, p + c.begin, c.n); });
+      if (kWrite) wide.store(w, c.begin, c.n);
     }
     done_with(at, squares);
   };

@@ -24,7 +24,7 @@ DType dtype_of(const std::string& typestr) {
   };
   for (const Known& k :
        {Known{"f4", DType::f32}, Known{"f2", DType::f16}, Known{"f8", DType::f64}, Known{"i4", DType::i32},
-        Known{"b1", DType::b8}, Known{"u1", DType::u8}, Known{"i1", DType::i8}}) {
+        Known{"b1", DType::b8}, Known{"u1", DType::u8}, Known{"i1", DType::i8}, Known{"i2", DType::i16}}) {
     if (typestr.size() == 3 && typestr.compare(1, 2, k.code) == 0) return k.dtype;
   }
   return DType::other;

@@ -22,8 +22,9 @@ void set_dtype(View& v, const char* op, const Name& arg, const py::array& array)
     const auto got = py::str(dtype.attr("str")).cast<std::string>();
     throw std::invalid_argument(text(op, ": ", arg, " must be in native byte order, got ", got));
   }
-  static const std::pair<int, DType> numbers[] = {{11, DType::f32}, {12, DType::f64}, {23, DType::f16}, {5, DType::i32},
-                                                  {0, DType::b8},   {2, DType::u8},   {1, DType::i8}};
+  static const std::pair<int, DType> numbers[] = {{11, DType::f32}, {12, DType::f64}, {23, DType::f16},
+                                                  {5, DType::i32},  {0, DType::b8},   {2, DType::u8},
+                                                  {1, DType::i8},   {3, DType::i16}};
   for (const auto& [number, t] : numbers) {
     if (dtype.num() == number) {
       v.dtype = t;
@@ -48,8 +49,9 @@ void set_dtype(View& v, py::object mindspore_dtype) {
   }
   const auto label = py::str(mindspore_dtype).cast<std::string>();
   static const std::pair<const char*, DType> names[] = {
-      {"Float32", DType::f32}, {"Float16", DType::f16}, {"BFloat16", DType::bf16}, {"Float64", DType::f64},
-      {"Int32", DType::i32},   {"Bool", DType::b8},     {"UInt8", DType::u8},      {"Int8", DType::i8}};
+      {"Float32", DType::f32}, {"Float16", DType::f16}, {"BFloat16", DType::bf16},
+      {"Float64", DType::f64}, {"Int32", DType::i32},   {"Bool", DType::b8},
+      {"UInt8", DType::u8},    {"Int8", DType::i8},     {"Int16", DType::i16}};
   for (const auto& [n, t] : names) {
     if (label == n) {
       known->emplace_back(std::move(mindspore_dtype), t);
@@ -65,10 +67,11 @@ void set_dtype(View& v, dlpack::DataType got) {
     std::uint8_t code, bits;
     DType t;
   };
-  for (const Known& k : {Known{dlpack::kFloat, 32, DType::f32}, Known{dlpack::kFloat, 16, DType::f16},
-                         Known{dlpack::kFloat, 64, DType::f64}, Known{dlpack::kBfloat, 16, DType::bf16},
-                         Known{dlpack::kInt, 32, DType::i32}, Known{dlpack::kBool, 8, DType::b8},
-                         Known{dlpack::kUInt, 8, DType::u8}, Known{dlpack::kInt, 8, DType::i8}}) {
+  for (const Known& k :
+       {Known{dlpack::kFloat, 32, DType::f32}, Known{dlpack::kFloat, 16, DType::f16},
+        Known{dlpack::kFloat, 64, DType::f64}, Known{dlpack::kBfloat, 16, DType::bf16},
+        Known{dlpack::kInt, 32, DType::i32}, Known{dlpack::kBool, 8, DType::b8}, Known{dlpack::kUInt, 8, DType::u8},
+        Known{dlpack::kInt, 8, DType::i8}, Known{dlpack::kInt, 16, DType::i16}}) {
     if (got.lanes == 1 && got.code == k.code && got.bits == k.bits) {
       v.dtype = k.t;
       return;

@@ -13,7 +13,7 @@
 // float32; sums and what is made of R and C is float64. R and C take height and width elements in the place of height *
 // width. What is stored as float16 is used as it was before it was rounded; V saturates at the largest float16.
 //
-// weights, masters, grads   as for optimizer_step
+// weights, masters, grads   as for optimizer_step; no split masters
 // rows, columns  float32, written; R and C of tensors of two axes and more: their shape without the last axis, and
 //                without the last but one. Beside other tensors whatever it is, it is left alone.
 // squares        float32 or float16, written; V of the other tensors, of their size

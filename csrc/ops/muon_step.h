@@ -11,7 +11,7 @@
 // is the matrix of its first axis by all others. Arithmetic is float32; iteration and norm are those of orthogonalize.
 // A tensor with a second moment makes the step of AdamW in optimizer_step, by the same lr, decay, scale and ratio.
 //
-// weights, masters, grads   as for optimizer_step, in C order
+// weights, masters, grads   as for optimizer_step, in C order; no split masters
 // first   float32 of the weights' sizes, written: m
 // second  float32 of the size of its weight, written: of AdamW. Empty where the tensor is a matrix, which it can be
 //         with two axes and more.

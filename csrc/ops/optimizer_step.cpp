@@ -101,6 +101,16 @@ void require_dtype_of_state(const RuleFacts& rule, bool narrow, const Name& name
       text(rule.op, ": ", name, " must be float32", narrow ? ", bfloat16 or uint8" : "", ", got ", dtype_name(v)));
 }
 
+void require_dtype_of_master(const RuleFacts& rule, const Name& name, const View& v, const View& weight) {
+  const bool split = weight.dtype == DType::bf16;
+  if (v.dtype == DType::f32 || (split && is_residual(v))) return;
+  throw TypeError(text(rule.op, ": ", name, " must be float32",
+                       split            ? ", int16 or int8"
+                       : is_residual(v) ? " beside a float16 parameter"
+                                        : "",
+                       ", got ", dtype_name(v)));
+}
+
 constexpr const char* kScales[kMaxStates] = {"scales[0]", "scales[1]", "scales[2]", "scales[3]"};
 
 // One scale a block of uint8 state, nothing beside other state.
@@ -169,7 +179,7 @@ void require_written(const StepSettings& settings, bool alone, const Views& weig
   for (std::size_t i = 0; i < masters.size(); ++i) {
     const Name name = named("masters", i);
     if (weights[i].dtype != DType::f32) {
-      require_dtype(rule.op, name, masters[i], DType::f32);
+      require_dtype_of_master(rule, name, masters[i], weights[i]);
       require_state(name, masters[i], i);
       continue;
     }
@@ -223,6 +233,10 @@ struct Call {
     for (std::size_t i = 0; i < weights.size(); ++i) {
       narrow[i].size = 0;
       if (masters.empty() || masters[i].size == 0) continue;
+      if (is_residual(masters[i])) {
+        narrow[i] = masters[i];
+        continue;
+      }
       narrow[i] = weights[i];
       wide[i].data = masters[i].data;
       wide[i].dtype = DType::f32;

@@ -61,7 +61,8 @@
 // weights   float32, float16 or bfloat16, written
 // masters   nothing, or a list like weights: float32 for half weights, written (empty views for float32 weights). The
 //           arithmetic happens on them, and the weight is what rounding makes of them. Where a weight is no longer what
-//           its master rounds to, somebody has set it (a loaded checkpoint), and the master takes its value.
+//           its master rounds to, somebody has set it (a loaded checkpoint), and the master takes its value. For
+//           bfloat16 weights also int16 or int8, tensor by tensor: split masters, see below.
 // grads     float32, float16 or bfloat16, of the weights' sizes; read
 // state     for each state of the rule a list of float32 tensors of the weights' sizes, written. For momentum, adam
 //           without AMSGrad, adam_weight_decay, adamw, lamb, lion and nadamw also bfloat16, or uint8 with scales,
@@ -82,6 +83,18 @@
 // c >= 4; a v > 0 is never stored as 0. inf, nan, and what is beyond 31/32 2^126, make a whole block nan. lamb steps by
 // the rounded moments, which it reads twice. After Dettmers et al. 2022, 8-bit optimizers via block-wise quantization,
 // and Gupta et al. 2015, Deep learning with limited numerical precision (rounding at random).
+//
+// A split master is a bfloat16 weight and its residual, an integer. With bits as 32-bit integers, the master m is
+//
+//   int16   w = (m + 0x8000) >> 16,  r = m - (w << 16);  m = (w << 16) + r
+//   int8    the same of m rounded to a multiple of 256, w = (m + 0x8080) >> 16, with r / 256 for r
+//
+// So the weight is the nearest one; of two it is the one farther from 0, where a float32 master rounds to an even one.
+// With int16 every m comes back bit for bit, but for nan: its weight is a quiet nan, and r = 0. With int8 m is rounded
+// in each step, by at most 128 of its last places, which is 2^-16 |m| of normal numbers; from 0x7f7fff80 on to inf.
+// A weight that somebody has set keeps the residual of the old one, within half its own spacing: so little that it
+// cannot be noticed. Who sets weights sets the residual to 0. Otherwise 0 may be a number below bfloat16's smallest (a
+// negative residual beside 0 or -0 counts as 0), and inf may be nan or finite. After FlashOptim, arXiv 2602.23349.
 #pragma once
 
 #include "ops/runtime.h"
@@ -204,10 +217,12 @@ struct RuleSettings {
   std::int64_t step = 1;
 };
 
+inline bool is_residual(const View& v) { return v.dtype == DType::i16 || v.dtype == DType::i8; }
+
 // What a kernel sees: everything a list of one value a tensor.
 struct OptimizerStep {
-  Tensors weights;  // float32: weights, or masters
-  Tensors narrow;   // half weights beside their master; without data elsewhere
+  Tensors weights;  // what the rule steps: weights, or float32 masters
+  Tensors narrow;   // half weights beside their float32 master, or the residuals of split ones; without data elsewhere
   Tensors grads;
   const Views* state;
   int states;

@@ -24,6 +24,8 @@ const char* name(DType t) {
       return "uint8";
     case DType::i8:
       return "int8";
+    case DType::i16:
+      return "int16";
     case DType::other:
       break;
   }

@@ -12,10 +12,10 @@
 
 namespace boost_ext {
 
-enum class DType : std::uint8_t { f32, f16, bf16, f64, i32, b8, u8, i8, other };
+enum class DType : std::uint8_t { f32, f16, bf16, f64, i32, b8, u8, i8, i16, other };
 // Those with a name, in the order in which messages name them.
-constexpr DType kNamedDTypes[] = {DType::f32, DType::f16, DType::bf16, DType::f64,
-                                  DType::i32, DType::b8,  DType::u8,   DType::i8};
+constexpr DType kNamedDTypes[] = {DType::f32, DType::f16, DType::bf16, DType::f64, DType::i32,
+                                  DType::b8,  DType::u8,  DType::i8,   DType::i16};
 enum class Device : std::uint8_t { cpu, cuda, ascend };
 
 constexpr std::int64_t item_size(DType t) {

@@ -87,19 +87,13 @@ __global__ void __launch_bounds__(kThreads)
   const bool repeats = r.repeats(s);
   const auto value = [&](std::int64_t j) {
     const float grad = (repeats ? sum_of_rows(r, s, j, 1) : only_row(r, s, j, 1)).v[0];
-    float w = grad;
-    if (ready.l2 != 0) {
-      w = load(at.weights, at.type, begin + j);
-      if (at.narrow != nullptr) w = followed(at.narrow_type, w, load(at.narrow, at.narrow_type, begin + j));
-    }
+    const float w = ready.l2 != 0 ? load_weight(at, begin + j) : grad;
     return ready.scale * grad + ready.l2 * w;
   };
   const auto pack = [&](std::int64_t j, Count n) {
     const Pack grad = repeats ? sum_of_rows(r, s, j, n) : only_row(r, s, j, n);
     if (ready.l2 == 0) return sum_of_pack(ready, grad, grad);
-    Pack w = load_pack(at.weights, at.type, begin + j, n, at.aligned);
-    follow(at, begin + j, n, w);
-    return sum_of_pack(ready, grad, w);
+    return sum_of_pack(ready, grad, load_weights(at, begin + j, n));
   };
   const bool packs = r.width % kPack == 0;
   const std::int64_t units = packs ? r.width / kPack : r.width;

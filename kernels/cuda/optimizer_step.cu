@@ -25,19 +25,13 @@ __global__ void __launch_bounds__(kThreads)
   const std::int64_t end = rows_before(chunk.begin + chunk.count, width);
   const auto value = [&](std::int64_t i) {
     const float grad = load(at.grads, at.grad_type, i);
-    float w = grad;
-    if (ready.l2 != 0) {
-      w = load(at.weights, at.type, i);
-      if (at.narrow != nullptr) w = followed(at.narrow_type, w, load(at.narrow, at.narrow_type, i));
-    }
+    const float w = ready.l2 != 0 ? load_weight(at, i) : grad;
     return ready.scale * grad + ready.l2 * w;
   };
   const auto pack = [&](std::int64_t i, Count n) {
     const Pack grad = load_pack(at.grads, at.grad_type, i, n, at.aligned);
     if (ready.l2 == 0) return sum_of_pack(ready, grad, grad);
-    Pack w = load_pack(at.weights, at.type, i, n, at.aligned);
-    follow(at, i, n, w);
-    return sum_of_pack(ready, grad, w);
+    return sum_of_pack(ready, grad, load_weights(at, i, n));
   };
   const bool warps = width <= kWarpWidth, packs = width % kPack == 0;
   std::int64_t row = rows_before(chunk.begin, width);

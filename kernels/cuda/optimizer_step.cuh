@@ -5,6 +5,7 @@
 #include "multi_tensor.cuh"
 #include "ops/optimizer_rules.h"
 #include "optimizer_state.cuh"
+#include "split_master.cuh"
 
 namespace boost_ext::cuda {
 
@@ -173,11 +174,13 @@ template <class R> class RuleOfStep {
 // Where a tensor lies.
 template <int kStates> struct Place {
   void* weights;
-  void* narrow;  // half weights beside their master, or null
+  void* narrow;  // half weights beside their float32 master, the residuals of a split one, or null
   const void* grads;
   DType type, narrow_type, grad_type;
   bool aligned;
   Stored state[kStates + 1];
+
+  BOOST_EXT_DEVICE bool is_split() const { return narrow_type == DType::i16 || narrow_type == DType::i8; }
 };
 
 // Lists of a table: weights, narrow, grads, states, and with kNarrow the scales of these.
@@ -203,14 +206,36 @@ BOOST_EXT_DEVICE Place<kStates> place_of(const StepTable<kListsOf<kStates, kNarr
 BOOST_EXT_DEVICE float followed(DType type, float master, float weight) {
   return rounded(type, master) == weight ? master : weight;
 }
-template <int kStates> BOOST_EXT_DEVICE void follow(const Place<kStates>& at, std::int64_t i, Count n, Pack& w) {
-  if (at.narrow == nullptr) return;
-  const Pack weight = load_pack(at.narrow, at.narrow_type, i, n, at.aligned);
+template <int kStates> BOOST_EXT_DEVICE Coming coming_narrow(const Place<kStates>& at, std::int64_t i, Count n) {
+  return at.is_split() ? coming_residuals(at.narrow, at.narrow_type, i, n, at.aligned)
+                       : coming_pack(at.narrow, at.narrow_type, i, n, at.aligned);
+}
+// `w` as the rule sees it, of what lies at `weights` and at `narrow`, which there is.
+template <int kStates> BOOST_EXT_DEVICE void combine(const Place<kStates>& at, const Coming& narrow, Pack& w) {
+  if (at.is_split()) {
+    const Pack residual = residuals_of(narrow);
+#pragma unroll
+    for (int j = 0; j < kPack; ++j) w.v[j] = joined(w.v[j], residual.v[j]);
+    return;
+  }
+  const Pack weight = narrow.get();
 #pragma unroll
   for (int j = 0; j < kPack; ++j) w.v[j] = followed(at.narrow_type, w.v[j], weight.v[j]);
 }
+template <int kStates> BOOST_EXT_DEVICE Pack load_weights(const Place<kStates>& at, std::int64_t i, Count n) {
+  Pack w = load_pack(at.weights, at.type, i, n, at.aligned);
+  if (at.narrow != nullptr) combine(at, coming_narrow(at, i, n), w);
+  return w;
+}
+template <int kStates> BOOST_EXT_DEVICE float load_weight(const Place<kStates>& at, std::int64_t i) {
+  const float w = load(at.weights, at.type, i);
+  if (at.narrow == nullptr) return w;
+  if (at.is_split()) return joined(w, load_residual(at.narrow, at.narrow_type, i));
+  return followed(at.narrow_type, w, load(at.narrow, at.narrow_type, i));
+}
 template <int kStates>
 BOOST_EXT_DEVICE void store_weights(const Place<kStates>& at, std::int64_t i, Count n, const Pack& w) {
+  if (at.is_split()) return store_parted(at.weights, at.narrow, at.narrow_type, i, n, at.aligned, w);
   store_pack(at.weights, at.type, i, n, at.aligned, w);
   if (at.narrow != nullptr) store_pack(at.narrow, at.narrow_type, i, n, at.aligned, w);
 }
@@ -261,7 +286,7 @@ BOOST_EXT_DEVICE StepComing<kStates> coming_of(const Place<kStates>& at, std::in
     else
       all.state[k] = coming_pack(at.state[k].data, DType::f32, i, n, at.aligned);
   }
-  if (at.narrow != nullptr) all.narrow = coming_pack(at.narrow, at.narrow_type, i, n, at.aligned);
+  if (at.narrow != nullptr) all.narrow = coming_narrow(at, i, n);
   return all;
 }
 template <int kStates, bool kNarrow>
@@ -277,10 +302,7 @@ BOOST_EXT_DEVICE void arrive(const Place<kStates>& at, const StepComing<kStates>
     else
       state[k] = state_of<true>(all.state[k], n);
   }
-  if (at.narrow == nullptr) return;
-  const Pack weight = all.narrow.get();
-#pragma unroll
-  for (int j = 0; j < kPack; ++j) w.v[j] = followed(at.narrow_type, w.v[j], weight.v[j]);
+  if (at.narrow != nullptr) combine(at, all.narrow, w);
 }
 template <int kStates, bool kNarrow>
 BOOST_EXT_DEVICE void store_states(const Place<kStates>& at, std::int64_t i, Count n, const Random& random,

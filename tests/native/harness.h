@@ -81,6 +81,7 @@ class Array {
     if (dtype_ == DType::i32) return read<std::int32_t>(i);
     if (dtype_ == DType::b8 || dtype_ == DType::u8) return read<unsigned char>(i);
     if (dtype_ == DType::i8) return read<std::int8_t>(i);
+    if (dtype_ == DType::i16) return read<std::int16_t>(i);
     if (dtype_ == DType::f16) return decode_half(read<std::uint16_t>(i));
     const std::uint32_t bits = static_cast<std::uint32_t>(read<std::uint16_t>(i)) << 16;
     float value = 0;
@@ -92,6 +93,7 @@ class Array {
     if (dtype_ == DType::i32) return write(i, static_cast<std::int32_t>(value));
     if (dtype_ == DType::b8 || dtype_ == DType::u8) return write(i, static_cast<unsigned char>(value));
     if (dtype_ == DType::i8) return write(i, static_cast<std::int8_t>(value));
+    if (dtype_ == DType::i16) return write(i, static_cast<std::int16_t>(value));
     const auto narrow = static_cast<float>(value);
     if (dtype_ == DType::f32) return write(i, narrow);
     std::uint32_t bits = 0;

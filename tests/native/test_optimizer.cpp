@@ -74,12 +74,14 @@ StepSettings settings_of(Rule rule) {
   return s;
 }
 
+constexpr DType kNone = DType::other;  // of masters
+
 // Two tensors, the second one a matrix, with everything that a step takes.
 struct Model {
   std::vector<Array> weights, masters, grads;
   std::vector<std::vector<Array>> state;
 
-  Model(DType of_weight, DType of_gradient, std::int64_t n, int states, bool mastered, unsigned seed) {
+  Model(DType of_weight, DType of_gradient, std::int64_t n, int states, DType of_master, unsigned seed) {
     std::mt19937 random(seed);
     state.resize(static_cast<std::size_t>(states));
     const auto add = [&](std::vector<Array>& list, DType dtype, std::int64_t size, std::int64_t rows) {
@@ -94,9 +96,11 @@ struct Model {
         list.emplace_back(DType::f32, size, rows);
         list.back().fill(0.25);
       }
-      if (!mastered) continue;
-      masters.emplace_back(DType::f32, of_weight == DType::f32 ? 0 : size, rows);
-      for (std::int64_t i = 0; i < masters.back().size(); ++i) masters.back().set(i, weights.back().get(i));
+      if (of_master == kNone) continue;
+      masters.emplace_back(of_master, of_weight == DType::f32 ? 0 : size, rows);
+      for (std::int64_t i = 0; i < masters.back().size(); ++i) {
+        masters.back().set(i, of_master == DType::f32 ? weights.back().get(i) : 0);
+      }
     }
   }
   static Views views(const std::vector<Array>& list) {
@@ -111,6 +115,13 @@ struct Model {
   }
 };
 
+double lower_half(double master) {
+  const auto narrow = static_cast<float>(master);
+  std::int16_t halves[2];
+  std::memcpy(halves, &narrow, sizeof halves);
+  return halves[0];
+}
+
 void test_rule(const Context& context, Rule rule, int states, std::int64_t n) {
   StepSettings settings = settings_of(rule);
   settings.lr = {0.125F, 0.25F};
@@ -121,12 +132,16 @@ void test_rule(const Context& context, Rule rule, int states, std::int64_t n) {
   if (states == 0) settings.hyper[0] = 0;
   unsigned seed = static_cast<unsigned>(n);
   for (DType of_weight : kFloats) {
-    for (bool mastered : {false, true}) {
+    for (DType of_master : {kNone, DType::f32, DType::i16, DType::i8}) {
+      const bool split = of_master == DType::i16 || of_master == DType::i8;
+      if (split && of_weight != DType::bf16) continue;
       const DType of_gradient = kFloats[++seed % 3];  // another one for the next size: each is converted for itself
-      Model model(of_weight, of_gradient, n, states, mastered, seed);
-      Model alone(of_weight, of_gradient, n, states, mastered, seed);
+      Model model(of_weight, of_gradient, n, states, of_master, seed);
+      Model alone(of_weight, of_gradient, n, states, of_master, seed);
+      Model wide(of_weight, of_gradient, n, states, DType::f32, seed);
       model.step(context, settings);
       alone.step({}, settings);
+      if (split) wide.step({}, settings);
       bool right = true;
       for (std::size_t t = 0; t < 2; ++t) {
         right = right && model.weights[t].same_bits(alone.weights[t]);
@@ -135,8 +150,10 @@ void test_rule(const Context& context, Rule rule, int states, std::int64_t n) {
         }
         for (std::int64_t i = 0; i < model.weights[t].size(); ++i) {
           right = right && std::isfinite(model.weights[t].get(i));
-          if (!mastered || of_weight == DType::f32) continue;
-          right = right && close(model.weights[t], i, model.masters[t].get(i), 0);
+          if (of_master == kNone || of_weight == DType::f32) continue;
+          const double master = (split ? wide : model).masters[t].get(i);
+          right = right && close(model.weights[t], i, master, 0);
+          if (of_master == DType::i16) right = right && model.masters[t].get(i) == lower_half(master);
         }
       }
       CHECK(right);
@@ -146,8 +163,8 @@ void test_rule(const Context& context, Rule rule, int states, std::int64_t n) {
 
 // Multiples of powers of two: exact, but for the mean of a row and storage.
 void test_momentum(const Context& context, DType dtype, std::int64_t n) {
-  Model model(dtype, dtype, n, 1, false, 7);
-  Model before(dtype, dtype, n, 1, false, 7);
+  Model model(dtype, dtype, n, 1, kNone, 7);
+  Model before(dtype, dtype, n, 1, kNone, 7);
   StepSettings settings = settings_of(Rule::momentum);
   settings.centralize = {1};
   model.step(context, settings);
@@ -224,11 +241,11 @@ void test_narrow_state(const Context& context, Rule rule, DType dtype, std::int6
   const int states = facts(rule).min_states;
   StepSettings settings = settings_of(rule);
   settings.centralize = {1};
-  Model wide(DType::f32, DType::f32, n, states, false, 5);
+  Model wide(DType::f32, DType::f32, n, states, kNone, 5);
   struct Narrow {
     Model model;
     std::vector<std::vector<Array>> state, scales;
-    Narrow(DType dtype, std::int64_t n, int states) : model(DType::f32, DType::f32, n, 0, false, 5) {
+    Narrow(DType dtype, std::int64_t n, int states) : model(DType::f32, DType::f32, n, 0, kNone, 5) {
       for (int k = 0; k < states; ++k) {
         state.emplace_back();
         scales.emplace_back();

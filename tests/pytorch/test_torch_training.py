@@ -101,6 +101,18 @@ assert wide.state[spread]["exp_avg"].to_local().dtype == torch.float32
 again = boost.AdamW([spread], lr=0.01, state_dtype="float8")
 again.load_state_dict(pair[0].state_dict())
 assert torch.equal(again.state[spread]["exp_avg"].to_local(), state.to_local())
+halves = [torch.nn.Parameter(p.detach().bfloat16()) for p in (spread, alone)]
+pair = [boost.AdamW([p], lr=0.01, master="split16") for p in halves]
+for _ in range(3):
+    halves[0].grad, halves[1].grad = (p.grad.bfloat16() for p in (spread, alone))
+    for chosen in pair:
+        chosen.step()
+masters = [chosen.state_dict()["state"][0]["master"] for chosen in pair]
+assert isinstance(masters[0], DTensor) and masters[0].dtype == torch.float32
+assert torch.equal(masters[0].to_local(), masters[1]) and not torch.equal(masters[1], halves[1].float())
+wide = boost.AdamW([halves[0]], lr=0.01, master="split8")
+wide.load_state_dict(pair[0].state_dict())
+assert wide.state[halves[0]]["master"].to_local().dtype == torch.int8
 for refused in (boost.Lamb, boost.Lars, boost.Adafactor, boost.Muon, boost.Apollo):
     try:
         refused([spread])

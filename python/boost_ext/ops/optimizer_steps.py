@@ -93,7 +93,11 @@ class StepOptions(TypedDict, total=False):
     """Gradient centralization; tensors of one axis have none. Default: False."""
     masters: Array | Sequence[Array | None] | None
     """For each half-precision parameter its float32 master copy, in place; None for float32 parameters. A parameter
-    that is not what its master rounds to was set from outside, and the master takes its value. Default: none."""
+    that is not what its master rounds to was set from outside, and the master takes its value.
+
+    A split master costs less: int16 or int8 beside a bfloat16 parameter, the residual, in place. The parameter is the
+    upper half of the master and the residual the lower one, so int16 keeps float32 bit for bit, and int8 its first 16
+    bits of precision. A residual begins with 0. Who sets the parameter sets its residual to 0. Default: none."""
     indices: Array | None
     """int32 (rows,): `params`, `masters` and states are one tensor each, not in lists, and ``grads`` holds only these
     rows of its gradient. Rows that are listed twice are summed. Other rows, with their state, stay as they are.

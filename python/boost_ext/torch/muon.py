@@ -45,6 +45,7 @@ class Muon(FusedOptimizer):
     """
 
     narrow_state = False
+    split_masters = False
     of_whole_tensors = True
 
     def __init__(

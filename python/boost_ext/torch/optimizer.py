@@ -9,7 +9,18 @@ from typing import TYPE_CHECKING, Any, TypedDict
 
 import torch
 
-from boost_ext.torch.storage import STATE_DTYPES, Held, converted, empty_state, is_distributed, local, master_of
+from boost_ext.torch.storage import (
+    MASTERS,
+    STATE_DTYPES,
+    Held,
+    converted,
+    empty_state,
+    is_distributed,
+    loaded_master,
+    local,
+    new_master,
+    wide_weight,
+)
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -32,8 +43,10 @@ class Storage(TypedDict, total=False):
     state_dtype: str | torch.dtype | None
     """``"float32"``, ``"bfloat16"`` or ``"float8"`` (one byte and a scale for each 256 elements). State of tensors
     with fewer than 4096 elements is float32. Default: "float32"."""
-    master: bool
-    """Keep a float32 copy of each float16 and bfloat16 weight, and step that. Default: False."""
+    master: bool | str
+    """Keep a float32 copy of each float16 and bfloat16 weight, and step that: 4 bytes a weight. ``"split16"`` is the
+    same, bit for bit, in 2 bytes: of bfloat16 weights it keeps only what they lack of float32. ``"split8"`` keeps the
+    first byte of that. Default: False."""
     seed: int
     """Of the random rounding of state that is not float32. Default: 0."""
     foreach: bool | None
@@ -72,6 +85,8 @@ class FusedOptimizer(torch.optim.Optimizer):
     default_state_dtype = "float32"
     narrow_state = True
     """Whether the rule has state in 8 and 16 bits."""
+    split_masters = True
+    """Whether its op takes them."""
     of_whole_tensors = False
     """Whether the rule needs a sum over each tensor, so that it cannot step a part of one."""
 
@@ -135,13 +150,25 @@ class FusedOptimizer(torch.optim.Optimizer):
         if dtype != "float32" and not self.narrow_state:
             raise ValueError(f"{who}: state_dtype must be 'float32' for this rule, got {dtype!r}")
         group["state_dtype"] = dtype
+        self._require_master({**self.defaults, **group}["master"])
         self.require({**self.defaults, **group})
         super().add_param_group(group)
+        master = self.param_groups[-1]["master"]
+        if isinstance(master, str) and any(p.dtype == torch.float16 for p in self.param_groups[-1]["params"]):
+            self.param_groups.pop()
+            raise TypeError(f"{who}: master must be True or False for float16 parameters, got {master!r}")
         if self.of_whole_tensors and any(map(is_distributed, self.param_groups[-1]["params"])):
             self.param_groups.pop()
             raise TypeError(
                 f"{who}: parameters must be tensors of this process alone, since norms go over the whole "
                 "tensor, got DTensor"
+            )
+
+    def _require_master(self, master: Any) -> None:
+        allowed = [kind for kind in MASTERS if self.split_masters or isinstance(kind, bool)]
+        if master not in allowed:
+            raise ValueError(
+                f"{type(self).__name__}: master must be one of {', '.join(map(repr, allowed))}, got {master!r}"
             )
 
     @torch.compiler.disable
@@ -213,7 +240,7 @@ class FusedOptimizer(torch.optim.Optimizer):
             if missing:
                 fresh.add(id(s))
             if group["master"] and "master" not in s:
-                s.update(master_of(p))
+                s.update(new_master(p, group["master"]))
         return fresh
 
     def _step_bucket(self, bucket: _Bucket, fresh: set[int], group: dict[str, Any], seed: int) -> None:
@@ -270,19 +297,23 @@ class FusedOptimizer(torch.optim.Optimizer):
                     s.update(self.converted_state(p, n, s, group))
                     changed = True
             if s.get("master") is not None and s["master"].stride() != p.stride():
-                s["master"] = torch.empty_like(p, dtype=torch.float32).copy_(s["master"])
+                s["master"] = torch.empty_like(p, dtype=s["master"].dtype).copy_(s["master"])
                 changed = True
         return changed
 
     def state_dict(self) -> dict[str, Any]:
         """As of ``torch.optim``: with float32 state of a rule that is there, its optimizer loads it.
 
+        Split masters are in it as float32, for every `master`.
+
         Returns:
             dict with ``"state"`` and ``"param_groups"``.
         """
         result: dict[str, Any] = super().state_dict()
+        params = [p for group in self.param_groups for p in group["params"]]
         result["state"] = {
-            key: _apart(entry) if isinstance(entry, dict) else entry for key, entry in result["state"].items()
+            key: _apart(entry, params[key]) if isinstance(entry, dict) else entry
+            for key, entry in result["state"].items()
         }
         return result
 
@@ -290,7 +321,8 @@ class FusedOptimizer(torch.optim.Optimizer):
         """Load a checkpoint of this class, of any `state_dtype`, or of ``torch.optim``'s class of the same rule.
 
         The storage stays that of this optimizer: `state_dtype`, `master` and `seed`. Codes of one byte are rounded to
-        nearest where they are made.
+        nearest where they are made. Load the parameters before: those that a master lies halfway between become what
+        this optimizer rounds it to.
         """
         self._kept = [{k: g[k] for k in ("state_dtype", "master", "seed")} for g in self.param_groups]
         # The last hook: torch casts state to the dtype of the weights, but nothing that is held.
@@ -327,13 +359,17 @@ class FusedOptimizer(torch.optim.Optimizer):
             steps[p.device, count] = torch.tensor(count, dtype=torch.float32, device=p.device)
         result["step"] = steps[p.device, count]
         if group["master"]:
-            result.update(master_of(p, saved.get("master")))
+            with torch.no_grad():
+                result.update(loaded_master(p, group["master"], saved.get("master")))
         return result
 
 
-def _apart(entry: dict[str, Any]) -> dict[str, Any]:
+def _apart(entry: dict[str, Any], p: Any) -> dict[str, Any]:
     """Each parameter counts its own steps, and has what it has."""
-    return {k: v.clone() if k == "step" else v for k, v in entry.items() if v is not None}
+    result = {k: v.clone() if k == "step" else v for k, v in entry.items() if v is not None}
+    if "master" in result and result["master"].dtype != torch.float32:
+        result["master"] = wide_weight(p, result["master"])
+    return result
 
 
 def _hold(_: Any, state_dict: dict[str, Any]) -> dict[str, Any]:

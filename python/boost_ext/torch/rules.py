@@ -179,6 +179,7 @@ class Adafactor(FusedOptimizer):
     """
 
     narrow_state = False
+    split_masters = False
     of_whole_tensors = True
 
     def __init__(

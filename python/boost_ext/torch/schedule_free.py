@@ -9,6 +9,7 @@ import torch
 
 from boost_ext import ops
 from boost_ext.torch.optimizer import FusedOptimizer, Storage
+from boost_ext.torch.storage import set_master, wide_weight
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -122,12 +123,11 @@ class _ScheduleFree(FusedOptimizer):
                 if "z" not in entry:  # never stepped: x, y and z are the same
                     continue
                 master = entry.get("master")
-                wide = p if master is None else torch.where(master.to(p.dtype) == p, master, p.float())
-                moved = torch.lerp(wide.double(), entry["z"].double(), share)
-                p.copy_(moved)
-                if master is not None:
-                    master.copy_(moved)
-                    p.copy_(master)  # rounded twice, as a step does
+                moved = torch.lerp(wide_weight(p, master).double(), entry["z"].double(), share)
+                if master is None:
+                    p.copy_(moved)
+                else:
+                    set_master(p, master, moved)
             group["train_mode"] = train
 
     def _loaded(self, p: Any, entry: dict[str, Any], group: dict[str, Any], steps: dict[Any, Any]) -> dict[str, Any]:
