@@ -56,13 +56,14 @@ template <class R> BOOST_EXT_INLINE void store_parted(Part part, F master, BFloa
   std::memcpy(residual, residuals, static_cast<std::size_t>(part.count) * sizeof(R));
 }
 
-// The weights of a tensor as rules see them: in float32, which may be their master.
+// The weights of a tensor as rules see them: in float32, which may be their master. Called for each chunk, and not
+// within the code of each rule.
 class WideWeights {
  public:
   WideWeights(const OptimizerStep& s, std::int64_t t) : weights_(s.weights[t]), narrow_(s.narrow[t]) {}
 
   // n <= kChunk of them: where they lie, or in `scratch`.
-  float* floats(std::int64_t begin, std::int64_t n, float* scratch) const {
+  __attribute__((noinline)) float* floats(std::int64_t begin, std::int64_t n, float* scratch) const {
     if (!is_residual(narrow_)) return as_floats(weights_, begin, n, scratch);
     with_residual([&](const BFloat* weights, auto* residual) {
       sixteens(n, [&](auto io, std::int64_t i) BOOST_EXT_INLINE_LAMBDA {
@@ -72,7 +73,7 @@ class WideWeights {
     return scratch;
   }
   // What a step has made of them, there.
-  void store(const float* w, std::int64_t begin, std::int64_t n) const {
+  __attribute__((noinline)) void store(const float* w, std::int64_t begin, std::int64_t n) const {
     if (is_residual(narrow_)) {
       return with_residual([&](BFloat* weights, auto* residual) {
         sixteens(n, [&](auto io, std::int64_t i) BOOST_EXT_INLINE_LAMBDA {
