@@ -227,24 +227,6 @@ def ready_gradient(
     return u
 
 
-def split_master(master: npt.NDArray[np.float32], residual_bits: int) -> tuple[npt.NDArray, npt.NDArray]:
-    """The bits of the bfloat16 weight, and the residual, whose unit is 2^(16 - residual_bits) last places."""
-    m = np.ascontiguousarray(master, np.float32).view(np.uint32).astype(np.int64)
-    unit = 2 ** (16 - residual_bits)
-    m = (m + unit // 2) // unit * unit
-    w = (m + 0x8000) >> 16
-    nan = np.isnan(master)
-    quiet = (m >> 16) | 0x40
-    residual = np.where(nan, 0, (m - (w << 16)) // unit)
-    return np.where(nan, quiet, w).astype(np.uint16), residual.astype(f"i{residual_bits // 8}")
-
-
-def join_master(weight_bits: npt.NDArray[np.uint16], residual: npt.NDArray) -> npt.NDArray[np.float32]:
-    unit = 2 ** (16 - 8 * residual.dtype.itemsize)
-    m = (weight_bits.astype(np.int64) << 16) + unit * residual.astype(np.int64)
-    return m.astype(np.uint32).view(np.float32)
-
-
 def sgd_step(
     w: Array, u: Array, a: Array | None, lr: float, momentum: float, dampening: float, nesterov: bool, first: bool
 ) -> Moments:

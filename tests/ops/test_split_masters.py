@@ -8,11 +8,10 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-import oracle
 from boost_ext import _core, ops
 from dtypes import assert_same_bits, bits, normal
 
-from .narrow_state import Stored
+from .narrow_state import Stored, join_master, split_master
 from .steps import EACH_RULE, VARIANTS, Rule, gradient
 
 pytestmark = pytest.mark.usefixtures("isa")
@@ -25,12 +24,12 @@ LOWER = [0, 1, 0x7F, 0x80, 0x81, 0x17F, 0x180, 0x7F7F, 0x7F80, 0x7FFF, 0x8000, 0
 
 
 def split(master: np.ndarray, kind: Any) -> tuple[np.ndarray, np.ndarray]:
-    weight, residual = oracle.split_master(master, 8 * np.dtype(kind).itemsize)
+    weight, residual = split_master(master, 8 * np.dtype(kind).itemsize)
     return weight.view(BF16), residual
 
 
 def joined(weight: np.ndarray, residual: np.ndarray) -> np.ndarray:
-    return oracle.join_master(weight.view(np.uint16), residual)
+    return join_master(weight.view(np.uint16), residual)
 
 
 def seen(weight: np.ndarray, residual: np.ndarray) -> np.ndarray:
