@@ -49,6 +49,7 @@ class Apollo(FusedOptimizer):
     """
 
     narrow_state = False
+    split_masters = False
     of_whole_tensors = True
 
     def __init__(
