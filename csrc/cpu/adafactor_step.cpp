@@ -102,20 +102,8 @@ void step_tensor(const AdaFactorStep& step, std::int64_t t, int threads) {
 }  // namespace
 
 void adafactor_step(const Context& context, const AdaFactorStep& step) {
-  const std::int64_t count = step.weights.count;
-  Scratch<std::int64_t> alone(count);
-  std::int64_t small = 0, elements = 0;
-  for (std::int64_t t = 0; t < count; ++t) {
-    if (step.weights[t].size > kAlone) continue;
-    alone[small++] = t;
-    elements += step.weights[t].size;
-  }
-  on_threads(context.threads, 4 * elements, small, [&](std::int64_t begin, std::int64_t end) {
-    for (std::int64_t k = begin; k < end; ++k) step_tensor(step, alone[k], 1);
-  });
-  for (std::int64_t t = 0; t < count; ++t) {
-    if (step.weights[t].size > kAlone) step_tensor(step, t, context.threads);
-  }
+  each_tensor(context.threads, step.weights, kAlone, 4,
+              [&](std::int64_t t, int threads) { step_tensor(step, t, threads); });
 }
 
 }  // namespace boost_ext::cpu::BOOST_EXT_ISA

@@ -1,8 +1,8 @@
 // What adafactor_step does with one tensor, a stretch of elements at a time.
 #pragma once
 
-#include "cpu/chunks.h"
 #include "cpu/parallel.h"
+#include "cpu/wide_weights.h"
 #include "ops/adafactor_step.h"
 
 namespace boost_ext::cpu::BOOST_EXT_ISA {
@@ -26,7 +26,8 @@ struct Update {
 
 struct AdaFactorTensor {
   const AdaFactorSettings& settings;
-  const View &weights, &narrow, &grads, &squares;
+  const View &weights, &grads, &squares;
+  WideWeights wide;
   const View* moments;  // or nothing
   float rate, decay, scale;
   double keep;  // b
@@ -40,9 +41,9 @@ struct AdaFactorTensor {
   AdaFactorTensor(const AdaFactorStep& step, std::int64_t t)
       : settings(*step.settings),
         weights(step.weights[t]),
-        narrow(step.narrow[t]),
         grads(step.grads[t]),
         squares(step.squares[t]),
+        wide(weights, step.narrow[t]),
         moments(step.moments ? step.moments + t : nullptr),
         rate(step.rate[t]),
         decay(step.decay[t]),
@@ -119,7 +120,7 @@ struct AdaFactorTensor {
     of_updates = of_weights = 0;
     chunks(part, [&](std::int64_t begin, std::int64_t n, const float* u, const float* factor) {
       float w_scratch[kChunk], v_scratch[kChunk];
-      if (narrow.data) typed(narrow, [&](auto* p) { follow(master() + begin, p + begin, n); });
+      wide.catch_up(begin, n);
       const float* v = factored ? nullptr : as_floats(squares, begin, n, v_scratch);
       F sums[2][kAccumulators] = {};
       sweep(n, [&](auto io, std::int64_t i, auto k) BOOST_EXT_INLINE_LAMBDA {
@@ -129,7 +130,7 @@ struct AdaFactorTensor {
       });
       of_updates += sum((sums[0][0] + sums[0][1]) + (sums[0][2] + sums[0][3]));
       if (!settings.scale_parameter) return;
-      const float* w = as_floats(weights, begin, n, w_scratch);
+      const float* w = wide.floats(begin, n, w_scratch);
       sweep(n, [&](auto io, std::int64_t i, auto k) BOOST_EXT_INLINE_LAMBDA {
         const F x = io.load(w + i);
         sums[1][decltype(k)::value] = sums[1][decltype(k)::value] + x * x;
@@ -151,7 +152,7 @@ struct AdaFactorTensor {
     const auto kept = static_cast<float>(settings.beta1), added = static_cast<float>(1 - settings.beta1);
     chunks(part, [&](std::int64_t begin, std::int64_t n, const float* u, const float* factor) {
       float w_scratch[kChunk], v_scratch[kChunk], m_scratch[kChunk];
-      float* w = as_floats(weights, begin, n, w_scratch);
+      float* w = wide.floats(begin, n, w_scratch);
       float* v = factored ? nullptr : as_floats(squares, begin, n, v_scratch);
       float* m = moments ? as_floats(*moments, begin, n, m_scratch) : nullptr;
       const bool saturates = v == v_scratch;
@@ -174,12 +175,9 @@ struct AdaFactorTensor {
       });
       if (v == v_scratch) typed(squares, [&](auto* p) { convert(v, p + begin, n); });
       if (m == m_scratch) typed(*moments, [&](auto* p) { convert(m, p + begin, n); });
-      if (w == w_scratch) typed(weights, [&](auto* p) { convert(w, p + begin, n); });
-      if (narrow.data) typed(narrow, [&](auto* p) { convert(w, p + begin, n); });
+      wide.store(w, begin, n);
     });
   }
-
-  float* master() const { return static_cast<float*>(weights.data); }
 
   // V of elements that have no factors.
   BOOST_EXT_INLINE F square(F old, F u) const {

@@ -1,8 +1,8 @@
 #include "ops/apollo_step.h"
 
-#include "cpu/chunks.h"
 #include "cpu/products.h"
 #include "cpu/random_words.h"
+#include "cpu/wide_weights.h"
 #include "ops/optimizer_rules.h"
 
 namespace boost_ext::cpu::BOOST_EXT_ISA {
@@ -423,7 +423,7 @@ class Matrix {
   }
   // factor(io, row, column) of sixteen elements.
   template <class T, class Factor> BOOST_EXT_INLINE void update(Block at, const T* grads, Factor factor) {
-    const View &weights = s_.weights[t_], &narrow = s_.narrow[t_];
+    const WideWeights weights(s_.weights[t_], s_.narrow[t_]);
     const float keep = s_.keep[t_], scale = s_.scale[t_];
     float scratch[kChunk];
     for (std::int64_t begin = at.begin, n; begin < at.begin + at.count; begin += n) {
@@ -431,14 +431,13 @@ class Matrix {
       n = smaller(smaller(kChunk, at.begin + at.count - begin), columns_ - column);
       const F off = all(mean(row));
       const T* const g = grads + begin;
-      float* const w = as_floats(weights, begin, n, scratch);
-      if (narrow.data) typed(narrow, [&](auto* p) { follow(w, p + begin, n); });
+      weights.catch_up(begin, n);
+      float* const w = weights.floats(begin, n, scratch);
       sixteens(n, [&](auto io, std::int64_t i) BOOST_EXT_INLINE_LAMBDA {
         const F u = scale * io.load(g + i) - off;
         io.store(w + i, keep * io.load(w + i) - factor(io, row, column + i) * u);
       });
-      if (is_half(weights)) typed(weights, [&](auto* p) { convert(w, p + begin, n); });
-      if (narrow.data) typed(narrow, [&](auto* p) { convert(w, p + begin, n); });
+      weights.store(w, begin, n);
     }
   }
 
@@ -458,20 +457,8 @@ class Matrix {
 }  // namespace
 
 void apollo_step(const Context& context, const ApolloStep& step) {
-  const std::int64_t count = step.weights.count;
-  Scratch<std::int64_t> alone(count);
-  std::int64_t small = 0, elements = 0;
-  for (std::int64_t t = 0; t < count; ++t) {
-    if (step.weights[t].size > kAlone) continue;
-    alone[small++] = t;
-    elements += step.weights[t].size;
-  }
-  on_threads(context.threads, 8 * elements, small, [&](std::int64_t begin, std::int64_t end) {
-    for (std::int64_t k = begin; k < end; ++k) Matrix(step, alone[k], 1).run();
-  });
-  for (std::int64_t t = 0; t < count; ++t) {
-    if (step.weights[t].size > kAlone) Matrix(step, t, context.threads).run();
-  }
+  each_tensor(context.threads, step.weights, kAlone, 8,
+              [&](std::int64_t t, int threads) { Matrix(step, t, threads).run(); });
 }
 
 }  // namespace boost_ext::cpu::BOOST_EXT_ISA

@@ -1,7 +1,7 @@
 #include "ops/muon_step.h"
 
-#include "cpu/chunks.h"
 #include "cpu/parallel.h"
+#include "cpu/wide_weights.h"
 #include "ops/optimizer_rules.h"
 #include "ops/orthogonalize.h"
 
@@ -38,18 +38,17 @@ void gather(const MuonStep& s, std::int64_t t, Block at, float* to) {
 }
 
 void update(const MuonStep& s, std::int64_t t, Block at, const float* directions) {
-  const View &weights = s.weights[t], &narrow = s.narrow[t];
+  const WideWeights weights(s.weights[t], s.narrow[t]);
   const float keep = s.keep[t], rate = s.rate[t];
   float scratch[kChunk];
   for (std::int64_t done = 0; done < at.count; done += kChunk) {
     const std::int64_t n = at.count - done < kChunk ? at.count - done : kChunk, begin = at.begin + done;
-    float* w = as_floats(weights, begin, n, scratch);
-    if (narrow.data) typed(narrow, [&](auto* p) { follow(w, p + begin, n); });
+    weights.catch_up(begin, n);
+    float* w = weights.floats(begin, n, scratch);
     const float* o = directions + begin;
     sixteens(n, [&](auto io, std::int64_t i)
                     BOOST_EXT_INLINE_LAMBDA { io.store(w + i, keep * io.load(w + i) - rate * io.load(o + i)); });
-    if (is_half(weights)) typed(weights, [&](auto* p) { convert(w, p + begin, n); });
-    if (narrow.data) typed(narrow, [&](auto* p) { convert(w, p + begin, n); });
+    weights.store(w, begin, n);
   }
 }
 

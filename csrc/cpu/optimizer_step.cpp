@@ -3,7 +3,7 @@
 #include "cpu/chunks.h"
 #include "cpu/optimizer_state.h"
 #include "cpu/parallel.h"
-#include "cpu/split_master.h"
+#include "cpu/wide_weights.h"
 #include "ops/optimizer_rules.h"
 
 namespace boost_ext::cpu::BOOST_EXT_ISA {
@@ -55,7 +55,7 @@ class RowMeans {
     if (!any_) return;
     Blocks(s.weights, kBlock, ahead_.get()).run(context.threads, [&](Block at) {
       if (!ahead_[at.tensor]) return;
-      const WideWeights weights(s, at.tensor);
+      const WideWeights weights(s.weights[at.tensor], s.narrow[at.tensor]);
       weights.catch_up(at.begin, at.count);
       means_[first_[at.tensor] + at.begin / at.count] =
           row_mean(weights, s.grads[at.tensor], at, s.scale[at.tensor], s.l2[at.tensor]);
@@ -161,7 +161,7 @@ void each_element(const Context& context, const OptimizerStep& s, RowMeans& mean
   const auto step_block = [&](Block at, auto storage) {
     constexpr Storage kStorage = decltype(storage)::value;
     const View& weights = s.weights[at.tensor];
-    const WideWeights wide(s, at.tensor);
+    const WideWeights wide(weights, s.narrow[at.tensor]);
     const float scale = s.scale[at.tensor];
     const float l2 = s.l2[at.tensor];
     if (kGradient) wide.catch_up(at.begin, at.count);

@@ -99,4 +99,23 @@ class Blocks {
   std::int64_t total_;
 };
 
+// step(t, threads) for each tensor: those of up to `alone` elements by a thread each, side by side; then one after the
+// other those that all threads share. `weight` is the number of elements touched for each element of a tensor.
+template <class Step>
+void each_tensor(int threads, Tensors tensors, std::int64_t alone, std::int64_t weight, Step step) {
+  Scratch<std::int64_t> small(tensors.count);
+  std::int64_t count = 0, elements = 0;
+  for (std::int64_t t = 0; t < tensors.count; ++t) {
+    if (tensors[t].size > alone) continue;
+    small[count++] = t;
+    elements += tensors[t].size;
+  }
+  on_threads(threads, weight * elements, count, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t k = begin; k < end; ++k) step(small[k], 1);
+  });
+  for (std::int64_t t = 0; t < tensors.count; ++t) {
+    if (tensors[t].size > alone) step(t, threads);
+  }
+}
+
 }  // namespace boost_ext::cpu::BOOST_EXT_ISA
