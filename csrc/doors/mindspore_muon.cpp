@@ -21,7 +21,7 @@ void muon_step(Reader& in, const StepHead& head) {
     settings.step.decay.push_back(head.decay.of(op, tensor));
     settings.step.centralize.push_back(tensor.is_centralized != 0);
   }
-  MuonTensors tensors;
+  MatrixTensors tensors;
   tensors.weights = in.list("weights", n);
   tensors.masters = head.masters(in);
   tensors.grads = in.list("grads", n);

@@ -127,25 +127,38 @@ void py_adafactor_step(const Object& params, const Object& masters, const Object
   a.run([&] { adafactor_step(a.context(), settings, tensors, flag); });
 }
 
+// What the optimizers of matrices share.
+StepSettings matrix_settings(StepSettings given, const std::vector<double>& adamw, double scale, std::int64_t step,
+                             const std::vector<float>& lr, const std::vector<float>& decay,
+                             const std::vector<float>& ratio, const std::vector<unsigned char>& centralize) {
+  given.hyper = adamw;
+  given.scale = scale;
+  given.step = step;
+  given.lr = lr;
+  given.decay = decay;
+  given.ratio = ratio;
+  given.centralize = centralize;
+  return given;
+}
+MatrixTensors matrix_tensors(Arrays& a, const Object& params, const Object& masters, const Object& grads,
+                             const Object& first, const Object& second) {
+  MatrixTensors tensors;
+  tensors.weights = a.list("params", params, kWritten);
+  if (!masters.is_none()) tensors.masters = a.list("masters", masters, kWritten);
+  tensors.grads = a.list("grads", grads);
+  tensors.first = a.list("moments1", first, kWritten);
+  tensors.second = a.list("moments2", second, kWritten);
+  return tensors;
+}
+
 void py_muon_step(const Object& params, const Object& masters, const Object& grads, const Object& first,
                   const Object& second, const std::vector<double>& hyper, const std::vector<double>& adamw,
                   double scale, std::int64_t step, const std::vector<float>& lr, const std::vector<float>& decay,
                   const std::vector<float>& ratio, const std::vector<unsigned char>& centralize, const Object& skip) {
   Arrays a("muon_step");
   MuonSettings settings = muon_settings(hyper.data(), hyper.size());
-  settings.step.hyper = adamw;
-  settings.step.scale = scale;
-  settings.step.step = step;
-  settings.step.lr = lr;
-  settings.step.decay = decay;
-  settings.step.ratio = ratio;
-  settings.step.centralize = centralize;
-  MuonTensors tensors;
-  tensors.weights = a.list("params", params, kWritten);
-  if (!masters.is_none()) tensors.masters = a.list("masters", masters, kWritten);
-  tensors.grads = a.list("grads", grads);
-  tensors.first = a.list("moments1", first, kWritten);
-  tensors.second = a.list("moments2", second, kWritten);
+  settings.step = matrix_settings(settings.step, adamw, scale, step, lr, decay, ratio, centralize);
+  const MatrixTensors tensors = matrix_tensors(a, params, masters, grads, first, second);
   if (!skip.is_none()) settings.step.at.skip = a.one("skip", skip);
   a.run([&] { muon_step(a.context(), settings, tensors); });
 }
@@ -159,19 +172,8 @@ void py_apollo_step(const Object& params, const Object& masters, const Object& g
   ApolloSettings settings = apollo_settings(hyper.data(), hyper.size());
   settings.seed = seed;
   settings.numbers = numbers;
-  settings.step.hyper = adamw;
-  settings.step.scale = scale;
-  settings.step.step = step;
-  settings.step.lr = lr;
-  settings.step.decay = decay;
-  settings.step.ratio = ratio;
-  settings.step.centralize = centralize;
-  ApolloTensors tensors;
-  tensors.weights = a.list("params", params, kWritten);
-  if (!masters.is_none()) tensors.masters = a.list("masters", masters, kWritten);
-  tensors.grads = a.list("grads", grads);
-  tensors.first = a.list("moments1", first, kWritten);
-  tensors.second = a.list("moments2", second, kWritten);
+  settings.step = matrix_settings(settings.step, adamw, scale, step, lr, decay, ratio, centralize);
+  ApolloTensors tensors{matrix_tensors(a, params, masters, grads, first, second), {}};
   tensors.norms = a.list("norms", norms, kWritten);
   if (!skip.is_none()) settings.step.at.skip = a.one("skip", skip);
   a.run([&] { apollo_step(a.context(), settings, tensors); });

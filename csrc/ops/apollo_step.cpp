@@ -4,8 +4,6 @@
 #include <cmath>
 #include <limits>
 
-#include "ops/matrix_step.h"
-
 namespace boost_ext {
 namespace {
 
@@ -82,12 +80,7 @@ void apollo_step(const Context& context, const ApolloSettings& settings, const A
   const View& skip = settings.step.at.skip;
   require_cpu(kApolloStep, {&a.weights, &a.grads, &a.first, &a.second, &a.norms, &a.masters}, {skip});
   const List weights{"params", a.weights};
-  require_floats(kApolloStep, weights);
-  require_same_count(kApolloStep, {"grads", a.grads}, weights);
-  require_floats(kApolloStep, {"grads", a.grads});
-  require_same_sizes(kApolloStep, {"grads", a.grads}, weights);
-  require_same_count(kApolloStep, {"moments1", a.first}, weights);
-  require_same_count(kApolloStep, {"moments2", a.second}, weights);
+  require_lists(kApolloStep, a);
   require_same_count(kApolloStep, {"norms", a.norms}, weights);
   if (!a.masters.empty()) require_same_count(kApolloStep, {"masters", a.masters}, weights);
   require_apollo_settings(settings, a.weights.size());
@@ -101,10 +94,9 @@ void apollo_step(const Context& context, const ApolloSettings& settings, const A
 
   std::vector<std::size_t> matrices, others;
   for (std::size_t i = 0; i < a.weights.size(); ++i) (has_norm(a, i) ? matrices : others).push_back(i);
-  const AdamTensors lists{a.weights, a.masters, a.grads, a.first, a.second};
-  if (!others.empty()) step_others(context, all, lists, others);
+  if (!others.empty()) step_others(context, all, a, others);
   if (matrices.empty()) return;
-  const MatrixLists m(all, lists, matrices);
+  const MatrixLists m(all, a, matrices);
   std::vector<DropoutKey> keys;
   const auto draw = static_cast<std::uint32_t>((all.step - 1) / settings.update_gap);
   for (const std::size_t i : matrices) {

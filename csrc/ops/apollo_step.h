@@ -36,7 +36,7 @@
 #pragma once
 
 #include "ops/dropout.h"
-#include "ops/optimizer_step.h"
+#include "ops/matrix_step.h"
 
 namespace boost_ext {
 
@@ -50,8 +50,8 @@ struct ApolloSettings {
   StepSettings step;                  // of AdamW, whose hyperparameters are in it, and what matrices share with it
 };
 
-struct ApolloTensors {
-  Views weights, masters, grads, first, second, norms;
+struct ApolloTensors : MatrixTensors {
+  Views norms;
 };
 
 void apollo_step(const Context& context, const ApolloSettings& settings, const ApolloTensors& tensors);

@@ -43,7 +43,17 @@ StepSettings spread_out(const char* op, const StepSettings& s, const Views& weig
   return all;
 }
 
-void step_others(const Context& context, const StepSettings& all, const AdamTensors& a,
+void require_lists(const char* op, const MatrixTensors& a) {
+  const List weights{"params", a.weights};
+  require_floats(op, weights);
+  require_same_count(op, {"grads", a.grads}, weights);
+  require_floats(op, {"grads", a.grads});
+  require_same_sizes(op, {"grads", a.grads}, weights);
+  require_same_count(op, {"moments1", a.first}, weights);
+  require_same_count(op, {"moments2", a.second}, weights);
+}
+
+void step_others(const Context& context, const StepSettings& all, const MatrixTensors& a,
                  const std::vector<std::size_t>& which) {
   StepSettings some = all;
   some.rule = Rule::adamw;
@@ -56,7 +66,7 @@ void step_others(const Context& context, const StepSettings& all, const AdamTens
                  {some_of(a.first, which), some_of(a.second, which)});
 }
 
-MatrixLists::MatrixLists(const StepSettings& all, const AdamTensors& a, const std::vector<std::size_t>& which)
+MatrixLists::MatrixLists(const StepSettings& all, const MatrixTensors& a, const std::vector<std::size_t>& which)
     : wide(some_of(a.weights, which)), narrow(which.size()), centralize(some_of(all.centralize, which)) {
   for (std::size_t k = 0; k < which.size(); ++k) {
     const std::size_t i = which[k];

@@ -19,12 +19,14 @@ template <class T> std::vector<T> some_of(const std::vector<T>& all, const std::
   return some;
 }
 
-struct AdamTensors {
-  const Views &weights, &masters, &grads, &first, &second;
+struct MatrixTensors {
+  Views weights, masters, grads, first, second;
 };
+// Floats, and as many as there are weights.
+void require_lists(const char* op, const MatrixTensors& a);
 
 // The tensors that AdamW steps, in a call of its own that has nothing left to refuse.
-void step_others(const Context& context, const StepSettings& all, const AdamTensors& a,
+void step_others(const Context& context, const StepSettings& all, const MatrixTensors& a,
                  const std::vector<std::size_t>& which);
 
 // The matrices as a kernel takes them.
@@ -34,7 +36,7 @@ struct MatrixLists {
   std::vector<float> scale, keep;
   std::vector<unsigned char> centralize;
 
-  MatrixLists(const StepSettings& all, const AdamTensors& a, const std::vector<std::size_t>& which);
+  MatrixLists(const StepSettings& all, const MatrixTensors& a, const std::vector<std::size_t>& which);
 };
 
 }  // namespace boost_ext

@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <cmath>
 
-#include "ops/matrix_step.h"
-
 namespace boost_ext {
 namespace {
 
@@ -18,9 +16,9 @@ void require_settings(const MuonSettings& s) {
 }
 
 // Two axes and more, and no second moment: a matrix.
-bool is_matrix(const MuonTensors& a, std::size_t i) { return a.weights[i].size > 0 && a.second[i].size == 0; }
+bool is_matrix(const MatrixTensors& a, std::size_t i) { return a.weights[i].size > 0 && a.second[i].size == 0; }
 
-void require_written(const MuonTensors& a, const View& skip) {
+void require_written(const MatrixTensors& a, const View& skip) {
   Overlap overlap(kMuonStep);
   if (skip.data != nullptr) overlap.reads("skip", skip);
   overlap.reads({"grads", a.grads});
@@ -67,16 +65,11 @@ MuonSettings muon_settings(const double* x, std::size_t count) {
   return settings;
 }
 
-void muon_step(const Context& context, const MuonSettings& settings, const MuonTensors& a) {
+void muon_step(const Context& context, const MuonSettings& settings, const MatrixTensors& a) {
   const View& skip = settings.step.at.skip;
   const Device device = require_device(kMuonStep, {&a.weights, &a.grads, &a.first, &a.second, &a.masters}, {skip});
   const List weights{"params", a.weights};
-  require_floats(kMuonStep, weights);
-  require_same_count(kMuonStep, {"grads", a.grads}, weights);
-  require_floats(kMuonStep, {"grads", a.grads});
-  require_same_sizes(kMuonStep, {"grads", a.grads}, weights);
-  require_same_count(kMuonStep, {"moments1", a.first}, weights);
-  require_same_count(kMuonStep, {"moments2", a.second}, weights);
+  require_lists(kMuonStep, a);
   if (!a.masters.empty()) require_same_count(kMuonStep, {"masters", a.masters}, weights);
   require_settings(settings);
   if (skip.data != nullptr) {
@@ -90,10 +83,9 @@ void muon_step(const Context& context, const MuonSettings& settings, const MuonT
 
   std::vector<std::size_t> matrices, others;
   for (std::size_t i = 0; i < a.weights.size(); ++i) (is_matrix(a, i) ? matrices : others).push_back(i);
-  const AdamTensors lists{a.weights, a.masters, a.grads, a.first, a.second};
-  if (!others.empty()) step_others(context, all, lists, others);
+  if (!others.empty()) step_others(context, all, a, others);
   if (matrices.empty()) return;
-  const MatrixLists m(all, lists, matrices);
+  const MatrixLists m(all, a, matrices);
   std::vector<float> rate;
   for (std::size_t k = 0; k < matrices.size(); ++k) {
     rate.push_back(

@@ -20,7 +20,7 @@
 // are numbers, and its array `skip` may be given.
 #pragma once
 
-#include "ops/optimizer_step.h"
+#include "ops/matrix_step.h"
 #include "ops/runtime.h"
 
 namespace boost_ext {
@@ -34,11 +34,7 @@ struct MuonSettings {
   StepSettings step;  // of AdamW, whose hyperparameters are in it, and what matrices share with it
 };
 
-struct MuonTensors {
-  Views weights, masters, grads, first, second;
-};
-
-void muon_step(const Context& context, const MuonSettings& settings, const MuonTensors& tensors);
+void muon_step(const Context& context, const MuonSettings& settings, const MatrixTensors& tensors);
 
 // From numbers in the order of the members: what doors have.
 MuonSettings muon_settings(const double* numbers, std::size_t count);

@@ -9,6 +9,7 @@
 #include <memory>
 #include <random>
 #include <string>
+#include <vector>
 
 #include "ops/tensor.h"
 
@@ -142,6 +143,23 @@ class Array {
   std::int64_t rows_;
   std::unique_ptr<unsigned char[]> memory_;
 };
+
+using Shape = std::vector<std::int64_t>;
+
+inline boost_ext::View shaped(const Array& array, const Shape& shape) {
+  boost_ext::View v = array.view();
+  v.set_shape(static_cast<int>(shape.size()), [&](int d) { return shape[static_cast<std::size_t>(d)]; });
+  return v;
+}
+// Each in its shape; those of another size, which are no such tensors, as vectors.
+template <std::size_t N> boost_ext::Views shaped(const std::vector<Array>& list, const Shape (&shapes)[N]) {
+  boost_ext::Views v;
+  for (std::size_t t = 0; t < list.size(); ++t) {
+    const boost_ext::View whole = shaped(list[t], shapes[t]);
+    v.push_back(whole.size == list[t].size() ? whole : list[t].view());
+  }
+  return v;
+}
 
 // Within the rounding of the storage type and of sums of float32 terms that are `scale` large together.
 inline bool close(const Array& a, std::int64_t i, double expected, double scale) {

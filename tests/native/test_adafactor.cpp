@@ -12,7 +12,6 @@ namespace {
 
 using namespace boost_ext;
 
-using Shape = std::vector<std::int64_t>;
 const Shape kShapes[] = {{},        {0},        {17},       {70001},   {5, 7},         {2, 0},      {1, 1},
                          {33, 130}, {70, 1100}, {3, 20003}, {9000, 8}, {40, 30, 3, 3}, {2, 90, 100}};
 constexpr DType kFloats[] = {DType::f32, DType::f16, DType::bf16};
@@ -50,20 +49,10 @@ struct Model {
       for (std::int64_t i = 0; i < masters.back().size(); ++i) masters.back().set(i, weights.back().get(i));
     }
   }
-  static Views views(const std::vector<Array>& list) {
-    Views v;
-    for (const Array& a : list) v.push_back(a.view());
-    for (std::size_t t = 0; t < v.size(); ++t) {
-      if (v[t].size != size_of(kShapes[t], kShapes[t].size())) continue;
-      v[t].set_shape(static_cast<int>(kShapes[t].size()),
-                     [t](int d) { return kShapes[t][static_cast<std::size_t>(d)]; });
-    }
-    return v;
-  }
   void step(const Context& context, const AdaFactorSettings& settings) {
-    adafactor_step(
-        context, settings,
-        {views(weights), views(masters), views(grads), views(rows), views(columns), views(squares), views(moments)});
+    adafactor_step(context, settings,
+                   {shaped(weights, kShapes), shaped(masters, kShapes), shaped(grads, kShapes), shaped(rows, kShapes),
+                    shaped(columns, kShapes), shaped(squares, kShapes), shaped(moments, kShapes)});
   }
 };
 

@@ -13,18 +13,11 @@ namespace {
 
 using namespace boost_ext;
 
-using Shape = std::vector<std::int64_t>;
 // The first ones by AdamW.
 const Shape kShapes[] = {{},        {0},       {17},      {2, 0},    {5000},    {5, 7},       {1, 1},    {33, 130},
                          {130, 33}, {40, 300}, {300, 40}, {3, 4100}, {4100, 3}, {9, 5, 3, 3}, {2, 9, 10}};
 constexpr std::size_t kOthers = 5;
 constexpr DType kFloats[] = {DType::f32, DType::f16, DType::bf16};
-
-View shaped(const Array& array, const Shape& shape) {
-  View v = array.view();
-  v.set_shape(static_cast<int>(shape.size()), [&](int d) { return shape[static_cast<std::size_t>(d)]; });
-  return v;
-}
 
 // One tensor of each shape, with everything that a step takes.
 struct Model {
@@ -53,17 +46,10 @@ struct Model {
       for (std::int64_t i = 0; i < masters.back().size(); ++i) masters.back().set(i, weights.back().get(i));
     }
   }
-  static Views views(const std::vector<Array>& list) {
-    Views v;
-    for (std::size_t t = 0; t < list.size(); ++t) {
-      const View whole = shaped(list[t], kShapes[t]);
-      v.push_back(whole.size == list[t].size() ? whole : list[t].view());
-    }
-    return v;
-  }
   void step(const Context& context, const ApolloSettings& settings) {
     apollo_step(context, settings,
-                {views(weights), views(masters), views(grads), views(first), views(second), views(norms)});
+                {shaped(weights, kShapes), shaped(masters, kShapes), shaped(grads, kShapes), shaped(first, kShapes),
+                 shaped(second, kShapes), shaped(norms, kShapes)});
   }
 };
 
@@ -111,7 +97,7 @@ void test_one_step() {
   ApolloSettings settings = usual();
   settings.step.decay = {0.5F};
   const auto step = [&](const View& of) {
-    apollo_step({}, settings, {{weight}, {}, {of}, {m.view()}, {v.view()}, {n.view()}});
+    apollo_step({}, settings, {{{weight}, {}, {of}, {m.view()}, {v.view()}}, {n.view()}});
   };
   step(grad);
   const double p = m.get(0) / (0.1 * -2);  // the basis
