@@ -1,16 +1,20 @@
-"""Codes of one byte for the state of optimizers; re-exported by :mod:`boost_ext.ops`."""
+"""State of optimizers: codes of one byte, re-exported by :mod:`boost_ext.ops`; the shape of what is projected."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["STATE_BLOCK", "dequantize_state", "quantize_state"]
+__all__ = ["STATE_BLOCK", "dequantize_state", "projected_shape", "projection_rank", "quantize_state"]
 
 STATE_BLOCK = 256
 """Elements that share a scale."""
+_SHARE = 8
+"""The default rank is this share of the shorter side."""
 
 
 def _values(codes: Any, top: int) -> npt.NDArray[np.float32]:
@@ -109,3 +113,24 @@ def scales_beside(op: str, scales: Any) -> Any:
         raise TypeError(f"{op}: scales must hold a list of arrays for each state, got {type(scales).__name__}")
     lists = [item if isinstance(item, (list, tuple)) else [item] for item in scales]
     return [[np.empty(0, np.float32) if x is None else x for x in item] for item in lists]
+
+
+def projection_rank(shape: Sequence[int], rank: int | None) -> int:
+    """With which the optimizers of APOLLO project a tensor: None is the default. 0 where AdamW steps it."""
+    side = min(_sides(shape))
+    if rank is None:
+        return side // _SHARE
+    return rank if rank < side else 0
+
+
+def projected_shape(shape: Sequence[int], rank: int) -> tuple[int, int]:
+    """Of what APOLLO projects, and of its moments."""
+    rows, columns = _sides(shape)
+    return (rank, columns) if rows <= columns else (rows, rank)
+
+
+def _sides(shape: Sequence[int]) -> tuple[int, int]:
+    """Rows and columns of a matrix, or two zeros."""
+    if len(shape) < 2 or 0 in shape:
+        return 0, 0
+    return shape[0], math.prod(shape[1:])

@@ -8,15 +8,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from boost_ext import ops
+from boost_ext.ops.optimizer_state import projected_shape, projection_rank
 from boost_ext.torch.optimizer import FusedOptimizer, Storage
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 __all__ = ["Apollo"]
-
-_SHARE = 8
-"""The default rank is this share of the shorter side."""
 
 
 class Apollo(FusedOptimizer):
@@ -91,9 +89,7 @@ class Apollo(FusedOptimizer):
             return {name: torch.zeros(1, dtype=torch.float32, device=p.device) if rank else None}
         if rank == 0:
             return super().new_state(p, name, group)
-        rows, columns = p.shape[0], p.numel() // p.shape[0]
-        shape = (rank, columns) if rows <= columns else (rows, rank)
-        return {name: torch.zeros(shape, dtype=torch.float32, device=p.device)}
+        return {name: torch.zeros(projected_shape(p.shape, rank), dtype=torch.float32, device=p.device)}
 
     def converted_state(self, p: Any, name: str, saved: dict[str, Any], group: dict[str, Any]) -> dict[str, Any]:
         if saved.get("update_norm") is None:
@@ -132,10 +128,4 @@ class Apollo(FusedOptimizer):
 
 def _rank_of(p: Any, group: dict[str, Any]) -> int:
     """0 where AdamW steps the tensor."""
-    if not group["use_apollo"] or p.ndim < 2 or p.numel() == 0:
-        return 0
-    side = min(p.shape[0], p.numel() // p.shape[0])
-    rank: int | None = group["rank"]
-    if rank is None:
-        return int(side // _SHARE)
-    return rank if rank < side else 0
+    return projection_rank(p.shape, group["rank"]) if group["use_apollo"] else 0

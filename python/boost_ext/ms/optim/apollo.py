@@ -10,15 +10,14 @@ import mindspore as ms
 from mindspore import Parameter, ParameterTuple
 
 from boost_ext.ms.core.state import filled
-from boost_ext.ms.optim.arguments import non_negative, open_unit, positive, recorded
+from boost_ext.ms.optim.arguments import named, non_negative, open_unit, positive, recorded
 from boost_ext.ms.optim.fused import FusedOptimizer
 from boost_ext.ms.optim.storage import StateStorage, state_like
+from boost_ext.ops.optimizer_state import projected_shape, projection_rank
 
 __all__ = ["Apollo"]
 
 _SCALE_TYPES = ("channel", "tensor")
-_SHARE = 8
-"""The default rank is this share of the shorter side."""
 
 
 class Apollo(FusedOptimizer):
@@ -107,12 +106,10 @@ class Apollo(FusedOptimizer):
         open_unit("Apollo", beta1=beta1, beta2=beta2)
         if scale_type not in _SCALE_TYPES:
             raise ValueError(f"Apollo: scale_type must be one of {', '.join(_SCALE_TYPES)}, got {scale_type!r}")
-        if isinstance(adamw, str) or not all(isinstance(name, str) for name in adamw):
-            raise TypeError(f"Apollo: adamw must be a sequence of strings, got {adamw!r}")
-        for name in adamw:
-            if not any(name in p.name for p in self.parameters):
-                raise ValueError(f"Apollo: adamw must hold parts of the parameters' names, got {name!r}")
-        self.ranks = tuple(0 if any(name in p.name for name in adamw) else _rank_of(p, rank) for p in self.parameters)
+        by_adamw = named("Apollo", "adamw", adamw, self.parameters)
+        self.ranks = tuple(
+            0 if flag else projection_rank(p.shape, rank) for p, flag in zip(self.parameters, by_adamw, strict=True)
+        )
         # What makes the basis of a parameter its own. A name may change later, when a cell takes the parameter in.
         self.numbers = tuple(1 + zlib.crc32(p.name.encode()) % (2**31 - 1) for p in self.parameters)
         self._make_state()
@@ -125,7 +122,7 @@ class Apollo(FusedOptimizer):
         def state(prefix: str) -> ParameterTuple:
             made = []
             for p, rank in zip(self.parameters, self.ranks, strict=True):
-                shape = _projected(p, rank)
+                shape = projected_shape(p.shape, rank)
                 name = f"{prefix}.{p.name}"
                 made.append(
                     Parameter(filled(shape, 0.0, ms.float32), name=name) if rank else state_like([p], prefix)[0]
@@ -152,21 +149,3 @@ def _whole(name: str, value: Any, least: int) -> None:
         raise TypeError(f"Apollo: {name} must be an int, got {type(value).__name__}")
     if not least <= value < 2**31:
         raise ValueError(f"Apollo: {name} must be in [{least}, 2**31), got {value}")
-
-
-def _sides(p: Parameter) -> tuple[int, int]:
-    """Rows and columns of a matrix, or two zeros."""
-    return (p.shape[0], p.size // p.shape[0]) if p.ndim >= 2 and p.size else (0, 0)
-
-
-def _rank_of(p: Parameter, rank: int | None) -> int:
-    """0 where AdamW steps the parameter."""
-    side = min(_sides(p))
-    if rank is None:
-        return side // _SHARE
-    return rank if rank < side else 0
-
-
-def _projected(p: Parameter, rank: int) -> tuple[int, int]:
-    rows, columns = _sides(p)
-    return (rank, columns) if rows <= columns else (rows, rank)

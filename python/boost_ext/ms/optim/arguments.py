@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
-from mindspore import Tensor, nn
+from mindspore import Parameter, Tensor, nn
 
 from boost_ext.arguments import names_of, unknown_argument
 
-__all__ = ["non_negative", "one_line", "open_unit", "positive", "recorded", "require_bool", "require_float"]
+__all__ = ["named", "non_negative", "one_line", "open_unit", "positive", "recorded", "require_bool", "require_float"]
 
 Init = TypeVar("Init", bound=Callable[..., None])
 
@@ -71,6 +71,16 @@ def require_bool(owner: str, name: str, value: Any) -> bool:
     if not isinstance(value, bool):
         raise TypeError(f"{owner}: {name} must be a bool, got {type(value).__name__}")
     return value
+
+
+def named(owner: str, argument: str, parts: Any, parameters: Sequence[Parameter]) -> tuple[bool, ...]:
+    """Of each parameter whether it has one of these parts of names, each of which must be in a name."""
+    if isinstance(parts, str) or not all(isinstance(part, str) for part in parts):
+        raise TypeError(f"{owner}: {argument} must be a sequence of strings, got {parts!r}")
+    for part in parts:
+        if not any(part in p.name for p in parameters):
+            raise ValueError(f"{owner}: {argument} must hold parts of the parameters' names, got {part!r}")
+    return tuple(any(part in p.name for part in parts) for p in parameters)
 
 
 def non_negative(owner: str, **values: Any) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 from mindspore import Parameter, ParameterTuple
 
-from boost_ext.ms.optim.arguments import non_negative, open_unit, positive, recorded, require_bool
+from boost_ext.ms.optim.arguments import named, non_negative, open_unit, positive, recorded, require_bool
 from boost_ext.ms.optim.fused import FusedOptimizer
 from boost_ext.ms.optim.storage import state_like
 
@@ -96,12 +96,8 @@ class Muon(FusedOptimizer):
             raise ValueError(f"Muon: ns_steps must be in [0, 100], got {ns_steps}")
         if adjust_lr_fn not in _ADJUSTMENTS:
             raise ValueError(f"Muon: adjust_lr_fn must be one of {', '.join(_ADJUSTMENTS)}, got {adjust_lr_fn!r}")
-        if isinstance(adamw, str) or not all(isinstance(name, str) for name in adamw):
-            raise TypeError(f"Muon: adamw must be a sequence of strings, got {adamw!r}")
-        for name in adamw:
-            if not any(name in p.name for p in self.parameters):
-                raise ValueError(f"Muon: adamw must hold parts of the parameters' names, got {name!r}")
-        self.is_matrix = tuple(p.ndim >= 2 and not any(name in p.name for name in adamw) for p in self.parameters)
+        by_adamw = named("Muon", "adamw", adamw, self.parameters)
+        self.is_matrix = tuple(p.ndim >= 2 and not flag for p, flag in zip(self.parameters, by_adamw, strict=True))
         self._make_state()
         matched = float(adjust_lr_fn == "match_rms_adamw")
         hyper = (momentum, float(nesterov), float(ns_steps), eps, matched, beta1, beta2, adamw_eps)
