@@ -178,3 +178,11 @@ def test_parameters_are_those_of_a_checkpoint() -> None:
     scaler = amp.DynamicLossScaler(8.0, 2, 3)
     assert isinstance(scaler.scale_value, Parameter)
     assert (scaler.scale_value.shape, scaler.counter.shape, scaler.counter.dtype) == ((), (), ms.int32)
+
+
+@pytest.mark.parametrize(
+    ("error", "value"), [(ValueError, NAN), (ValueError, 0.5), (TypeError, "8"), (TypeError, True)]
+)
+def test_the_static_scaler_refuses(error: type[Exception], value: Any) -> None:
+    with pytest.raises(error, match=r"^StaticLossScaler: scale_value must be "):
+        amp.StaticLossScaler(value)

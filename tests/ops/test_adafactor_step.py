@@ -11,6 +11,8 @@ import oracle
 from boost_ext import ops
 from dtypes import DTYPES, FLOATS, assert_same_bits, normal
 
+from .half_precision import check_masters, check_weights_alone
+
 pytestmark = pytest.mark.usefixtures("isa")
 
 SMALL = [(), (1,), (0,), (5,), (5, 7), (2, 0), (0, 3), (3, 1), (1, 9), (4, 3, 3, 3), (6, 2, 5, 5), (2, 5, 33), (16, 16)]
@@ -109,26 +111,18 @@ def test_many_tensors(rng):
 @pytest.mark.parametrize("of_gradient", DTYPES)
 @pytest.mark.parametrize("of_weight", DTYPES)
 def test_half_precision(rng, of_weight, of_gradient):
-    """With masters: all digits of float32, and the weight is the rounded master."""
-    shapes = [(5, 33), (70,), (), (70, 64)]
-    weights = [normal(rng, s, of_weight) for s in shapes]
-    half = of_weight != np.float32
-    masters = [w.astype(np.float32) for w in weights] if half else None
-    training = Training(weights, lr=1e-3, beta1=0.9)
-    for _ in range(5):
-        training.step([normal(rng, s, of_gradient) for s in shapes], centralize=True, masters=masters)
-    training.check(masters)
-    for w, m in zip(weights, masters or weights, strict=True):
-        assert_same_bits(w, m.astype(w.dtype))
+    check_masters(
+        rng,
+        [(5, 33), (70,), (), (70, 64)],
+        (of_weight, of_gradient),
+        lambda weights: Training(weights, lr=1e-3, beta1=0.9),
+        steps=5,
+    )
 
 
 @pytest.mark.parametrize("kind", list(FLOATS.values())[1:], ids=str)
 def test_half_weights_without_masters(rng, kind):
-    weights = [normal(rng, s, kind) for s in ((5, 33), (70,))]
-    training = Training(weights, lr=0.1)
-    training.step([normal(rng, w.shape, kind) for w in weights])
-    for got, exact in zip(weights, training.exact, strict=True):
-        np.testing.assert_allclose(got.astype(np.float64), exact, rtol=2.0**-8, atol=1e-6)
+    check_weights_alone(rng, [(5, 33), (70,)], kind, lambda weights: Training(weights, lr=0.1), 1e-6)
 
 
 def test_state_in_half_precision(rng):

@@ -11,6 +11,8 @@ import oracle
 from boost_ext import ops
 from dtypes import DTYPES, FLOATS, assert_same_bits, normal
 
+from .half_precision import check_masters, check_weights_alone
+
 pytestmark = pytest.mark.usefixtures("isa")
 
 MATRICES = [(1, 1), (5, 7), (2, 0), (0, 3), (33, 9), (4, 3, 3, 3), (6, 2, 5), (16, 16), (17, 70), (70, 40)]
@@ -103,25 +105,14 @@ def test_many_tensors(rng):
 @pytest.mark.parametrize("of_gradient", DTYPES)
 @pytest.mark.parametrize("of_weight", DTYPES)
 def test_half_precision(rng, of_weight, of_gradient):
-    """With masters: all digits of float32, and the weight is the rounded master."""
-    shapes = [(5, 33), (68, 66), (3, 2, 2), (70,), ()]
-    weights = [normal(rng, s, of_weight) for s in shapes]
-    masters = [w.astype(np.float32) for w in weights] if of_weight != np.float32 else None
-    training = Training(weights, 2)
-    for _ in range(2):
-        training.step([normal(rng, s, of_gradient) for s in shapes], centralize=True, masters=masters)
-    training.check(masters)
-    for w, m in zip(weights, masters or weights, strict=True):
-        assert_same_bits(w, m.astype(w.dtype))
+    check_masters(
+        rng, [(5, 33), (68, 66), (3, 2, 2), (70,), ()], (of_weight, of_gradient), lambda weights: Training(weights, 2)
+    )
 
 
 @pytest.mark.parametrize("kind", list(FLOATS.values())[1:], ids=str)
 def test_half_weights_without_masters(rng, kind):
-    weights = [normal(rng, s, kind) for s in ((5, 33), (70, 40), (70,))]
-    training = Training(weights, 1)
-    training.step([normal(rng, w.shape, kind) for w in weights])
-    for got, exact in zip(weights, training.exact, strict=True):
-        np.testing.assert_allclose(got.astype(np.float64), exact, rtol=2.0**-8, atol=1e-4)
+    check_weights_alone(rng, [(5, 33), (70, 40), (70,)], kind, lambda weights: Training(weights, 1), 1e-4)
 
 
 def test_the_other_tensors_are_those_of_adamw(rng):

@@ -39,3 +39,45 @@ def goes_over(
         one.step()
         two.step()
         close(first, second)
+
+
+def check_resumed(make: Any, shapes: Any, folder: Any) -> None:
+    """Five steps, a checkpoint, and five steps have the bits of ten."""
+
+    def steps(params: list[Any], optimizer: Any, which: range) -> None:
+        for step in which:
+            gradients(step, params)
+            optimizer.step()
+
+    whole, first = parameters(shapes), parameters(shapes)
+    steps(whole, make(whole), range(10))
+    optimizer = make(first)
+    steps(first, optimizer, range(5))
+    torch.save((first, optimizer.state_dict()), folder / "saved.pt")
+    second, state = torch.load(folder / "saved.pt", weights_only=False)
+    optimizer = make(second)
+    optimizer.load_state_dict(state)
+    steps(second, optimizer, range(5, 10))
+    for a, b in zip(whole, second, strict=True):
+        assert torch.equal(a, b)
+
+
+def check_scaled(make: Any, shapes: Any) -> None:
+    """GradScaler's scale is taken out, and a step that overflows is skipped."""
+    ours, theirs = parameters(shapes), parameters(shapes)
+    optimizer, reference = make(ours), make(theirs)
+    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+    scaler.scale(torch.ones(()))
+    for step, bad in enumerate([False, True, False]):
+        gradients(step, ours, theirs)
+        scale = scaler.get_scale()
+        for p in ours:
+            p.grad *= scale
+        if bad:
+            ours[0].grad[0, 0] = torch.inf
+        else:
+            reference.step()
+        scaler.step(optimizer)
+        scaler.update()
+    for a, b in zip(ours, theirs, strict=True):
+        assert torch.equal(a, b)

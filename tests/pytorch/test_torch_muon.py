@@ -9,7 +9,7 @@ import pytest
 torch: Any = pytest.importorskip("torch")
 
 import beside_torch  # noqa: E402
-from beside_torch import goes_over, gradients  # noqa: E402
+from beside_torch import check_resumed, check_scaled, goes_over, gradients  # noqa: E402
 
 from boost_ext import torch as boost  # noqa: E402
 
@@ -114,43 +114,11 @@ def test_masters_keep_what_rounding_loses(dtype):
 
 
 def test_five_and_five_steps_are_the_bits_of_ten(tmp_path):
-    def steps(params: list[Any], optimizer: Any, which: range) -> None:
-        for step in which:
-            gradients(step, params)
-            optimizer.step()
-
-    shapes = ((64, 80), (4, 3, 3, 3), (5,))
-    whole, first = parameters(shapes), parameters(shapes)
-    steps(whole, boost.Muon(whole, lr=0.02), range(10))
-    optimizer = boost.Muon(first, lr=0.02)
-    steps(first, optimizer, range(5))
-    torch.save((first, optimizer.state_dict()), tmp_path / "saved.pt")
-    second, state = torch.load(tmp_path / "saved.pt", weights_only=False)
-    optimizer = boost.Muon(second, lr=0.02)
-    optimizer.load_state_dict(state)
-    steps(second, optimizer, range(5, 10))
-    for a, b in zip(whole, second, strict=True):
-        assert torch.equal(a, b)
+    check_resumed(lambda params: boost.Muon(params, lr=0.02), ((64, 80), (4, 3, 3, 3), (5,)), tmp_path)
 
 
 def test_a_scaled_step_and_one_that_is_skipped():
-    ours, theirs = parameters(), parameters()
-    optimizer, reference = boost.Muon(ours, lr=0.02), boost.Muon(theirs, lr=0.02)
-    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
-    scaler.scale(torch.ones(()))
-    for step, bad in enumerate([False, True, False]):
-        gradients(step, ours, theirs)
-        scale = scaler.get_scale()
-        for p in ours:
-            p.grad *= scale
-        if bad:
-            ours[0].grad[0, 0] = torch.inf
-        else:
-            reference.step()
-        scaler.step(optimizer)
-        scaler.update()
-    for a, b in zip(ours, theirs, strict=True):
-        assert torch.equal(a, b)
+    check_scaled(lambda params: boost.Muon(params, lr=0.02), MATRICES)
 
 
 def test_what_is_refused():
