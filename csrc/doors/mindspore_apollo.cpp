@@ -33,6 +33,7 @@ void apollo_step(Reader& in, const StepHead& head) {
     tensors.norms.push_back(tensor.special != 0 ? in.take("norms") : View());
   }
   in.require_end();
+  require_cpu(op, {&tensors.weights});
   require_shapes(op, tensors.grads, tensors.weights);
   apollo_step(cpu_context(), settings, tensors);
   *head.step = static_cast<std::int32_t>(settings.step.step);

@@ -78,7 +78,8 @@ ApolloSettings apollo_settings(const double* x, std::size_t count) {
 
 void apollo_step(const Context& context, const ApolloSettings& settings, const ApolloTensors& a) {
   const View& skip = settings.step.at.skip;
-  require_cpu(kApolloStep, {&a.weights, &a.grads, &a.first, &a.second, &a.norms, &a.masters}, {skip});
+  const Device device =
+      require_device(kApolloStep, {&a.weights, &a.grads, &a.first, &a.second, &a.norms, &a.masters}, {skip});
   const List weights{"params", a.weights};
   require_lists(kApolloStep, a);
   require_same_count(kApolloStep, {"norms", a.norms}, weights);
@@ -90,7 +91,8 @@ void apollo_step(const Context& context, const ApolloSettings& settings, const A
   }
   const StepSettings all = spread_out(kApolloStep, settings.step, a.weights);
   require_written_of(a, skip);
-  if (skip.data != nullptr && *static_cast<const float*>(skip.data) != 0) return;
+  const auto* flag = static_cast<const float*>(skip.data);
+  if (device == Device::cpu && flag != nullptr && *flag != 0) return;
 
   std::vector<std::size_t> matrices, others;
   for (std::size_t i = 0; i < a.weights.size(); ++i) (has_norm(a, i) ? matrices : others).push_back(i);
@@ -107,8 +109,9 @@ void apollo_step(const Context& context, const ApolloSettings& settings, const A
   const Views second = some_of(a.second, matrices), norms = some_of(a.norms, matrices);
   const std::vector<float> lr = some_of(all.lr, matrices);
   const ApolloStep step{
-      &settings,           m.wide,     m.narrow, grads, first, second, norms, m.scale.data(), m.keep.data(), lr.data(),
-      m.centralize.data(), keys.data()};
+      &settings,           m.wide,      m.narrow, grads, first, second, norms, m.scale.data(), m.keep.data(), lr.data(),
+      m.centralize.data(), keys.data(), flag};
+  if (device == Device::cuda) return BOOST_EXT_CUDA(apollo_step)(context, step);
   BOOST_EXT_CPU(apollo_step)(context, step);
 }
 

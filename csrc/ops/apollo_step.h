@@ -36,7 +36,7 @@
 // gradient reaches its column (row), tensor_wise the tensor, in all later steps, and ends the limit: check before, or
 // skip. R is summed in float32, norms in float64 of float32 sums of some squares; all in a fixed order. Of
 // settings.step, scale, step, hyper (b1, b2, eps, of AdamW too), lr, decay and ratio are numbers, and its array `skip`
-// may be given. Arrays on the CPU only.
+// may be given, on the device.
 #pragma once
 
 #include "ops/dropout.h"
@@ -77,8 +77,10 @@ struct ApolloStep {
   const float* lr;
   const unsigned char* centralize;
   const DropoutKey* keys;
+  const float* skip;  // on a device, or nothing
 };
 
 BOOST_EXT_CPU_KERNEL(void, apollo_step, const Context&, const ApolloStep&)
+BOOST_EXT_CUDA_KERNEL(apollo_step, const Context&, const ApolloStep&)
 
 }  // namespace boost_ext

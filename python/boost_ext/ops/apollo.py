@@ -60,7 +60,7 @@ def apollo_step(
 
     P is never stored: a step draws it from `seed`, from the number of the tensor, and from
     ``(step - 1) // update_proj_gap``. Tensors that have no array in `norms` make the step of :func:`adamw_step` in the
-    same call. Arithmetic is float32. Arrays on the CPU only.
+    same call. Arithmetic is float32.
 
     "tensor" with rank 1 and a `scale` of 128 is APOLLO-Mini. As in the authors' ``apollo-torch``, the root of `scale`
     multiplies the step.
@@ -93,7 +93,8 @@ def apollo_step(
 
     Raises:
         TypeError: for a dtype, or an argument of another type.
-        ValueError: if an argument is out of range, sizes differ, written tensors overlap, or arrays are not on the CPU.
+        ValueError: if an argument is out of range, sizes differ, written tensors overlap, or arrays are on several
+            devices.
 
     Examples:
         >>> import numpy as np
