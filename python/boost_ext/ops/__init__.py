@@ -15,8 +15,7 @@ number of threads (:func:`boost_ext.set_num_threads`) and on any CPU.
 Arrays must be C-contiguous. :func:`accumulate`, :func:`unscale_and_check`, :func:`clip_by_global_norm`,
 :func:`global_norm`, :func:`tensor_statistics`, :func:`lars_ratios`, the adaptive sum and the steps of the optimizers
 (but for `indices`, `centralize`, :func:`adafactor_step`, :func:`apollo_step`, :func:`galore_step` and
-:func:`muon_step`) also take other
-dense arrays, such as PyTorch's ``channels_last`` and NumPy's Fortran order: the first tensor of every list then has one
+:func:`muon_step`) also take other dense arrays, such as PyTorch's ``channels_last`` and NumPy's Fortran order: the first tensor of every list then has one
 shape and the same strides, and so on. They go through the elements in the order of the memory, which decides the last
 bits of sums, and what rounding at random draws.
 
@@ -68,13 +67,13 @@ __all__ = [
     "adasum_dots",
     "adasum_pair",
     "apollo_step",
-    "galore_step",
     "centralize",
     "clip_by_global_norm",
     "dequantize_projection",
     "dequantize_state",
     "dropout",
     "ema_update",
+    "galore_step",
     "global_norm",
     "lars_ratios",
     "loss_scale_update",
