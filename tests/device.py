@@ -67,6 +67,7 @@ ONLY: dict[str, dict[str, str]] = {
 
 # NumPy alone.
 NOT_ON_DEVICES = {f"{verb}_{what}" for verb in ("quantize", "dequantize") for what in ("state", "projection")}
+OF_THE_CPU = {"galore_step"}  # whose arrays stay on the host on CUDA, for which it has no kernel
 INTERNAL = ["call"]  # what tests call of _core themselves, and no function of boost_ext.ops does
 NEW_LIKE_A = {"adasum_combine", "adasum_pair"}  # `out`, where it is left out
 RESULTS: dict[str, Callable[[Any], Any]] = {
@@ -354,7 +355,8 @@ def install(device: str) -> None:
     memory, kind = memory_of(device)
     for name in ops.__all__:
         function = getattr(ops, name)
-        if inspect.isfunction(function) and name not in NOT_ON_DEVICES:
+        stays = name in NOT_ON_DEVICES or (kind == CUDA and name in OF_THE_CPU)
+        if inspect.isfunction(function) and not stays:
             moved = on_device(function, memory, kind)
             setattr(ops, name, with_out(moved) if kind == CPU and name in NEW_LIKE_A else moved)
     for name in INTERNAL:

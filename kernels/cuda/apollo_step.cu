@@ -222,12 +222,12 @@ __global__ void update(const Matrices __grid_constant__ jobs, const float* skip)
 }
 
 // Without the memory of the time of the launches.
-Matrix matrix_of(const ApolloStep& step, std::int64_t t) {
+Matrix matrix_of(const ProjectedStep& step, std::int64_t t) {
   Matrix x{};
   x.take(step, t);
   x.first = static_cast<float*>(step.first[t].data);
   x.second = static_cast<float*>(step.second[t].data);
-  x.norm = static_cast<float*>(step.norms[t].data);
+  x.norm = static_cast<float*>(step.own[t].data);
   x.rows = step.weights[t].rows, x.columns = x.size / x.rows;
   x.rank = static_cast<int>(step.first[t].size / x.channels());
   x.block = apollo_block(x.rank);
@@ -238,9 +238,9 @@ Matrix matrix_of(const ApolloStep& step, std::int64_t t) {
 
 }  // namespace
 
-void apollo_step(const Context& context, const ApolloStep& step) {
+void apollo_step(const Context& context, const ApolloSettings& settings, const ProjectedStep& step) {
   const OnDevice device(context);
-  const Numbers all(*step.settings, step.skip);
+  const Numbers all(settings, step.skip);
   std::vector<Matrix> matrices;
   std::int64_t floats = 0, integers = 0, blocks = 0;
   for (std::int64_t t = 0; t < step.weights.count; ++t) {

@@ -50,6 +50,8 @@ def calls(sizes: list[int]) -> Iterator[tuple[cases.Case, str, dict[str, Any]]]:
     """Every case with what it is called with, and a name for that."""
     usual = cases.N
     for case in cases.CASES:
+        if case.op in device.OF_THE_CPU:
+            continue
         largest = LARGEST if case.op in OF_PRODUCTS else max(sizes)
         for size in [usual] if case.op in FIXED else dict.fromkeys(min(s, largest) for s in sizes):
             for name, dtype in FLOATS.items():
@@ -67,7 +69,7 @@ def calls(sizes: list[int]) -> Iterator[tuple[cases.Case, str, dict[str, Any]]]:
 def main(sizes: list[int], say: bool = False) -> None:
     """Run all of them on what `device.install` has chosen, and `say` which, for whoever may be stopped."""
     ran: dict[str, int] = {}
-    refused: set[str] = set()
+    refused = set(device.OF_THE_CPU)
     for case, name, given in calls(sizes):
         label = cases.label(case)
         if say:

@@ -19,7 +19,9 @@ from dtypes import FLOATS, normal
 
 KERNELS = Path(__file__).parents[2] / "kernels" / "cuda"
 FACTS = {
-    rule: _core.rule_facts(rule) for rule in _core.optimizer_rules() if rule not in ("adafactor", "muon", "apollo")
+    rule: _core.rule_facts(rule)
+    for rule in _core.optimizer_rules()
+    if rule not in ("adafactor", "muon", "apollo", "galore")
 }
 STATES = {rule: len(facts["states"]) for rule, facts in FACTS.items()} | {"adam": 2}  # without AMSGrad
 NARROW = [rule for rule, facts in FACTS.items() if facts["narrow_state"]]
@@ -168,7 +170,9 @@ def calls() -> Iterator[tuple[str, Callable[[np.random.Generator], Any]]]:
         for rank in (1, 7):
             yield (
                 f"apollo_step centralize={centralize} rank={rank}",
-                lambda r, c=centralize, k=rank: apollo(r, k, centralize=c, scale_type="tensor" if k == 1 else "channel"),
+                lambda r, c=centralize, k=rank: apollo(
+                    r, k, centralize=c, scale_type="tensor" if k == 1 else "channel"
+                ),
             )
     for rule in STATES:
         for setting in ({}, {"centralize": [False, False, False, True], "weight_decay": 0.1}):
