@@ -182,10 +182,8 @@ __global__ void decide(const Matrices __grid_constant__ jobs, const Numbers __gr
   for (std::int64_t b = threadIdx.x; b < blocks; b += kThreads) sums = add(sums, x.sums[b]);
   sums = reduce_block(sums, add);
   if (threadIdx.x == 0) {
-    if (all.tensor_wise) {
-      of_all = factor_of(sums);
-      sums.update = static_cast<double>(of_all) * static_cast<double>(of_all) * sums.gradient;
-    }
+    of_all = factor_of(sums);
+    if (all.tensor_wise) sums.update = static_cast<double>(of_all) * static_cast<double>(of_all) * sums.gradient;
     double norm = all.size * square_root(sums.update), less = 1;
     const double most = all.limit * static_cast<double>(*x.norm);
     if (most > 0 && norm > most) {
