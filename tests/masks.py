@@ -30,11 +30,14 @@ def dropout(
         return np.where(kept, x.astype(np.float64) / (1 - p) if p < 1 else 0, 0), kept
 
 
-def normals(shape: tuple[int, int], rank: int, seed: int, draw: int = 0, stream: int = 0) -> np.ndarray:
-    """Numbers of N(0, 1 / rank) from 32 words each, by Box and Muller: as the comment of csrc/ops/apollo_step.h has
-    it."""
-    count = shape[0] * shape[1]
-    pairs = philox(seed, np.arange(8 * -(-count // 32)), draw, stream).reshape(-1, 2, 16)
-    radius = np.sqrt(-2 * np.log(((pairs[:, 0] >> np.uint64(9)) + 0.5) / 2**23) / rank)
-    angle = 2 * np.pi * (pairs[:, 1] >> np.uint64(8)) / 2**24
-    return np.stack([radius * np.cos(angle), radius * np.sin(angle)], axis=1).ravel()[:count].reshape(shape)
+def signs(shape: tuple[int, int], seed: int, draw: int = 0, stream: int = 0) -> np.ndarray:
+    """The basis of APOLLO: a sign in each column, as the comment of csrc/ops/apollo_step.h has it."""
+    (rank, depth), block = shape, shape[0]
+    while block < 64:
+        block *= 2
+    words = philox(seed, np.arange(-(-depth // 4)), draw, stream).ravel()[:depth].astype(np.int64)
+    k = np.arange(depth)
+    offsets = words[::block] % 2**31 % rank
+    basis = np.zeros(shape)
+    basis[(k + offsets[k // block]) % rank, k] = 1 - 2 * (words >> 31)
+    return basis

@@ -565,7 +565,7 @@ def apollo_step(
     """Zhu et al. 2024, algorithm 1, of a matrix: the first axis by all others; state is m, v and the last norm."""
     G = u.reshape(len(u), -1)
     tall = G.shape[0] > G.shape[1]
-    R = G @ P if tall else P @ G
+    R = G @ P.T if tall else P @ G
     m, v, last = state
     (b1, b2), axis = hyper.betas, None if hyper.tensor_wise else int(tall)
     m, v = b1 * m + (1 - b1) * R, b2 * v + (1 - b2) * R**2

@@ -2,7 +2,7 @@
 // random projection of it; the others by AdamW.
 //
 //   u = scale * ratio[i] * g            minus its mean over all axes but the first where centralize[i]
-//   R = P u                             r x columns, for rows <= columns; else R = u P, rows x r
+//   R = P u                             r x columns, for rows <= columns; else R = u P^T, rows x r
 //   m = b1 m + (1-b1) R;  v = b2 v + (1-b2) R^2;  A = m/(1-b1^t) / (sqrt(v/(1-b2^t)) + eps)
 //   s_j = |A_j| / |R_j|                 of each column of R, or row where R has the rows; tensor_wise: s = |A| / |R|
 //   d = sqrt(factor) u s                each column (row) times its s_j;  n = |d|
@@ -16,23 +16,27 @@
 // after a gradient of zeros, from where it could not grow again. With a constant factor their scale_front changes
 // nothing else.
 //
-// P holds numbers of N(0, 1/r), and is never stored: it is drawn in each step by Philox (ops/philox.h) from the seed,
-// the number of the tensor (its place, unless `numbers` says another one) as stream, and (t-1) / update_gap as draw, so
-// that it changes every update_gap steps. m and v stay as they are then. P has the shape (r, rows), or (columns, r);
-// in C order, of each 32 words the first 16, a, and the last 16, b, make 16 and 16 numbers by Box and Muller 1958:
-// sqrt(-2 ln x / r) cos y and sqrt(-2 ln x / r) sin y with x = ((a >> 9) + 0.5) / 2^23, y = 2 pi (b >> 8) / 2^24.
+// P has the shape (r, d), d the shorter side, with one sign in each column and 0 elsewhere:
 //
-// weights, masters, grads   as for optimizer_step, in C order. One of more than two axes is the matrix of its first
+//   P[(k + o[k / B]) mod r, k] = 1 - 2 (word[k] >> 31)        o[b] = (word[b B] mod 2^31) mod r
+//
+// with B = r times the smallest power of two that makes it 64 or more (apollo_block). So |P u| is |u| on average, as by
+// the authors' numbers of N(0, 1/r), but a projection costs one addition an element with any r, not r products:
+// Charikar, Chen & Farach-Colton, "Finding frequent items in data streams", ICALP 2002; Dasgupta, Kumar & Sarlos, "A
+// sparse Johnson-Lindenstrauss transform", STOC 2010. The offsets keep a period of u, the size of a convolution's
+// kernel, from meeting that of P. P is never stored: the words are drawn in each step by Philox (ops/philox.h) from the
+// seed, the number of the tensor (its place, unless `numbers` says another one) as stream, and (t-1) / update_gap as
+// draw, so that it changes every update_gap steps. m and v stay as they are then. weights, masters, grads   as for
+// optimizer_step, in C order. One of more than two axes is the matrix of its first
 //                           axis by all others
 // first, second             float32, written: m and v. Of a matrix r times its longer side, which makes r; any r >= 1
 // norms                     float32, written: of a matrix one number, `last`, 0 before the first step. Empty where
 //                           AdamW steps the tensor, whose moments have its size then
 // Written tensors must not overlap one another or anything. Empty and 0-d tensors are fine, as AdamW's. inf or nan in a
 // gradient reaches its column (row), tensor_wise the tensor, in all later steps, and ends the limit: check before, or
-// skip. R is summed in float32, of at most 128 products at a time with a rank above 4, norms in float64 of float32 sums
-// of some squares; all in a fixed order. Of settings.step, scale, step, hyper
-// (b1, b2, eps, of AdamW too), lr, decay and ratio are numbers, and its array `skip` may be given. Arrays on the CPU
-// only.
+// skip. R is summed in float32, norms in float64 of float32 sums of some squares; all in a fixed order. Of
+// settings.step, scale, step, hyper (b1, b2, eps, of AdamW too), lr, decay and ratio are numbers, and its array `skip`
+// may be given. Arrays on the CPU only.
 #pragma once
 
 #include "ops/dropout.h"
@@ -58,6 +62,9 @@ void apollo_step(const Context& context, const ApolloSettings& settings, const A
 
 // From numbers in the order of the members up to update_gap: what doors have.
 ApolloSettings apollo_settings(const double* numbers, std::size_t count);
+
+// B.
+constexpr std::int64_t apollo_block(std::int64_t rank) { return rank < 64 ? apollo_block(2 * rank) : rank; }
 
 // What a kernel sees: the matrices, none of them empty.
 struct ApolloStep {

@@ -12,7 +12,7 @@ import boost_ext
 import oracle
 from boost_ext import ops
 from dtypes import DTYPES, FLOATS, assert_same_bits, normal
-from masks import normals
+from masks import signs
 
 from .half_precision import check_masters, check_weights_alone
 from .producers import OnDevice
@@ -27,7 +27,7 @@ SEED = 7
 
 def basis(shape: tuple[int, ...], rank: int, number: int, step: int, gap: int = 200, seed: int = SEED) -> np.ndarray:
     rows, columns = shape[0], int(np.prod(shape[1:]))
-    return normals((rank, rows) if rows <= columns else (columns, rank), rank, seed, (step - 1) // gap, number)
+    return signs((rank, min(rows, columns)), seed, (step - 1) // gap, number)
 
 
 def projected(shape: tuple[int, ...], rank: int) -> tuple[int, int]:
@@ -41,7 +41,7 @@ def roundings(u: np.ndarray, P: np.ndarray, tensor_wise: bool) -> np.ndarray:
     G = u.reshape(len(u), -1)
     tall = G.shape[0] > G.shape[1]
     axis = None if tensor_wise else int(tall)
-    R = np.linalg.norm(G @ P if tall else P @ G, axis=axis, keepdims=True)
+    R = np.linalg.norm(G @ P.T if tall else P @ G, axis=axis, keepdims=True)
     size = np.linalg.norm(G, axis=axis, keepdims=True)
     each = np.linalg.norm(P) * size / np.maximum(R, 1e-30)
     return 1 + np.broadcast_to(each + each.max(), G.shape).reshape(u.shape)
@@ -143,7 +143,7 @@ def test_large_matrices(rng, shape, centralize):
 
 
 @pytest.mark.parametrize("size", [127, 128, 129, 255, 256, 257, 513])
-def test_around_units_and_slabs(rng, size):
+def test_around_units_and_blocks(rng, size):
     shapes = [(size, 600), (600, size), (size, size), (2, size), (size, 2)]
     training = Training([normal(rng, s) for s in shapes], rank=9)
     for _ in range(2):
@@ -152,7 +152,7 @@ def test_around_units_and_slabs(rng, size):
 
 
 @pytest.mark.parametrize("shape", [(530, 600), (600, 530)], ids=str)
-def test_a_rank_of_several_groups(rng, shape):
+def test_a_rank_of_more_than_a_block(rng, shape):
     training = Training([normal(rng, shape)], rank=520)
     for _ in range(2):
         training.step([normal(rng, shape)])
@@ -201,21 +201,24 @@ def drawn(shape: tuple[int, int], rank: int, **settings: Any) -> np.ndarray:
 
 
 @pytest.mark.parametrize(("number", "step", "draw"), [(0, 1, 0), (0, 200, 0), (0, 201, 1), (5, 1000, 4)])
-def test_the_basis_is_drawn_by_seed_number_and_refresh(number, step, draw):
-    got = drawn((40, 50), 3, step=step, seed=2**40 + 1, tensor_numbers=[number])
-    np.testing.assert_allclose(got, normals((3, 40), 3, 2**40 + 1, draw, number), rtol=2e-6, atol=2e-7)
+@pytest.mark.parametrize("rank", [1, 3, 64])
+def test_the_basis_is_drawn_by_seed_number_and_refresh(rank, number, step, draw):
+    got = drawn((40, 50), rank, step=step, seed=2**40 + 1, tensor_numbers=[number])
+    np.testing.assert_array_equal(got.round(6), signs((rank, 40), 2**40 + 1, draw, number))
 
 
-def test_the_numbers_of_the_basis_are_normal():
-    """N(0, 1 / rank): mean, variance, skewness, kurtosis and tails of a million."""
-    z = np.sort(drawn((1000, 1000), 1000, step=1, seed=3).ravel().astype(np.float64)) * np.sqrt(1000)
-    assert abs(z.mean()) < 4e-3
-    assert z.var() == pytest.approx(1, abs=6e-3)
-    assert abs((z**3).mean()) < 0.012
-    assert (z**4).mean() == pytest.approx(3, abs=0.05)
-    assert (abs(z) > 3).mean() == pytest.approx(0.0027, abs=3e-4)
-    assert 4.2 < z[-1] < 5.8
-    assert -5.8 < z[0] < -4.2
+def test_the_projection_keeps_the_length_on_average(rng):
+    """Of the columns of a matrix, by the bases of many tensors: E |P u|^2 = |u|^2."""
+    count, rank = 400, 8
+    grad = normal(rng, (64, 65))
+    moments = [[np.zeros((rank, 65), np.float32) for _ in range(count)] for _ in range(2)]
+    weights = [np.zeros((64, 65), np.float32) for _ in range(count)]
+    ops.apollo_step(weights, [grad] * count, *moments, [np.zeros(1, np.float32) for _ in range(count)], lr=0.0, step=1)
+    found = ((np.stack(moments[0]) / 0.1) ** 2).sum(axis=1)
+    # The variance of the square of a Gaussian projection is 2 |u|^4 / rank; of this one it is not larger.
+    deviation = np.sqrt(2 / rank / count)
+    np.testing.assert_allclose(found.mean(axis=0), (grad**2).sum(axis=0), rtol=4 * deviation)
+    assert (found.std(axis=0) <= 1.2 * np.sqrt(2 / rank) * (grad**2).sum(axis=0)).all()
 
 
 def test_tensors_have_bases_of_their_own(rng):
@@ -227,7 +230,7 @@ def test_tensors_have_bases_of_their_own(rng):
     ops.apollo_step(weights, [grad] * 3, *moments, norms, lr=0.1, step=1, tensor_numbers=[4, 5, 4])
     assert_same_bits(moments[0][0], moments[0][2])
     assert_same_bits(weights[0], weights[2])
-    assert (moments[0][0] != moments[0][1]).all()
+    assert (moments[0][0] != moments[0][1]).any()
 
 
 @pytest.mark.parametrize("shape", [(6, 9), (9, 6), (300, 400)], ids=str)

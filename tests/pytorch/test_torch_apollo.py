@@ -14,7 +14,7 @@ from beside_torch import check_resumed, check_scaled, gradients  # noqa: E402
 
 import oracle  # noqa: E402
 from boost_ext import torch as boost  # noqa: E402
-from masks import normals  # noqa: E402
+from masks import signs  # noqa: E402
 
 MATRICES = ((64, 80), (90, 16), (24, 3, 3, 3))
 SETTINGS: list[tuple[dict[str, Any], oracle.Apollo]] = [
@@ -45,7 +45,7 @@ def test_steps_like_the_oracle(settings, hyper):
             rows, columns = p.shape[0], p.numel() // p.shape[0]
             rank, wide = min(rows, columns) // 8, rows <= columns
             draw = (t - 1) // settings.get("update_proj_gap", 200)
-            P = normals((rank, rows) if wide else (columns, rank), rank, settings.get("seed", 0), draw, i)
+            P = signs((rank, min(rows, columns)), settings.get("seed", 0), draw, i)
             zeros = np.zeros((rank, columns) if wide else (rows, rank))
             u = (-1 if settings.get("maximize") else 1) * p.grad.double().numpy()
             decay = settings.get("weight_decay", 0.0)

@@ -11,7 +11,7 @@ import mindspore as ms
 import numpy as np
 from mindspore import Parameter, Tensor, nn
 from tests import oracle
-from tests.masks import normals
+from tests.masks import signs
 
 from boost_ext import optim
 
@@ -158,7 +158,7 @@ def _apollo(rank: int, gap: int = 200, seed: int = 0, **hyper: Any) -> Callable[
         else:
             wide = sides[0] <= sides[1]
             number = zlib.crc32(name.encode()) % (2**31 - 1)
-            P = normals((rank, sides[0]) if wide else (sides[1], rank), rank, seed, (t - 1) // gap, number)
+            P = signs((rank, min(sides)), seed, (t - 1) // gap, number)
             zeros = np.zeros((rank, sides[1]) if wide else (sides[0], rank))
             made = oracle.apollo_step(w, u, P, state or [zeros, zeros, 0.0], lr, t, decay, own)
         return oracle.Moments(made[0], (name, *made[1]))
