@@ -52,7 +52,9 @@ def next_master(parameter: Tensor, master: Tensor) -> Array:
     """What the next step begins with, float32: a split master put together, and a float32 one, or the half parameter
     that was set from outside."""
     if is_split(master):
-        return _joined(parameter.asnumpy(), _signed(master.asnumpy()))
+        residual = master.asnumpy().reshape(-1)
+        signed = residual.view(np.int8) if residual.dtype == np.uint8 else residual
+        return _joined(parameter.asnumpy().reshape(-1), signed).reshape(master.shape)
     wide: Array = master.asnumpy()
     if parameter is master:
         return wide
@@ -75,10 +77,6 @@ def parted(value: Array, dtype: Any, kept: Any) -> tuple[Tensor, Tensor]:
         return Tensor(value).astype(dtype), Tensor(value)
     weight, residual = _parted(value.reshape(-1), 8 if kept == ms.uint8 else 16)
     return Tensor(weight.reshape(value.shape)).astype(dtype), Tensor(residual.reshape(value.shape))
-
-
-def _signed(residual: Array) -> Array:
-    return residual.view(np.int8) if residual.dtype == np.uint8 else residual
 
 
 # As csrc/ops/optimizer_step.h has them.
