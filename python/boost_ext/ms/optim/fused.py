@@ -43,10 +43,11 @@ class FusedOptimizer(CentralizingOptimizer):
         weight_decay (Union[float, int, Cell]): L2 penalty, >= 0. Without groups it does not reach parameters with
             "beta" or "gamma" in their names. Default: 0.0.
         loss_scale (float): gradients are divided by it, > 0. Default: 1.0.
-        master (str): what is kept beside a float16 or bfloat16 parameter. "float32": its master weight, 4 bytes an
-            element. Of bfloat16 parameters alone, and not in ``AdaFactor``, ``Muon``, ``Apollo`` and ``thor``,
-            "split16": what the parameter lacks of its master, 2 bytes, with the bits of float32; "split8": the first
-            byte of that, with an error of 2^-16 of the value a step. Default: "float32".
+        master (str): how the master weight of a half-precision parameter is stored. "float32": 4 bytes an element.
+            "split16", "split8": beside a bfloat16 parameter only the residual, which the parameter lacks of its master.
+            "split16" takes 2 bytes and has the bits of "float32". "split8" takes 1 byte, and each step rounds the
+            master to within 2^-16 of its value. Not of ``AdaFactor``, ``Muon``, ``Apollo`` and ``thor``. Default:
+            "float32".
 
     Inputs:
         gradients (tuple[Tensor]), of the parameters' shapes.
@@ -55,16 +56,16 @@ class FusedOptimizer(CentralizingOptimizer):
         Tensor[bool] of shape (1,), True.
 
     Raises:
-        TypeError: if an argument has a type other than the ones given.
-        TypeError: if `master` splits, and a parameter is float16.
+        TypeError: if an argument has a type other than the ones given, or a parameter is float16 and `master` is not
+            "float32".
         ValueError: if a value is out of range, also one of a list of learning rates, or a learning rate has more than
             one axis; in a call, if a gradient has another shape than its parameter, or there are more or fewer.
 
     float16 and bfloat16 parameters have float32 master weights in ``masters``, on which the arithmetic runs. A
     parameter that is set from outside, by a checkpoint for example, updates its master at the next step. Of a split
-    master, ``masters`` has the residual, int16 or uint8, which stays when its parameter is set: it is within half the
-    parameter's spacing (FlashOptim, arXiv 2602.23349; the equations are in csrc/ops/optimizer_step.h). State is
-    float32, or what `state_dtype` says where a class has it.
+    master, ``masters`` has the residual: int16, or uint8 with the bits of int8. It stays when its parameter is set, and
+    is within half the parameter's spacing; set it to 0 too for an exact value (FlashOptim, arXiv 2602.23349; the
+    equations are in csrc/ops/optimizer_step.h). State is float32, or what `state_dtype` says where a class has it.
 
     Where a class has `cautious`, it leaves out the update of an element, but not its weight decay, where the sign is
     not that of the gradient (Liang et al. 2024, *Cautious optimizers*). The others are not scaled up, as they are in
@@ -84,7 +85,7 @@ class FusedOptimizer(CentralizingOptimizer):
     takes_rows = False  # whether a gradient may be a RowTensor
     decouples_decay = False  # whether it decays the weights, and not the gradient that LARS scales
     lars_refusal: ClassVar[str] = ""  # why LARS cannot go around it
-    master = "float32"
+    master = "float32"  # also where an optimizer of mindspore.nn is adopted, without this constructor
 
     def __init__(
         self,

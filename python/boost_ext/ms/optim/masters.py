@@ -15,7 +15,7 @@ __all__ = ["HALVES", "is_split", "new_masters", "next_master", "parted", "requir
 
 HALVES = (ms.float16, ms.bfloat16)
 MASTERS = {"float32": ms.float32, "split16": ms.int16, "split8": ms.uint8}
-"""The dtypes of ``masters``. uint8 has the bits of int8, which MindSpore would cast to int16 when it loads a checkpoint."""
+"""Dtypes of ``masters``. uint8 has the bits of int8, which MindSpore casts to int16 when it loads a checkpoint."""
 Array = np.ndarray[Any, Any]
 
 
@@ -38,8 +38,7 @@ def new_masters(parameters: Sequence[Parameter], kind: str) -> list[Parameter]:
         return filled(tuple(p.shape), 0, MASTERS[kind])
 
     return [
-        Parameter(made(p), name=f"master.{p.name}", requires_grad=False) if p.dtype in HALVES else p
-        for p in parameters
+        Parameter(made(p), name=f"master.{p.name}", requires_grad=False) if p.dtype in HALVES else p for p in parameters
     ]
 
 

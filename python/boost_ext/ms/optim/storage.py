@@ -88,9 +88,9 @@ def convert_state(checkpoint: Mapping[str, Any], optimizer: nn.Optimizer) -> dic
     ``mindspore.nn``.
 
     ``ms.load_param_into_net(optimizer, convert_state(ms.load_checkpoint(path), optimizer))``. Values are rounded to
-    nearest. Entries that need no conversion are returned as they are. To and from split masters, the result holds the
-    half parameters too: halfway between two of them a split master rounds away from 0, and float32 to an even one.
-    Parameters of a checkpoint without masters get split ones that are equal to them.
+    nearest. Entries that need no conversion are returned as they are. With masters of another form, the result holds
+    their parameters too: halfway between two of them a split master rounds away from 0, and float32 to an even one.
+    Where the checkpoint has no masters, split ones become equal to its parameters.
 
     Args:
         checkpoint (dict): of ``mindspore.load_checkpoint``, or a ``state_dict``; of an optimizer of the same class.
