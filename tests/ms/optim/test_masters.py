@@ -22,7 +22,7 @@ from boost_ext.ms.step.options import StepOptions
 
 __all__ = ["matrix"]  # the fixture
 
-WITHOUT = ("AdaFactor", "Muon", "Apollo")
+WITHOUT = ("AdaFactor", "Muon", "Apollo", "GaLore")
 KINDS = ("float32", "split16", "split8")
 DTYPES = {"float32": ms.float32, "split16": ms.int16, "split8": ms.uint8}
 SHAPES = {"conv.weight": (4, 3, 3, 3), "conv.bias": (4,), "fc.weight": (64, 70), "scale": (), "nothing": (0, 3)}

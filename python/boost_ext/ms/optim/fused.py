@@ -46,8 +46,8 @@ class FusedOptimizer(CentralizingOptimizer):
         master (str): how the master weight of a half-precision parameter is stored. "float32": 4 bytes an element.
             "split16", "split8": beside a bfloat16 parameter only the residual, which the parameter lacks of its master.
             "split16" takes 2 bytes and has the bits of "float32". "split8" takes 1 byte, and each step rounds the
-            master to within 2^-16 of its value. Not of ``AdaFactor``, ``Muon``, ``Apollo`` and ``thor``. Default:
-            "float32".
+            master to within 2^-16 of its value. Not of ``AdaFactor``, ``Muon``, ``Apollo``, ``GaLore`` and ``thor``.
+            Default: "float32".
 
     Inputs:
         gradients (tuple[Tensor]), of the parameters' shapes.
