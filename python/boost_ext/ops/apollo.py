@@ -52,7 +52,7 @@ def apollo_step(
     ``u = inv_scale * ratio * grad`` (minus its mean over all axes but the first if `centralize`), for a matrix of
     at most as many rows as columns (for others with rows and columns exchanged):
 
-    * ``R = P @ u`` with ``P`` of `rank` x rows random numbers of N(0, 1 / rank)
+    * ``R = P @ u`` with ``P`` of `rank` x rows, a random sign in each column and 0 elsewhere
     * ``A = m / (1 - beta1**t) / (sqrt(v / (1 - beta2**t)) + eps)``, with the averages m and v of R and R²
     * ``d = sqrt(scale) * u * s`` with ``s = |A| / |R|`` of each column, or with `scale_type` "tensor" of the matrix
     * where ``|d|`` is more than `norm_growth` times that of the last step, d becomes as much shorter
