@@ -5,13 +5,12 @@ loss, the state and the time of a step. It needs PyTorch.
 
 The text is that of ``pydoc_data.topics``, which every Python has. Its first eight tenths train, the next tenth is for
 the choice of learning rates, the last tenth for the table. A causal transformer of 5 blocks, 128 wide, sees 64
-characters and names the next one. A training makes 250 steps of 8 places of the text, drawn at random;
-all rules begin at the same weights and see the same places. Each
-learning rate rises for a tenth of the steps and falls to 0 by a cosine. Its largest value is the best of a grid of
-factor 2 around 2**-8, by the loss on the second part, with a seed that is not in the table. The grid grows until the
-best is not at its edge. Weight decay is 0.01; all else stays at the defaults. Apollo projects the matrices of the
-blocks, and its scale makes steps as long as AdamW's. Embedding, positions, norms and the last layer make AdamW's steps,
-with the same rate.
+characters and names the next one. A training makes 250 steps of 8 places of the text, drawn at random; all rules begin
+at the same weights and see the same places. Each learning rate rises for a tenth of the steps and falls to 0 by a
+cosine. Its largest value is the best of a grid of factor 2 around 2**-8, by the loss on the second part, with a seed
+that is not in the table. The grid grows until the best is not at its edge. Weight decay is 0.01; all else stays at the
+defaults. Apollo projects the matrices of the blocks, and its scale makes steps as long as AdamW's. Embedding,
+positions, norms and the last layer make AdamW's steps, with the same rate.
 """
 
 from __future__ import annotations
@@ -75,6 +74,12 @@ class Network(nn.Module):
         return self.head(self.norm(x))
 
 
+def on_one_thread() -> None:
+    """This process."""
+    torch.set_num_threads(1)
+    boost_ext.set_num_threads(1)
+
+
 def parts() -> tuple[Any, Any, Any]:
     """The text as numbers: to train, to tune, to report."""
     number = {character: i for i, character in enumerate(CHARACTERS)}
@@ -108,9 +113,7 @@ def evaluated(network: Network, part: Any) -> float:
 
 
 def run(rule: str, steps: int, rate: float, seed: int, part: int) -> float:
-    """The loss on a part of the text after a training on one thread."""
-    torch.set_num_threads(1)
-    boost_ext.set_num_threads(1)
+    """The loss on a part of the text after a training."""
     torch.manual_seed(seed)
     text, network = parts()[TRAIN], Network()
     draw, every = np.random.default_rng(seed), torch.arange(CONTEXT + 1)
@@ -141,8 +144,6 @@ def tuned(rule: str, quick: bool) -> tuple[float, dict[float, float]]:
 
 def cost(rounds: int) -> Iterator[tuple[str, float, int, int]]:
     """Of each rule the time of a step in ms of CPU, the bytes of state, and those of the projected matrices."""
-    torch.set_num_threads(1)
-    boost_ext.set_num_threads(1)
     network, windows = Network(), parts()[TRAIN].unfold(0, CONTEXT + 1, CONTEXT)[:BATCH]
     optimizers = {rule: optimizer_of(rule, network, 1e-9) for rule in RULES}
 
@@ -188,7 +189,7 @@ def main() -> None:
     from rich.progress import track
 
     steps, seeds = (4, 1) if options.quick else (STEPS, options.seeds)
-    with ProcessPoolExecutor(len(os.sched_getaffinity(0)), get_context("spawn")) as pool:
+    with ProcessPoolExecutor(len(os.sched_getaffinity(0)), get_context("spawn"), on_one_thread) as pool:
         searches = track(pool.map(partial(tuned, quick=options.quick), RULES), "rates", len(RULES))
         found: dict[str, dict[str, Any]] = {}
         for rule, (rate, tried) in zip(RULES, searches, strict=True):
@@ -200,6 +201,7 @@ def main() -> None:
         for (rule, _, _, seed, _), loss in zip(jobs, losses, strict=True):
             found[rule].setdefault("losses", []).append(loss)
             print(f"{rule}, seed {seed}: {loss:.4f}", flush=True)
+    on_one_thread()
     costs = {rule: tuple(numbers) for rule, *numbers in cost(3 if options.quick else 200)}
     lines = list(table(found, costs))
     options.out.mkdir(parents=True, exist_ok=True)

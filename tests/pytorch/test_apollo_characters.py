@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import torch
-from benchmarks.apollo_characters import BESIDE, CHARACTERS, CONTEXT, REPORT, TUNE, Network, cost, matrices, run
+from benchmarks.apollo_characters import BESIDE, CHARACTERS, CONTEXT, TUNE, USUAL, Network, cost, matrices, run
 
 
 def test_no_character_sees_later_ones() -> None:
@@ -24,7 +24,6 @@ def test_the_state_is_counted() -> None:
     assert sizes["Apollo"] == [every - projected + projected // 8 + limits, projected // 8 + limits]
 
 
-def test_a_training_is_repeated_and_learns() -> None:
-    before, after = (run("Apollo", steps, 2**-8, 0, TUNE) for steps in (1, 10))
+def test_a_training_learns() -> None:
+    before, after = (run("Apollo", steps, USUAL, 0, TUNE) for steps in (1, 10))
     assert after < before - 0.3
-    assert run("Apollo", 1, 2**-8, 0, REPORT) == run("Apollo", 1, 2**-8, 0, REPORT) != before
