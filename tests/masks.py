@@ -1,4 +1,5 @@
-"""What is drawn at random, in NumPy: the generator, the masks of dropout, and the basis of APOLLO."""
+"""What is drawn at random, in NumPy: the generator, the masks of dropout, and the basis of APOLLO; and that of
+GaLore, whose random start does not matter."""
 
 from __future__ import annotations
 
@@ -41,3 +42,10 @@ def signs(shape: tuple[int, int], seed: int, draw: int = 0, stream: int = 0) -> 
     basis = np.zeros(shape)
     basis[(k + offsets[k // block]) % rank, k] = 1 - 2 * (words >> 31)
     return basis
+
+
+def singular_basis(u: np.ndarray, rank: int) -> np.ndarray:
+    """The leading singular vectors of a gradient along its shorter side, as columns whose largest element is positive."""
+    G = u.reshape(len(u), -1)
+    P = np.linalg.svd(G.T if G.shape[0] > G.shape[1] else G, full_matrices=False)[0][:, :rank]
+    return P * np.sign(P[abs(P).argmax(axis=0), np.arange(rank)])

@@ -559,6 +559,11 @@ class Apollo(NamedTuple):
     eps: float = 1e-8
 
 
+def adam_of(R: Array, m: Array, v: Array, step: int, betas: tuple[float, float], eps: float) -> tuple[Array, ...]:
+    m, v = betas[0] * m + (1 - betas[0]) * R, betas[1] * v + (1 - betas[1]) * R**2
+    return m, v, m / (1 - betas[0] ** step) / (np.sqrt(v / (1 - betas[1] ** step)) + eps)
+
+
 def apollo_step(
     w: Array, u: Array, P: Array, state: tuple[Array, Array, float], lr: float, step: int, decay: float, hyper: Apollo
 ) -> Moments:
@@ -567,15 +572,24 @@ def apollo_step(
     tall = G.shape[0] > G.shape[1]
     R = G @ P.T if tall else P @ G
     m, v, last = state
-    (b1, b2), axis = hyper.betas, None if hyper.tensor_wise else int(tall)
-    m, v = b1 * m + (1 - b1) * R, b2 * v + (1 - b2) * R**2
-    A = m / (1 - b1**step) / (np.sqrt(v / (1 - b2**step)) + hyper.eps)
+    axis = None if hyper.tensor_wise else int(tall)
+    m, v, A = adam_of(R, m, v, step, hyper.betas, hyper.eps)
     size, adam = (np.sqrt((x**2).sum(axis=axis, keepdims=True)) for x in (R, A))
     d = np.sqrt(hyper.factor) * G * (adam / np.maximum(size, 1e-30))
     norm = np.linalg.norm(d)
     if last > 0 and norm > hyper.limit * last:
         d, norm = d * (hyper.limit * last / norm), hyper.limit * last
     return Moments((1 - lr * decay) * w - lr * d.reshape(w.shape), (m, v, norm))
+
+
+def galore_step(
+    w: Array, u: Array, P: Array, m: Array, v: Array, lr: float, step: int, decay: float, hyper: Apollo
+) -> Moments:
+    """Zhao et al. 2024, algorithm 2, of a matrix: the first axis by all others."""
+    G, tall = u.reshape(len(u), -1), len(u) ** 2 > u.size
+    m, v, A = adam_of(G @ P if tall else P.T @ G, m, v, step, hyper.betas, hyper.eps)
+    d = hyper.factor * (A @ P.T if tall else P @ A)
+    return Moments((1 - lr * decay) * w - lr * d.reshape(w.shape), (m, v))
 
 
 def lars_ratio(w: Array, g: Array, lr: float, decay: float, coefficient: float, epsilon: float, clip: bool) -> float:

@@ -1,9 +1,6 @@
 #include "ops/apollo_step.h"
 
-#include "cpu/parallel.h"
-#include "cpu/simd.h"
-#include "cpu/wide_weights.h"
-#include "ops/optimizer_rules.h"
+#include "cpu/matrix_rows.h"
 #include "ops/philox.h"
 
 namespace boost_ext::cpu::BOOST_EXT_ISA {
@@ -26,8 +23,9 @@ struct Sums {
 
 class Matrix {
  public:
-  Matrix(const ApolloStep& step, std::int64_t t, int threads)
-      : s_(step),
+  Matrix(const ApolloSettings& settings, const ProjectedStep& step, std::int64_t t, int threads)
+      : settings_(settings),
+        s_(step),
         t_(t),
         threads_(threads),
         rows_(step.weights[t].rows),
@@ -43,15 +41,11 @@ class Matrix {
         ends_(wide_ ? rank_ + 1 : 0),
         factors_(channels_),
         means_(step.centralize[t] ? rows_ : 0),
-        average1_(step.settings->step.hyper[0]),
-        average2_(step.settings->step.hyper[1]),
-        correct1_(correction(0)),
-        correct2_(correction(1)),
-        eps_(static_cast<float>(step.settings->step.hyper[2])) {}
+        adam_(settings.step) {}
 
   void run() {
     draw();
-    if (s_.centralize[t_]) find_means();
+    if (s_.centralize[t_]) find_means(s_.grads[t_], s_.scale[t_], threads_, means_.get());
     const std::int64_t of = wide_ ? kColumns : kRows, units = (channels_ + of - 1) / of;
     Scratch<Sums> sums(units);
     on_threads(threads_, channels_ * depth_ * 4, units, [&](std::int64_t begin, std::int64_t end) {
@@ -99,26 +93,6 @@ class Matrix {
     ends_[rank_] = n;
   }
 
-  float correction(int moment) const {
-    const double b = s_.settings->step.hyper[static_cast<std::size_t>(moment)];
-    return static_cast<float>(1 / (1 - power(b, s_.settings->step.step)));
-  }
-
-  void find_means() {
-    on_threads(threads_, rows_ * columns_, rows_, [&](std::int64_t begin, std::int64_t end) {
-      typed(s_.grads[t_], [&](const auto* g) {
-        for (std::int64_t i = begin; i < end; ++i) {
-          D sums[kAccumulators] = {};
-          sweep(columns_, [&](auto io, std::int64_t j, auto u) BOOST_EXT_INLINE_LAMBDA {
-            D& mine = sums[decltype(u)::value];
-            mine = mine + widen(s_.scale[t_] * io.load(g + i * columns_ + j));
-          });
-          const double all = sum((sums[0] + sums[1]) + (sums[2] + sums[3]));
-          means_[i] = static_cast<float>(all / static_cast<double>(columns_));
-        }
-      });
-    });
-  }
   float mean(std::int64_t row) { return s_.centralize[t_] ? means_[row] : 0; }
 
   // R, m, v and the sums of the channels from `first` on; factors_ gets s_j.
@@ -222,14 +196,8 @@ class Matrix {
     }
   }
 
-  // Steps the moments at `i`, and returns A.
   template <class Io> BOOST_EXT_INLINE F adam(Io io, std::int64_t i, F r) {
-    float* const m = static_cast<float*>(s_.first[t_].data) + i;
-    float* const v = static_cast<float*>(s_.second[t_].data) + i;
-    const F mean = average1_(io.load(m), r), square = average2_(io.load(v), r * r);
-    io.store(m, mean);
-    io.store(v, square);
-    return correct1_ * mean / (sqrt(correct2_ * square) + all(eps_));
+    return adam_(io, static_cast<float*>(s_.first[t_].data) + i, static_cast<float*>(s_.second[t_].data) + i, r);
   }
 
   // What the factors are multiplied with; `last` becomes the norm of this update.
@@ -241,15 +209,15 @@ class Matrix {
       whole.projected += units[k].projected;
       whole.gradient += units[k].gradient;
     }
-    if (s_.settings->tensor_wise) {
+    if (settings_.tensor_wise) {
       const auto factor = static_cast<float>(square_root(whole.adam) / larger(kTiny, square_root(whole.projected)));
       for (std::int64_t j = 0; j < channels_; ++j) factors_[j] = factor;
       whole.update = static_cast<double>(factor) * static_cast<double>(factor) * whole.gradient;
     }
-    const double size = square_root(s_.settings->factor);
+    const double size = square_root(settings_.factor);
     double norm = size * square_root(whole.update), less = 1;
-    float& last = *static_cast<float*>(s_.norms[t_].data);
-    const double most = s_.settings->limit * static_cast<double>(last);
+    float& last = *static_cast<float*>(s_.own[t_].data);
+    const double most = settings_.limit * static_cast<double>(last);
     if (most > 0 && norm > most) {
       less = most / norm;
       norm = most;
@@ -289,7 +257,8 @@ class Matrix {
     }
   }
 
-  const ApolloStep& s_;
+  const ApolloSettings& settings_;
+  const ProjectedStep& s_;
   std::int64_t t_;
   int threads_;
   std::int64_t rows_, columns_;
@@ -298,15 +267,14 @@ class Matrix {
   Scratch<float> signs_;
   Scratch<std::int64_t> offsets_, order_, ends_;
   Scratch<float> factors_, means_;
-  Decay average1_, average2_;
-  float correct1_, correct2_, eps_;
+  ProjectedAdam adam_;
 };
 
 }  // namespace
 
-void apollo_step(const Context& context, const ApolloStep& step) {
+void apollo_step(const Context& context, const ApolloSettings& settings, const ProjectedStep& step) {
   each_tensor(context.threads, step.weights, kAlone, 8,
-              [&](std::int64_t t, int threads) { Matrix(step, t, threads).run(); });
+              [&](std::int64_t t, int threads) { Matrix(settings, step, t, threads).run(); });
 }
 
 }  // namespace boost_ext::cpu::BOOST_EXT_ISA

@@ -159,7 +159,6 @@ void sum_rows(const T* x, const Patches& p, Share part, std::int64_t features, s
 // apart.
 void add_parts(const double* sums, std::int64_t parts, std::int64_t width, double factor, std::int64_t block,
                double* to) {
-  constexpr std::int64_t kSquare = 32;
   for (std::int64_t i = 0; i < block; i += kSquare) {
     for (std::int64_t j = i; j < block; j += kSquare) {
       for (std::int64_t m = i; m < smaller(i + kSquare, block); ++m) {

@@ -1,23 +1,12 @@
 #include "ops/muon_step.h"
 
-#include "cpu/parallel.h"
-#include "cpu/wide_weights.h"
-#include "ops/optimizer_rules.h"
+#include "cpu/matrix_rows.h"
 #include "ops/orthogonalize.h"
 
 namespace boost_ext::cpu::BOOST_EXT_ISA {
 namespace {
 
 constexpr std::int64_t kBlock = 4096;
-
-template <class T> float mean_of(const T* row, std::int64_t n, float scale) {
-  D sums[kAccumulators] = {};
-  sweep(n, [&](auto io, std::int64_t i, auto u) BOOST_EXT_INLINE_LAMBDA {
-    D& mine = sums[decltype(u)::value];
-    mine = mine + widen(scale * io.load(row + i));
-  });
-  return static_cast<float>(sum((sums[0] + sums[1]) + (sums[2] + sums[3])) / static_cast<double>(n));
-}
 
 // Moments, and what is to be orthogonalized. Centralized, a block is a row.
 void gather(const MuonStep& s, std::int64_t t, Block at, float* to) {
@@ -38,18 +27,7 @@ void gather(const MuonStep& s, std::int64_t t, Block at, float* to) {
 }
 
 void update(const MuonStep& s, std::int64_t t, Block at, const float* directions) {
-  const WideWeights weights(s.weights[t], s.narrow[t]);
-  const float keep = s.keep[t], rate = s.rate[t];
-  float scratch[kChunk];
-  for (std::int64_t done = 0; done < at.count; done += kChunk) {
-    const std::int64_t n = at.count - done < kChunk ? at.count - done : kChunk, begin = at.begin + done;
-    weights.catch_up(begin, n);
-    float* w = weights.floats(begin, n, scratch);
-    const float* o = directions + begin;
-    sixteens(n, [&](auto io, std::int64_t i)
-                    BOOST_EXT_INLINE_LAMBDA { io.store(w + i, keep * io.load(w + i) - rate * io.load(o + i)); });
-    weights.store(w, begin, n);
-  }
+  step_along(WideWeights(s.weights[t], s.narrow[t]), at.begin, at.count, s.keep[t], s.rate[t], directions + at.begin);
 }
 
 void step_matrix(const MuonStep& s, std::int64_t t, int threads) {

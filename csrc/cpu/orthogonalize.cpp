@@ -6,7 +6,6 @@ namespace boost_ext::cpu::BOOST_EXT_ISA {
 namespace {
 
 constexpr std::int64_t kStrip = 128;  // rows of a product that are one unit of work
-constexpr std::int64_t kSquare = 32;  // of elements that are transposed at a time
 static_assert(kStrip % kTileColumns<float> == 0 && kStrip % kTileRows == 0);
 
 double norm_of(const View& v) {
@@ -19,17 +18,6 @@ double norm_of(const View& v) {
     });
   });
   return __builtin_sqrt(sum((sums[0] + sums[1]) + (sums[2] + sums[3])));
-}
-
-// body(i, j) for all elements, a square at a time: of two matrices, one is the other's transpose.
-template <class Body> void each_in_squares(std::int64_t rows, std::int64_t columns, Body body) {
-  for (std::int64_t i = 0; i < rows; i += kSquare) {
-    for (std::int64_t j = 0; j < columns; j += kSquare) {
-      for (std::int64_t m = i; m < smaller(i + kSquare, rows); ++m) {
-        for (std::int64_t n = j; n < smaller(j + kSquare, columns); ++n) body(m, n);
-      }
-    }
-  }
 }
 
 // A matrix of the iteration, with zeros beyond its columns and room for whole tiles.

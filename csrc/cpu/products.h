@@ -59,6 +59,18 @@ inline constexpr std::int64_t up_to(std::int64_t multiple, std::int64_t n) {
 template <class T> constexpr std::int64_t padded(std::int64_t n) { return up_to(kTileColumns<T>, n); }
 inline std::int64_t smaller(std::int64_t a, std::int64_t b) { return a < b ? a : b; }
 
+constexpr std::int64_t kSquare = 32;  // of elements that are transposed at a time
+// body(i, j) for all elements, a square at a time: of two matrices, one is the other's transpose.
+template <class Body> void each_in_squares(std::int64_t rows, std::int64_t columns, Body body) {
+  for (std::int64_t i = 0; i < rows; i += kSquare) {
+    for (std::int64_t j = 0; j < columns; j += kSquare) {
+      for (std::int64_t m = i; m < smaller(i + kSquare, rows); ++m) {
+        for (std::int64_t n = j; n < smaller(j + kSquare, columns); ++n) body(m, n);
+      }
+    }
+  }
+}
+
 template <class T> using Tile = VectorOf<T>[kTileRows][kTileVectors];
 
 #define BOOST_EXT_EACH_ROW(m) _Pragma("GCC unroll 8") for (int m = 0; m < kTileRows; ++m)

@@ -116,6 +116,7 @@ std::vector<std::string> layout_rules() {
   rules.emplace_back("adafactor");
   rules.emplace_back("muon");
   rules.emplace_back("apollo");
+  rules.emplace_back("galore");
   return rules;
 }
 
@@ -126,6 +127,7 @@ BOOST_EXT_GRAPH_OP(optimizer_step) {
   if (behind_table == 0) return adafactor_step(in, head);
   if (behind_table == 1) return muon_step(in, head);
   if (behind_table == 2) return apollo_step(in, head);
+  if (behind_table == 3) return galore_step(in, head);
   const std::int64_t n = head.layout.count;
   const bool has_powers = head.layout.has_powers != 0, has_first = head.layout.has_first != 0;
   StepSettings settings;

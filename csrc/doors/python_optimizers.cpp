@@ -6,6 +6,7 @@
 #include "doors/step_layout.h"
 #include "ops/adafactor_step.h"
 #include "ops/apollo_step.h"
+#include "ops/galore_step.h"
 #include "ops/lars.h"
 #include "ops/muon_step.h"
 #include "ops/optimizer_step.h"
@@ -163,20 +164,31 @@ void py_muon_step(const Object& params, const Object& masters, const Object& gra
   a.run([&] { muon_step(a.context(), settings, tensors); });
 }
 
-void py_apollo_step(const Object& params, const Object& masters, const Object& grads, const Object& first,
-                    const Object& second, const Object& norms, const std::vector<double>& hyper,
-                    const std::vector<double>& adamw, std::int64_t seed, const std::vector<std::int64_t>& numbers,
-                    double scale, std::int64_t step, const std::vector<float>& lr, const std::vector<float>& decay,
-                    const std::vector<float>& ratio, const std::vector<unsigned char>& centralize, const Object& skip) {
-  Arrays a("apollo_step");
-  ApolloSettings settings = apollo_settings(hyper.data(), hyper.size());
-  settings.seed = seed;
-  settings.numbers = numbers;
-  settings.step = matrix_settings(settings.step, adamw, scale, step, lr, decay, ratio, centralize);
-  ApolloTensors tensors{matrix_tensors(a, params, masters, grads, first, second), {}};
-  tensors.norms = a.list("norms", norms, kWritten);
-  if (!skip.is_none()) settings.step.at.skip = a.one("skip", skip);
-  a.run([&] { apollo_step(a.context(), settings, tensors); });
+// The function of an optimizer that projects, by what makes its settings.
+template <class Settings>
+void define_projected(py::module_& m, const char* op, const char* own,
+                      void (*step)(const Context&, const Settings&, const ProjectedTensors&),
+                      Settings (*settings)(const double*, std::size_t)) {
+  m.def(
+      op,
+      [=](const std::vector<double>& hyper, const Object& params, const Object& masters, const Object& grads,
+          const Object& owned, const Object& first, const Object& second, const std::vector<double>& adamw,
+          std::int64_t seed, const std::vector<std::int64_t>& numbers, double scale, std::int64_t number,
+          const std::vector<float>& lr, const std::vector<float>& decay, const std::vector<float>& ratio,
+          const std::vector<unsigned char>& centralize, const Object& skip) {
+        Arrays a(op);
+        Settings all = settings(hyper.data(), hyper.size());
+        all.seed = seed;
+        all.numbers = numbers;
+        all.step = matrix_settings(all.step, adamw, scale, number, lr, decay, ratio, centralize);
+        ProjectedTensors tensors{matrix_tensors(a, params, masters, grads, first, second), {}};
+        tensors.own = a.list(own, owned, kWritten);
+        if (!skip.is_none()) all.step.at.skip = a.one("skip", skip);
+        a.run([&] { step(a.context(), all, tensors); });
+      },
+      py::arg("hyper"), py::arg("params"), py::arg("masters"), py::arg("grads"), py::arg(own), py::arg("moments1"),
+      py::arg("moments2"), py::arg("adamw"), py::arg("seed"), py::arg("numbers"), py::arg("scale"), py::arg("step"),
+      py::arg("lr"), py::arg("weight_decay"), py::arg("ratio"), py::arg("centralize"), py::arg("skip"));
 }
 
 // The row of a rule: its hyperparameters with their defaults, or None where it has none, its states, and what it does.
@@ -226,10 +238,8 @@ void define_optimizers(py::module_& m) {
   m.def("muon_step", &py_muon_step, py::arg("params"), py::arg("masters"), py::arg("grads"), py::arg("moments1"),
         py::arg("moments2"), py::arg("hyper"), py::arg("adamw"), py::arg("scale"), py::arg("step"), py::arg("lr"),
         py::arg("weight_decay"), py::arg("ratio"), py::arg("centralize"), py::arg("skip"));
-  m.def("apollo_step", &py_apollo_step, py::arg("params"), py::arg("masters"), py::arg("grads"), py::arg("moments1"),
-        py::arg("moments2"), py::arg("norms"), py::arg("hyper"), py::arg("adamw"), py::arg("seed"), py::arg("numbers"),
-        py::arg("scale"), py::arg("step"), py::arg("lr"), py::arg("weight_decay"), py::arg("ratio"),
-        py::arg("centralize"), py::arg("skip"));
+  define_projected(m, "apollo_step", "norms", &apollo_step, &apollo_settings);
+  define_projected(m, "galore_step", "projections", &galore_step, &galore_settings);
 }
 
 }  // namespace boost_ext

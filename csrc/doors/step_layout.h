@@ -13,8 +13,8 @@ namespace boost_ext {
 // optimizer_step, in this order, with n tensors in g groups (same learning rate, decay and centralization), k states:
 //   layout    int32 (7 + 4 n,): rule (its place in layout_rules), g, k, whether there are powers, whether there is
 //             `first`, n, seed; then for each tensor its group, whether it is centralized, has a master, and `special`:
-//             may have a gradient of some rows only; of Muon, is stepped as a matrix; of Apollo the same, as the
-//             number of the tensor, from 1 on
+//             may have a gradient of some rows only; of Muon, is stepped as a matrix; of Apollo and GaLore
+//             the same, as the number of the tensor, from 1 on
 //   hyper     float64: those of the rule, and the optimizer's own loss scale, which its decays are multiplied with
 //   skip      bool (1,): if true, nothing is written at all
 //   scale     float32 (1,): gradients are divided by scale * own loss scale
@@ -41,12 +41,13 @@ namespace boost_ext {
 // nesterov, iterations, eps, match_rms, and AdamW's beta1, beta2, eps. ratio is one 1.
 //
 // Apollo's state are n first moments, n second moments, and then the norms of the matrices. Its hyper: tensor_wise,
-// factor, limit, update_gap, beta1, beta2, eps. ratio is one number.
+// factor, limit, update_gap, beta1, beta2, eps. ratio is one number. GaLore's are the same with the bases of the matrices
+// instead of their norms; its hyper: factor, update_gap, beta1, beta2, eps.
 //
 // lars, for the same optimizer: layout, hyper, lars (float64: coefficient, epsilon, clip), apply (int32,
 // one a tensor), scale, lr and decay of each group, ratios as above, weights, grads.
 
-std::vector<std::string> layout_rules();  // those of optimizer_step, then adafactor, muon and apollo
+std::vector<std::string> layout_rules();  // those of optimizer_step, then adafactor, muon, apollo and galore
 
 // The numbers of `layout`: of the whole step, then of each tensor.
 struct StepNumbers {
@@ -70,7 +71,7 @@ struct StepLayout : StepNumbers {
       require(number >= 0 && number <= last, in.op(), ": layout must hold a number of ", what, " from 0 to ", last,
               ", got ", number);
     };
-    require_number(rule, "rule", static_cast<std::int64_t>(rule_names().size()) + 2);  // the last one is apollo
+    require_number(rule, "rule", static_cast<std::int64_t>(rule_names().size()) + 3);  // the last one is galore
     require_number(groups, "groups", in.left() + 1);
     require_number(states, "states", kMaxStates);
     tensors.resize(static_cast<std::size_t>(count));
@@ -148,9 +149,10 @@ struct StepHead {
   }
 };
 
-// optimizer_step, from there on, for Adafactor, Muon and Apollo.
+// optimizer_step, from there on, for Adafactor, Muon, Apollo and GaLore.
 void adafactor_step(Reader& in, const StepHead& head);
 void muon_step(Reader& in, const StepHead& head);
 void apollo_step(Reader& in, const StepHead& head);
+void galore_step(Reader& in, const StepHead& head);
 
 }  // namespace boost_ext

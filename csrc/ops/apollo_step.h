@@ -36,49 +36,28 @@
 // gradient reaches its column (row), tensor_wise the tensor, in all later steps, and ends the limit: check before, or
 // skip. R is summed in float32, norms in float64 of float32 sums of some squares; all in a fixed order. Of
 // settings.step, scale, step, hyper (b1, b2, eps, of AdamW too), lr, decay and ratio are numbers, and its array `skip`
-// may be given. Arrays on the CPU only.
+// may be given, on the device.
 #pragma once
 
-#include "ops/dropout.h"
 #include "ops/matrix_step.h"
 
 namespace boost_ext {
 
-struct ApolloSettings {
+struct ApolloSettings : ProjectedSettings {
   bool tensor_wise = false;
-  double factor = 1;    // >= 0
   double limit = 1.01;  // >= 1; 0 is none
-  std::int64_t update_gap = 200;
-  std::int64_t seed = 0;
-  std::vector<std::int64_t> numbers;  // empty: 0, 1, ...
-  StepSettings step;                  // of AdamW, whose hyperparameters are in it, and what matrices share with it
 };
 
-struct ApolloTensors : MatrixTensors {
-  Views norms;
-};
+// `own` of the tensors are the norms.
+void apollo_step(const Context& context, const ApolloSettings& settings, const ProjectedTensors& tensors);
 
-void apollo_step(const Context& context, const ApolloSettings& settings, const ApolloTensors& tensors);
-
-// From numbers in the order of the members up to update_gap: what doors have.
+// From tensor_wise, factor, limit and update_gap: what doors have.
 ApolloSettings apollo_settings(const double* numbers, std::size_t count);
 
 // B.
 constexpr std::int64_t apollo_block(std::int64_t rank) { return rank < 64 ? apollo_block(2 * rank) : rank; }
 
-// What a kernel sees: the matrices, none of them empty.
-struct ApolloStep {
-  const ApolloSettings* settings;
-  Tensors weights;  // float32: weights, or masters
-  Tensors narrow;   // half weights beside their master; without data elsewhere
-  Tensors grads, first, second, norms;
-  const float* scale;
-  const float* keep;  // of w
-  const float* lr;
-  const unsigned char* centralize;
-  const DropoutKey* keys;
-};
-
-BOOST_EXT_CPU_KERNEL(void, apollo_step, const Context&, const ApolloStep&)
+BOOST_EXT_CPU_KERNEL(void, apollo_step, const Context&, const ApolloSettings&, const ProjectedStep&)
+BOOST_EXT_CUDA_KERNEL(apollo_step, const Context&, const ApolloSettings&, const ProjectedStep&)
 
 }  // namespace boost_ext

@@ -8,6 +8,7 @@ from boost_ext.ms.optim.ademamix import AdEMAMix
 from boost_ext.ms.optim.apollo import Apollo
 from boost_ext.ms.optim.ftrl import FTRL
 from boost_ext.ms.optim.fused import FusedOptimizer
+from boost_ext.ms.optim.galore import GaLore
 from boost_ext.ms.optim.lamb import Lamb
 from boost_ext.ms.optim.lars import LARS
 from boost_ext.ms.optim.lion import Lion
@@ -36,6 +37,7 @@ __all__ = [
     "ConvertModelUtils",
     "ConvertNetUtils",
     "FusedOptimizer",
+    "GaLore",
     "Lamb",
     "LazyAdam",
     "Lion",

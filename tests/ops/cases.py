@@ -322,6 +322,25 @@ CASES = [
         {"step": 2, "lr": 0.1, "norms": [None, None]},
     ),
     Case(
+        "galore_step",
+        lambda r: {
+            **{n: [f32(r, 3, 8), f32(r, 2, N)] for n in ("params", "grads")},
+            **{n: [f32(r, 2, 8) ** 2, f32(r, 1, N) ** 2] for n in ("moments1", "moments2")},
+            "projections": [f32(r, 3, 2), f32(r, 2, 1)],
+        },
+        {"params": WRITTEN, "grads": READ, "moments1": WRITTEN32, "moments2": WRITTEN32, "projections": WRITTEN32},
+        {"step": 2, "lr": 0.1},
+    ),
+    Case(
+        "galore_step",
+        lambda r: {
+            "params": [f32(r, 8, 3).astype(np.float16), f32(r, N).astype(np.float16)],
+            **{n: [f32(r, 8, 3) ** 2, f32(r, N) ** 2] for n in ("grads", "moments1", "moments2", "masters")},
+        },
+        {"params": WRITTEN, "grads": READ, **{n: WRITTEN32 for n in ("moments1", "moments2", "masters")}},
+        {"step": 2, "lr": 0.1, "projections": [None, None]},
+    ),
+    Case(
         "momentum_step",
         lambda r: {
             "params": [t.astype(np.float16) for t in lists(r, "params")["params"]],

@@ -55,6 +55,12 @@ def apollo():
     return [*head, np.zeros(1, bool), f32(1), i32(1), f32(1), f32(0.1), f32(0), *tensors(2 * 4), f32(1)]
 
 
+def galore():
+    rule = _core.optimizer_rules().index("galore")
+    head = [i32(rule, 1, 2, 0, 0, 2, 0, *[0, 0, 0, 1], *[0, 0, 0, 0]), f64(0.25, 200, 0.9, 0.99, 1e-8, 1)]
+    return [*head, np.zeros(1, bool), f32(1), i32(0), f32(1), f32(0.1), f32(0), *tensors(2 * 4), f32(1, 1, 1)]
+
+
 def lars():
     head = [i32(0, 1, 1, 0, 0, 2, 0, *[0, 0, 0, 0] * 2), f64(0.9, 0, 1), f64(1e-3, 1e-5, 0)]
     return [*head, i32(1, 1), f32(1), f32(0.1), f32(0), f32(1, 1, 1, 1), *tensors(4)]
@@ -95,6 +101,7 @@ CALLS = {
     "adafactor": (adafactor, "optimizer_step"),
     "muon": (muon, "optimizer_step"),
     "apollo": (apollo, "optimizer_step"),
+    "galore": (galore, "optimizer_step"),
     "lars": (lars, "lars"),
     "dense": (dense, "covariance"),
     "convolution": (convolution, "covariance"),

@@ -13,7 +13,7 @@ from .steps import CAUTIOUS, Rule, Training, gradient
 pytestmark = pytest.mark.usefixtures("isa")
 
 EACH_RULE = pytest.mark.parametrize("rule", CAUTIOUS.values(), ids=CAUTIOUS)
-RULES = [r for r in _core.optimizer_rules() if r not in ("adafactor", "muon", "apollo")]
+RULES = [r for r in _core.optimizer_rules() if r not in ("adafactor", "muon", "apollo", "galore")]
 WITH_FLAG = {r for r in RULES if "cautious" in _core.rule_facts(r)["hyper"]}
 
 

@@ -94,6 +94,10 @@ def everything(seed: int = 5) -> dict[str, list[bytes]]:
     norms = [np.zeros(1, np.float32) for _ in wide]
     ops.apollo_step(wide, wide_grads, *small, norms, lr=0.1, step=1, centralize=True)
     keep("apollo_step", *wide, *small[0], *small[1], *norms)
+    bases = [np.zeros(n, np.float32) for n in (66, 990, 27)]
+    small = [[np.zeros(n, np.float32) for n in (120, 2100, 140 * 3)] for _ in range(2)]
+    ops.galore_step(wide, wide_grads, bases, *small, lr=0.1, step=1, centralize=True)
+    keep("galore_step", *wide, *small[0], *small[1], *bases)
     keep("bfgs_update", ops.bfgs_update(B, s, abs(s) * np.sign(s)), B)
     return done
 

@@ -21,7 +21,7 @@ from .test_arguments import refused
 
 ANY_ORDER = {
     *(op for op, taken in _core.schemas().items() if any(a["any_order"] for a in taken)),
-    *(f"{rule}_step" for rule in _core.optimizer_rules() if rule not in ("adafactor", "muon", "apollo")),
+    *(f"{rule}_step" for rule in _core.optimizer_rules() if rule not in ("adafactor", "muon", "apollo", "galore")),
 }
 ELEMENTWISE = [c for c in CASES if c.op in ANY_ORDER and "indices" not in c.arrays]
 

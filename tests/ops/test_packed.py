@@ -28,6 +28,7 @@ def run(*arguments: str) -> str:
         "adafactor",
         "muon",
         "apollo",
+        "galore",
         "lars",
         "dense",
         "convolution",

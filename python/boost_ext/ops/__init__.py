@@ -14,8 +14,8 @@ number of threads (:func:`boost_ext.set_num_threads`) and on any CPU.
 
 Arrays must be C-contiguous. :func:`accumulate`, :func:`unscale_and_check`, :func:`clip_by_global_norm`,
 :func:`global_norm`, :func:`tensor_statistics`, :func:`lars_ratios`, the adaptive sum and the steps of the optimizers
-(but for `indices`, `centralize`, :func:`adafactor_step`, :func:`apollo_step` and :func:`muon_step`) also take other
-dense arrays, such as PyTorch's ``channels_last`` and NumPy's Fortran order: the first tensor of every list then has one
+(but for `indices`, `centralize`, :func:`adafactor_step`, :func:`apollo_step`, :func:`galore_step` and
+:func:`muon_step`) also take other dense arrays, such as PyTorch's ``channels_last`` and NumPy's Fortran order: the first tensor of every list then has one
 shape and the same strides, and so on. They go through the elements in the order of the memory, which decides the last
 bits of sums, and what rounding at random draws.
 
@@ -38,6 +38,7 @@ from typing import Any, overload
 from boost_ext import _core
 from boost_ext.ops.adafactor import adafactor_step
 from boost_ext.ops.apollo import apollo_step
+from boost_ext.ops.galore import galore_step
 from boost_ext.ops.arguments import Array, Arrays, Tensors, empty_like, integer, like_theirs, number, on_device
 from boost_ext.ops.clipping import adaptive_clip, clip_by_global_norm
 from boost_ext.ops.curvature import *  # noqa: F403
@@ -72,6 +73,7 @@ __all__ = [
     "dequantize_state",
     "dropout",
     "ema_update",
+    "galore_step",
     "global_norm",
     "lars_ratios",
     "loss_scale_update",

@@ -3,22 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
-from boost_ext import _core
-from boost_ext.ops.arguments import Array, Arrays, Numbers, flags, integer, number, numbers, with_gaps
+from boost_ext.ops.arguments import Array, Arrays, Numbers, number
+from boost_ext.ops.projected import projected_step
 
 __all__ = ["apollo_step"]
 
 _OP = "apollo_step"
 _SCALE_TYPES = ("channel", "tensor")
-
-
-def _within(arg: str, value: Any, least: int, bits: int) -> int:
-    known = integer(_OP, arg, value)
-    if not least <= known < 2**bits:
-        raise ValueError(f"{_OP}: {arg} must be >= {least} and < 2**{bits}, got {known}")
-    return known
 
 
 def apollo_step(
@@ -60,7 +52,7 @@ def apollo_step(
 
     P is never stored: a step draws it from `seed`, from the number of the tensor, and from
     ``(step - 1) // update_proj_gap``. Tensors that have no array in `norms` make the step of :func:`adamw_step` in the
-    same call. Arithmetic is float32. Arrays on the CPU only.
+    same call. Arithmetic is float32.
 
     "tensor" with rank 1 and a `scale` of 128 is APOLLO-Mini. As in the authors' ``apollo-torch``, the root of `scale`
     multiplies the step.
@@ -93,7 +85,8 @@ def apollo_step(
 
     Raises:
         TypeError: for a dtype, or an argument of another type.
-        ValueError: if an argument is out of range, sizes differ, written tensors overlap, or arrays are not on the CPU.
+        ValueError: if an argument is out of range, sizes differ, written tensors overlap, or arrays are on several
+            devices.
 
     Examples:
         >>> import numpy as np
@@ -111,34 +104,23 @@ def apollo_step(
         raise TypeError(f"{_OP}: scale_type must be a string, got {type(scale_type).__name__}")
     if scale_type not in _SCALE_TYPES:
         raise ValueError(f"{_OP}: scale_type must be one of {', '.join(_SCALE_TYPES)}, got {scale_type!r}")
-    t = _within("step", step, 1, 63)
-    hyper = [
-        float(scale_type == "tensor"),
-        number(_OP, "scale", scale),
-        0.0 if norm_growth is None else number(_OP, "norm_growth", norm_growth),
-        float(_within("update_proj_gap", update_proj_gap, 1, 53)),
-    ]
-    if norm_growth is not None and not hyper[2] >= 1:
+    limit = 0.0 if norm_growth is None else number(_OP, "norm_growth", norm_growth)
+    if norm_growth is not None and not limit >= 1:
         raise ValueError(f"{_OP}: norm_growth must be >= 1, or None, got {norm_growth}")
-    of_adam = [number(_OP, k, v) for k, v in (("beta1", beta1), ("beta2", beta2), ("eps", eps))]
-    if tensor_numbers is not None and not isinstance(tensor_numbers, (list, tuple)):
-        raise TypeError(f"{_OP}: tensor_numbers must be a list or tuple, got {type(tensor_numbers).__name__}")
-    _core.apollo_step(
-        params,
-        masters if masters is None else with_gaps(_OP, "masters", masters, params),
-        grads,
-        moments1,
-        moments2,
-        with_gaps(_OP, "norms", norms, params),
-        hyper,
-        of_adam,
-        _within("seed", seed, 0, 63),
-        [_within("tensor_numbers", k, 0, 32) for k in tensor_numbers or ()],
-        number(_OP, "inv_scale", inv_scale),
-        t,
-        numbers(_OP, "lr", lr),
-        numbers(_OP, "weight_decay", weight_decay),
-        numbers(_OP, "ratio", ratio),
-        flags(_OP, "centralize", centralize),
-        skip,
+    projected_step(
+        _OP,
+        [float(scale_type == "tensor"), number(_OP, "scale", scale), limit],
+        {"params": params, "grads": grads, "norms": norms, "moments1": moments1, "moments2": moments2},
+        lr=lr,
+        step=step,
+        update_proj_gap=update_proj_gap,
+        seed=seed,
+        tensor_numbers=tensor_numbers,
+        of_adam={"beta1": beta1, "beta2": beta2, "eps": eps},
+        weight_decay=weight_decay,
+        inv_scale=inv_scale,
+        ratio=ratio,
+        centralize=centralize,
+        masters=masters,
+        skip=skip,
     )

@@ -115,16 +115,17 @@ def scales_beside(op: str, scales: Any) -> Any:
     return [[np.empty(0, np.float32) if x is None else x for x in item] for item in lists]
 
 
-def projection_rank(shape: Sequence[int], rank: int | None) -> int:
-    """With which the optimizers of APOLLO project a tensor: None is the default. 0 where AdamW steps it."""
-    side = min(_sides(shape))
+def projection_rank(shape: Sequence[int], rank: int | None, keeps_basis: bool = False) -> int:
+    """With which the optimizers of APOLLO and GaLore project a tensor: None is the largest one with an eighth of AdamW's
+    state, to which the basis may belong. 0 where AdamW steps it."""
+    side, longer = sorted(_sides(shape))
     if rank is None:
-        return side // _SHARE
+        return 2 * side * longer // (_SHARE * (2 * longer + keeps_basis * side)) if side else 0
     return rank if rank < side else 0
 
 
 def projected_shape(shape: Sequence[int], rank: int) -> tuple[int, int]:
-    """Of what APOLLO projects, and of its moments."""
+    """Of what APOLLO and GaLore project, and of its moments."""
     rows, columns = _sides(shape)
     return (rank, columns) if rows <= columns else (rows, rank)
 

@@ -11,7 +11,7 @@ import mindspore as ms
 import numpy as np
 from mindspore import Parameter, Tensor, nn
 from tests import oracle
-from tests.masks import signs
+from tests.masks import signs, singular_basis
 
 from boost_ext import optim
 
@@ -166,6 +166,23 @@ def _apollo(rank: int, gap: int = 200, seed: int = 0, **hyper: Any) -> Callable[
     return rule
 
 
+def _galore(rank: int, gap: int = 200, **hyper: Any) -> Callable[..., oracle.Moments]:
+    """As :func:`_apollo`. The sides are so short that the iteration is exact."""
+    own = oracle.Apollo(**({"factor": 0.25} | hyper))
+
+    def rule(w, u, s, lr, t, decay):
+        sides = (len(w), w.size // len(w)) if w.ndim >= 2 and w.size else (0, 0)
+        if min(sides) <= rank:
+            return oracle.adamw_step(w, u, *(s or [np.zeros(w.shape)] * 2), lr, t, *own.betas, own.eps, decay)
+        zeros = np.zeros((rank, sides[1]) if sides[0] <= sides[1] else (sides[0], rank))
+        P, m, v = s or [None, zeros, zeros]
+        P = singular_basis(u, rank) if (t - 1) % gap == 0 else P
+        made = oracle.galore_step(w, u, P, m, v, lr, t, decay, own)
+        return oracle.Moments(made[0], (P, *made[1]))
+
+    return rule
+
+
 def _schedule_free(
     direction: Callable[..., tuple[Any, ...]], start: tuple[float, ...], warmup: int = 0, r: float = 0, power: float = 2
 ) -> Callable[..., oracle.Moments]:
@@ -195,6 +212,7 @@ _SCHEDULE_FREE = {"warmup_steps": 5, "r": 0.5, "weight_lr_power": 1.0}
 # Five iterations multiply a rounding by 485 at most.
 _MUON = {"decoupled": True, "rtol": 1e-4, "atol": 5e-4}
 _APOLLO = {"decoupled": True, "named": True, "rtol": 1e-4, "atol": 1e-4}
+_GALORE = {"decoupled": True, "rtol": 1e-4, "atol": 1e-4}
 _RMS = {"momentum": 0.5, "epsilon": 1e-6}
 CASES: dict[str, Case] = {
     "Momentum": Case(optim.Momentum, _momentum(False), (0,), {"momentum": 0.9}, nn.Momentum),
@@ -279,6 +297,14 @@ CASES: dict[str, Case] = {
             "beta2": 0.9,
         },
         **_APOLLO,
+    ),
+    "GaLore": Case(optim.GaLore, _galore(2), (), {"rank": 2}, **_GALORE),
+    "GaLore-refreshed": Case(
+        optim.GaLore,
+        _galore(3, 4, factor=1.0, betas=(0.8, 0.9)),
+        (),
+        {"rank": 3, "update_proj_gap": 4, "scale": 1.0, "beta1": 0.8, "beta2": 0.9},
+        **_GALORE,
     ),
     "Adagrad": Case(optim.Adagrad, _adagrad, (0.1,), {}, nn.Adagrad),
     "Adagrad-slots": Case(optim.Adagrad, _frozen_adagrad, (0.1,), {"update_slots": False}),

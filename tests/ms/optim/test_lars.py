@@ -163,7 +163,7 @@ def test_optimizers_that_it_cannot_go_around() -> None:
     with pytest.raises(TypeError, match="LARS: ScheduleFreeSGD averages its steps by their learning rates, which LARS"):
         optim.LARS(optim.ScheduleFreeSGD(parameters()))
     decoupled = (optim.AdamW, optim.Lamb, optim.Lion, optim.NAdamW, optim.AdEMAMix, optim.Adan, optim.Muon)
-    for cls in (*decoupled, optim.ScheduleFreeAdamW, optim.Apollo):
+    for cls in (*decoupled, optim.ScheduleFreeAdamW, optim.Apollo, optim.GaLore):
         with pytest.raises(TypeError, match=f"LARS: {cls.__name__} decouples its weight decay"):
             optim.LARS(cls(parameters(), 0.1))
 

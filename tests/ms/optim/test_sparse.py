@@ -90,6 +90,7 @@ def test_whole_gradients_again_after_sparse_ones() -> None:
         ("AdaFactor", optim.AdaFactor),
         ("Muon", optim.Muon),
         ("Apollo", optim.Apollo),
+        ("GaLore", optim.GaLore),
         ("LARS", lambda p: optim.LARS(optim.Adam(p, 0.1))),
     ],
 )

@@ -2,25 +2,18 @@
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Sequence
 from typing import Any
 
-import mindspore as ms
-from mindspore import Parameter, ParameterTuple
-
-from boost_ext.ms.core.state import filled
-from boost_ext.ms.optim.arguments import named, non_negative, open_unit, positive, recorded
-from boost_ext.ms.optim.fused import FusedOptimizer
-from boost_ext.ms.optim.storage import StateStorage, state_like
-from boost_ext.ops.optimizer_state import projected_shape, projection_rank
+from boost_ext.ms.optim.arguments import positive, recorded
+from boost_ext.ms.optim.projected import ProjectedOptimizer
 
 __all__ = ["Apollo"]
 
 _SCALE_TYPES = ("channel", "tensor")
 
 
-class Apollo(FusedOptimizer):
+class Apollo(ProjectedOptimizer):
     r"""APOLLO: AdamW's scales from a random projection of the gradient, with an eighth of its state or less.
 
     .. math::
@@ -72,7 +65,6 @@ class Apollo(FusedOptimizer):
     """
 
     rule = "apollo"
-    decouples_decay = True
 
     @recorded
     def __init__(
@@ -92,60 +84,13 @@ class Apollo(FusedOptimizer):
         eps: float = 1e-8,
         loss_scale: float = 1.0,
     ) -> None:
-        super().__init__(learning_rate, params, weight_decay, loss_scale)
-        if rank is not None:
-            _whole("rank", rank, 1)
-        _whole("update_proj_gap", update_proj_gap, 1)
-        _whole("seed", seed, 0)
-        non_negative("Apollo", scale=scale)
+        super().__init__(params, learning_rate, weight_decay, loss_scale, rank, update_proj_gap, seed, adamw)
         if norm_growth is not None:
             positive("Apollo", norm_growth=norm_growth)
             if norm_growth < 1:
                 raise ValueError(f"Apollo: norm_growth must be >= 1, or None, got {norm_growth}")
-        positive("Apollo", eps=eps)
-        open_unit("Apollo", beta1=beta1, beta2=beta2)
         if scale_type not in _SCALE_TYPES:
             raise ValueError(f"Apollo: scale_type must be one of {', '.join(_SCALE_TYPES)}, got {scale_type!r}")
-        by_adamw = named("Apollo", "adamw", adamw, self.parameters)
-        self.ranks = tuple(
-            0 if flag else projection_rank(p.shape, rank) for p, flag in zip(self.parameters, by_adamw, strict=True)
-        )
-        # What makes the basis of a parameter its own. A name may change later, when a cell takes the parameter in.
-        self.numbers = tuple(1 + zlib.crc32(p.name.encode()) % (2**31 - 1) for p in self.parameters)
-        self._make_state()
-        hyper = (float(scale_type == "tensor"), scale, norm_growth or 0.0, update_proj_gap, beta1, beta2, eps)
-        self._fuse(hyper, (self.moments, self.squares), storage=StateStorage("Apollo", seed=seed))
-
-    def _make_state(self) -> None:
-        """``moments`` and ``squares`` of all parameters, those of matrices projected, and ``norms`` of matrices."""
-
-        def state(prefix: str) -> ParameterTuple:
-            made = []
-            for p, rank in zip(self.parameters, self.ranks, strict=True):
-                shape = projected_shape(p.shape, rank)
-                name = f"{prefix}.{p.name}"
-                made.append(
-                    Parameter(filled(shape, 0.0, ms.float32), name=name) if rank else state_like([p], prefix)[0]
-                )
-            return ParameterTuple(made)
-
-        self.moments, self.squares = state("exp_avg"), state("exp_avg_sq")
-        self.norms = ParameterTuple(
-            Parameter(filled((1,), 0.0, ms.float32), name=f"update_norm.{p.name}")
-            for p, rank in zip(self.parameters, self.ranks, strict=True)
-            if rank
-        )
-
-    def _special(self, i: int) -> int:
-        return self.numbers[i] if self.ranks[i] else 0
-
-    def _states(self) -> list[Parameter]:
-        norms = [self.norms[sum(map(bool, self.ranks[:i]))] for i in self.members if self.ranks[i]]
-        return [states[i] for states in (self.moments, self.squares) for i in self.members] + norms
-
-
-def _whole(name: str, value: Any, least: int) -> None:
-    if not isinstance(value, int) or isinstance(value, bool):
-        raise TypeError(f"Apollo: {name} must be an int, got {type(value).__name__}")
-    if not least <= value < 2**31:
-        raise ValueError(f"Apollo: {name} must be in [{least}, 2**31), got {value}")
+        self.norms = self._own("update_norm", lambda shape, rank: (1,))
+        hyper = (float(scale_type == "tensor"), scale, norm_growth or 0.0)
+        self._fuse_projected(hyper, scale, self.norms, (beta1, beta2, eps))

@@ -1,0 +1,368 @@
+"""GaLore beside its oracle, element by element, by the basis that a call leaves; that basis beside numpy.linalg.svd; the
+tensors that AdamW steps in the same call, and what it refuses."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import boost_ext
+import oracle
+from boost_ext import ops
+from dtypes import DTYPES, FLOATS, assert_same_bits, normal
+from masks import singular_basis
+
+from .half_precision import check_masters, check_weights_alone
+from .producers import OnDevice
+
+pytestmark = pytest.mark.usefixtures("isa")
+
+MATRICES = [(1, 1), (5, 7), (9, 33), (33, 9), (4, 3, 3, 3), (16, 16), (17, 70), (70, 40), (1, 300), (300, 1)]
+OTHERS = [(), (5,), (0,), (3, 4), (4097,), (2, 0)]
+LR = 0.1
+
+
+def sides(shape: tuple[int, ...]) -> tuple[int, int]:
+    return shape[0], int(np.prod(shape[1:]))
+
+
+def state_of(shape: tuple[int, ...], rank: int) -> tuple[tuple[int, int], tuple[int, int]]:
+    """The shapes of the basis and of a moment."""
+    rows, columns = sides(shape)
+    rank = min(rank, rows, columns)
+    return (min(rows, columns), rank), (rank, columns) if rows <= columns else (rows, rank)
+
+
+def captured(u: np.ndarray, P: np.ndarray) -> float:
+    """The share of what the best basis of this rank keeps of |u|^2."""
+    G = u.reshape(len(u), -1).astype(np.float64)
+    kept = np.linalg.norm(G @ P if len(G) > G.shape[1] else P.T @ G) ** 2
+    return float(kept / (np.linalg.svd(G, compute_uv=False)[: P.shape[1]] ** 2).sum())
+
+
+def roundings(u: np.ndarray, P: np.ndarray, v: np.ndarray, t: int, hyper: oracle.Apollo) -> np.ndarray:
+    """The error of each element of P A: R may be a small sum of large products, of which float32 keeps fewer digits, and
+    A divides by its size. Where R is nothing but rounding, A may be anything."""
+    tall = len(u) ** 2 > u.size
+    off = 1e-6 * np.linalg.norm(u.reshape(len(u), -1), axis=int(tall), keepdims=True)
+    of_adam = np.minimum(4, off / (np.sqrt(v / (1 - hyper.betas[1] ** t)) + hyper.eps)) + 1e-6
+    return (of_adam @ abs(P.T) if tall else abs(P) @ of_adam).reshape(u.shape)
+
+
+class Training:
+    """Steps of a list of tensors beside those of the oracle, by the bases in the state; the last `others` by AdamW."""
+
+    def __init__(self, weights: list[np.ndarray], others: int = 0, rank: int = 2, gap: int = 200, **hyper: Any) -> None:
+        self.weights, self.gap, self.t = weights, gap, 0
+        self.hyper = oracle.Apollo(**({"factor": 0.25} | hyper))
+        self.exact = [w.astype(np.float64) for w in weights]
+        self.error = [np.zeros(w.shape) for w in weights]
+        self.is_matrix = [i < len(weights) - others for i in range(len(weights))]
+        shapes = [state_of(w.shape, rank) if f else (None, w.shape) for w, f in self.pairs()]
+        self.first, self.second = ([np.zeros(s, np.float32) for _, s in shapes] for _ in range(2))
+        self.bases = [None if s is None else np.zeros(s, np.float32) for s, _ in shapes]
+        self.exact_state: list[Any] = [[np.zeros(s), np.zeros(s)] for _, s in shapes]
+
+    def pairs(self) -> Any:
+        """Each weight, and whether it is a matrix."""
+        return zip(self.weights, self.is_matrix, strict=True)
+
+    def step(self, grads: list[np.ndarray], decay: float = 0.0, scale: float = 1.0, **options: Any) -> None:
+        self.t += 1
+        h, before = self.hyper, [g.copy() for g in grads]
+        given = {"scale": h.factor, "beta1": h.betas[0], "beta2": h.betas[1], "eps": h.eps, "update_proj_gap": self.gap}
+        given |= {"lr": LR, "step": self.t, "weight_decay": decay, "inv_scale": 1 / scale, **options}
+        assert ops.galore_step(self.weights, grads, self.bases, self.first, self.second, **given) is None
+        for i, (w, g) in enumerate(zip(self.exact, grads, strict=True)):
+            ratio = options.get("ratio", 1.0)
+            u = oracle.ready_gradient(w, g.astype(np.float64), 1 / scale, ratio, 0.0, options.get("centralize", False))
+            if self.is_matrix[i]:
+                P = self.bases[i].astype(np.float64)
+                made = oracle.galore_step(w, u, P, *self.exact_state[i], LR, self.t, decay, h)
+                self.error[i] = self.error[i] + LR * h.factor * roundings(u, P, made[1][1], self.t, h)
+            else:
+                made = oracle.adamw_step(w, u, *self.exact_state[i], LR, self.t, *h.betas, h.eps, decay)
+            self.exact[i], self.exact_state[i] = made
+            assert_same_bits(g, before[i])
+
+    def check(self, weights: Any = None) -> None:
+        for i, (got, exact) in enumerate(zip(weights or self.weights, self.exact, strict=True)):
+            bound = self.error[i] + 1e-6 * abs(exact) + 2e-6 * self.t
+            off = abs(got.astype(np.float64) - exact)
+            assert (off <= bound).all(), f"params[{i}] are off by {off.max()}, {(off / bound).max()} of the bound"
+            for found, state in zip((self.first[i], self.second[i]), self.exact_state[i], strict=True):
+                np.testing.assert_allclose(found, state, rtol=5e-5, atol=2e-5, err_msg=f"state of {i}")
+
+
+OPTIONS: dict[str, dict[str, Any]] = {
+    "usual": {},
+    "rank 1": {"rank": 1},
+    "rank 5": {"rank": 5},
+    "the whole side": {"rank": 300},
+    "scale": {"factor": 2.0},
+    "adam": {"betas": (0.5, 0.9), "eps": 1e-3},
+    "refreshed": {"gap": 2},
+    "refreshed each time": {"gap": 1},
+}
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+def test_five_steps(rng, name):
+    shapes = MATRICES + OTHERS
+    training = Training([normal(rng, s) for s in shapes], len(OTHERS), **OPTIONS[name])
+    for _ in range(5):
+        training.step([normal(rng, s) for s in shapes], decay=0.1, scale=8.0)
+    training.check()
+
+
+@pytest.mark.parametrize("shape", [(300, 301), (700, 200), (64, 3000), (3, 5000), (9000, 8), (64, 30, 3, 3)], ids=str)
+@pytest.mark.parametrize("centralize", [False, True], ids=["plain", "centralized"])
+def test_large_matrices(rng, shape, centralize):
+    """In one call with small ones."""
+    shapes = [(3, 3), shape, (7,)]
+    training = Training([normal(rng, s) for s in shapes], 1, rank=3)
+    for _ in range(2):
+        training.step([normal(rng, s) + np.float32(1) for s in shapes], decay=0.1, centralize=centralize)
+    training.check()
+
+
+@pytest.mark.parametrize("size", [127, 128, 129, 255, 257])
+def test_around_units_and_blocks(rng, size):
+    shapes = [(size, 300), (300, size), (size, size), (2, size), (size, 2)]
+    training = Training([normal(rng, s) for s in shapes], rank=9)
+    for _ in range(2):
+        training.step([normal(rng, s) for s in shapes])
+    training.check()
+
+
+@pytest.mark.parametrize("of_gradient", DTYPES)
+@pytest.mark.parametrize("of_weight", DTYPES)
+def test_half_precision(rng, of_weight, of_gradient):
+    check_masters(
+        rng,
+        [(5, 33), (68, 66), (33, 5), (3, 2, 2), (70,), ()],
+        (of_weight, of_gradient),
+        lambda weights: Training(weights, 2),
+    )
+
+
+@pytest.mark.parametrize("kind", list(FLOATS.values())[1:], ids=str)
+def test_half_weights_without_masters(rng, kind):
+    check_weights_alone(rng, [(5, 33), (70, 40), (70,)], kind, lambda weights: Training(weights, 1), 1e-4)
+
+
+def test_the_other_tensors_are_those_of_adamw(rng):
+    """To the bit."""
+    weights = [normal(rng, s) for s in ((3, 4), (5,))]
+    alone = [w.copy() for w in weights]
+    state = [[np.zeros(w.shape, np.float32) for w in weights] for _ in range(4)]
+    for t in (1, 2):
+        grads = [normal(rng, w.shape) for w in weights]
+        given = {"step": t, "lr": [0.1, 0.2], "weight_decay": 0.1, "beta2": 0.95, "ratio": [0.5, 1.0], "eps": 1e-6}
+        ops.galore_step(weights, grads, None, *state[:2], **given, centralize=True)
+        ops.adamw_step(alone, grads, *state[2:], **given, centralize=True)
+    for a, b in zip(weights, alone, strict=True):
+        assert_same_bits(a, b)
+
+
+def basis_of(grad: np.ndarray, rank: int, **settings: Any) -> np.ndarray:
+    """That a step makes."""
+    of_basis, of_moment = state_of(grad.shape, rank)
+    basis, weight = np.zeros(of_basis, np.float32), np.zeros(grad.shape, np.float32)
+    moments = [[np.zeros(of_moment, np.float32)] for _ in range(2)]
+    ops.galore_step([weight], [grad], [basis], *moments, **({"lr": 0.0, "step": 1} | settings))
+    return basis
+
+
+def with_spectrum(rng: np.random.Generator, shape: tuple[int, int], values: np.ndarray) -> np.ndarray:
+    left, _, right = np.linalg.svd(rng.standard_normal(shape), full_matrices=False)
+    return (left * values @ right).astype(np.float32)
+
+
+@pytest.mark.parametrize("shape", [(5, 9), (9, 5), (8, 3, 3, 3), (60, 80), (80, 60)], ids=str)
+def test_the_basis_holds_the_singular_vectors(rng, shape):
+    """And not only their span; the signs are those of the oracle."""
+    rows, columns = sides(shape)
+    grad = with_spectrum(rng, (rows, columns), 0.7 ** np.arange(min(rows, columns)))
+    basis = basis_of(grad.reshape(shape), 4)
+    np.testing.assert_allclose(basis, singular_basis(grad, 4), atol=2e-5)
+
+
+@pytest.mark.parametrize("shape", [(512, 2048), (300, 200), (96, 1000), (256, 256)], ids=str)
+@pytest.mark.parametrize("spectrum", ["white", "decaying", "steep"])
+def test_the_basis_keeps_as_much_as_that_of_numpy(rng, shape, spectrum):
+    side = min(shape)
+    powers = {"decaying": np.arange(1, side + 1) ** -0.7, "steep": 0.5 ** np.arange(side)}
+    grad = normal(rng, shape) if spectrum == "white" else with_spectrum(rng, shape, powers[spectrum])
+    for rank in (1, side // 9):
+        basis = basis_of(grad, rank)
+        np.testing.assert_allclose(basis.T @ basis, np.eye(rank), atol=2e-6)
+        assert captured(grad, basis) > (0.97 if spectrum == "white" else 0.999)
+
+
+def test_equal_singular_values(rng):
+    """Whatever the basis, it is one: of the plane that has the largest ones."""
+    grad = with_spectrum(rng, (40, 50), np.array([1.0] * 3 + [1e-3] * 37))
+    basis = basis_of(grad, 3).astype(np.float64)
+    exact = singular_basis(grad.astype(np.float64), 3)
+    np.testing.assert_allclose(basis @ basis.T, exact @ exact.T, atol=1e-5)
+
+
+@pytest.mark.parametrize("exponent", [-60, -100, 60, 100])
+def test_tiny_and_large_gradients(rng, exponent):
+    grad = with_spectrum(rng, (20, 30), 0.5 ** np.arange(20))
+    np.testing.assert_allclose(basis_of(np.float32(2.0**exponent) * grad, 3), basis_of(grad, 3), atol=1e-5)
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (2, 2), (6, 9), (9, 6), (200, 300)], ids=str)
+@pytest.mark.parametrize("rank_of_gradient", [0, 1])
+def test_a_gradient_of_less_rank_gives_a_whole_basis(rng, shape, rank_of_gradient):
+    """It is orthonormal, and zeros move nothing."""
+    grad = np.outer(normal(rng, shape[:1]), normal(rng, shape[1:])) * np.float32(rank_of_gradient)
+    training = Training([np.ones(shape, np.float32)], rank=5)
+    training.step([grad])
+    training.check()
+    basis = training.bases[0]
+    np.testing.assert_allclose(basis.T @ basis, np.eye(basis.shape[1]), atol=2e-6)
+    assert (training.weights[0] != 1).all() if rank_of_gradient else (training.weights[0] == 1).all()
+
+
+@pytest.mark.parametrize("bad", [np.inf, -np.inf, np.nan])
+@pytest.mark.parametrize("shape", [(6, 7), (7, 6), (4, 3, 3, 3), (200, 700)], ids=str)
+def test_a_bad_gradient_reaches_its_matrix_alone(rng, shape, bad):
+    grads = [normal(rng, shape), normal(rng, shape)]
+    training, other = (Training([np.ones(shape, np.float32) for _ in range(2)]) for _ in range(2))
+    other.step(grads)
+    grads[0].flat[-1] = bad
+    weights, state = training.weights, (training.bases, training.first, training.second)
+    ops.galore_step(weights, grads, *state, lr=LR, step=1)
+    assert np.isnan(weights[0]).all()
+    for a, b in zip((weights, *state), (other.weights, other.bases, other.first, other.second), strict=True):
+        assert_same_bits(a[1], b[1])
+
+
+def test_the_basis_is_made_every_gap(rng):
+    weight, basis = np.zeros((6, 9), np.float32), np.zeros((6, 2), np.float32)
+    moments = [[np.zeros((2, 9), np.float32)] for _ in range(2)]
+    seen = []
+    for t in range(1, 8):
+        ops.galore_step([weight], [normal(rng, (6, 9))], [basis], *moments, lr=0.1, step=t, update_proj_gap=3)
+        seen.append(basis.tobytes())
+    assert [a != b for a, b in zip(seen, seen[1:], strict=False)] == [False, False, True, False, False, True]
+
+
+def test_the_start_is_drawn_by_seed_number_and_refresh(rng):
+    """It shows where the iteration does not end: in the last digits of a basis."""
+    grad = normal(rng, (100, 150))
+    plain = basis_of(grad, 5)
+    assert_same_bits(plain, basis_of(grad, 5, seed=0, tensor_numbers=[0]))
+    for settings in ({"seed": 1}, {"tensor_numbers": [1]}, {"step": 201}):
+        assert (basis_of(grad, 5, **settings) != plain).any()
+
+
+@pytest.mark.parametrize("flag", [0.0, 1.0])
+def test_skip(rng, flag):
+    shapes = [(5, 7), (70, 64), (4,)]
+    training, other = (Training([np.ones(s, np.float32) for s in shapes], 1) for _ in range(2))
+    grads = [normal(rng, s) for s in shapes]
+    given = {"lr": 0.1, "step": 1, "centralize": [True, False, False]}
+    for one, skip in ((training, np.array([flag], np.float32)), (other, None)):
+        if skip is not None or not flag:
+            ops.galore_step(one.weights, grads, one.bases, one.first, one.second, **given, skip=skip)
+    for name in ("weights", "bases", "first", "second"):
+        for a, b in zip(getattr(training, name), getattr(other, name), strict=True):
+            if a is not None:
+                assert_same_bits(a, b)
+
+
+def test_same_bits_for_any_number_of_threads(rng, threads):
+    shapes = [*MATRICES, (300, 301), (1100, 120), (2, 100_000), *OTHERS]
+    weights, grads = ([normal(rng, s) for s in shapes] for _ in range(2))
+
+    def stepped(count: int) -> list[bytes]:
+        threads(count)
+        training = Training([w.copy() for w in weights], len(OTHERS), rank=7)
+        for t in (1, 2):
+            state = training.bases, training.first, training.second
+            ops.galore_step(training.weights, grads, *state, lr=0.1, step=t, centralize=True)
+        return [a.tobytes() for a in (*training.weights, *training.first, *training.second)]
+
+    one = stepped(1)
+    assert all(stepped(count) == one for count in (2, 3, 7))
+
+
+BAD: list[tuple[dict[str, Any], type[Exception], str]] = [
+    ({"step": 0}, ValueError, r"step must be >= 1 and < 2\*\*63, got 0"),
+    ({"scale": -1.0}, ValueError, "scale must be finite and >= 0, got -1"),
+    ({"update_proj_gap": 0}, ValueError, r"update_proj_gap must be >= 1 and < 2\*\*53, got 0"),
+    ({"seed": -1}, ValueError, r"seed must be >= 0 and < 2\*\*63, got -1"),
+    ({"tensor_numbers": [1]}, ValueError, "tensor_numbers must hold one for each of the 2 parameters, got 1"),
+    ({"beta1": 1.0}, ValueError, r"beta1 must be in \(0, 1\), got 1"),
+    ({"eps": 0.0}, ValueError, "eps must be > 0 in float32, got 0"),
+    ({"lr": -0.1}, ValueError, "lr must be finite and >= 0, got -0.1"),
+    ({"skip": np.ones(2, np.float32)}, ValueError, "skip must have 1 element"),
+]
+FOUR, SIX, EIGHT = (np.zeros(n, np.float32) for n in (4, 6, 8))
+BAD_STATE: list[tuple[int, Any, type[Exception], str]] = [
+    (
+        0,
+        [np.zeros(2, np.float32), FOUR],
+        ValueError,
+        r"projections\[1\] must be none for a tensor that is empty or has fewer than",
+    ),
+    (0, [SIX, None], ValueError, r"projections\[0\] must have 1 to 2 vectors of the shorter side, 2, got 6 elements"),
+    (0, [np.zeros(3, np.float32), None], ValueError, r"projections\[0\] must have 1 to 2 vectors .* got 3 elements"),
+    (0, [FOUR.astype(np.float16), None], TypeError, r"projections\[0\] must be float32, got float16"),
+    (0, [], ValueError, "projections must hold one array, or None, for each tensor, got 0"),
+    (0, None, ValueError, r"moments1\[0\] must have 6 elements, got 3"),
+    (1, [SIX, FOUR], ValueError, r"moments1\[0\] must have 3 elements, got 6"),
+    (2, [SIX, FOUR], ValueError, r"moments2\[0\] must have 3 elements, got 6"),
+    (2, [np.zeros(3, np.float32), EIGHT], ValueError, r"moments2\[1\] must have 4 elements, got 8"),
+]
+
+
+def untouched() -> list[list[np.ndarray]]:
+    return [[np.ones((2, 3), np.float32), np.ones(4, np.float32)] for _ in range(2)]
+
+
+def good_state() -> list[list[Any]]:
+    return [[np.zeros(2, np.float32), None], *([np.zeros(3, np.float32), np.zeros(4, np.float32)] for _ in range(2))]
+
+
+@pytest.mark.parametrize(("change", "error", "text"), BAD)
+def test_what_is_refused(change, error, text):
+    params, grads = untouched()
+    good: dict[str, Any] = {"lr": 0.1, "step": 1}
+    state = good_state()
+    with pytest.raises(error, match=f"^galore_step: ({text})"):
+        ops.galore_step(params, grads, *state, **(good | change))
+    assert all((p == 1).all() for p in params)
+    assert all((s == 0).all() for states in state for s in states if s is not None)
+    ops.galore_step(params, grads, *state, **good)
+    assert all((p < 1).any() for p in params)
+
+
+@pytest.mark.parametrize(("place", "change", "error", "text"), BAD_STATE)
+def test_state_that_is_refused(place, change, error, text):
+    params, grads = untouched()
+    state = good_state()
+    state[place] = change
+    with pytest.raises(error, match=f"^galore_step: ({text})"):
+        ops.galore_step(params, grads, *state, lr=0.1, step=1)
+    assert all((p == 1).all() for p in params)
+
+
+def test_overlaps_are_refused():
+    params, grads = untouched()
+    bases, first, second = good_state()
+    with pytest.raises(ValueError, match=r"^galore_step: .* must not overlap other arguments"):
+        ops.galore_step(params, grads, [first[0][:2], None], first, second, lr=0.1, step=1)
+
+
+@pytest.mark.skipif(boost_ext.build_info()["cuda"] is not None, reason="the object has no memory on a device")
+def test_arrays_on_a_gpu_are_refused():
+    params, grads = untouched()
+    with pytest.raises(ValueError, match=r"^galore_step: all arguments must live on one device, got CPU and CUDA$"):
+        ops.galore_step(params, [grads[0], OnDevice(2)], *good_state(), lr=0.1, step=1)
