@@ -58,6 +58,7 @@ class GaLore(ProjectedOptimizer):
     """
 
     rule = "galore"
+    decouples_decay = True
     _keeps_basis = True
 
     @recorded
