@@ -1,5 +1,5 @@
-"""galore_step: matrices of 512 x 2048 and of 2048 x 512 with an eighth of AdamW's state, by the basis of an earlier step
-and by a new one, beside our own adamw_step on the same tensors."""
+"""galore_step: matrices of 512 x 2048 and of 2048 x 512 with an eighth of AdamW's state, by the basis of an earlier
+step and by a new one, beside our own adamw_step on the same tensors."""
 
 from __future__ import annotations
 
@@ -57,7 +57,9 @@ def sized(name: str, shape: Shape, rank: int, step: int) -> Case:
         return found
 
     # Its products take most of the time: docs/galore.md.
-    return Case(f"galore_step, {name}", ours=ours, reference=exact, peers=(_adamw(start, grads),), reset=reset, tolerance=1e-3)
+    return Case(
+        f"galore_step, {name}", ours=ours, reference=exact, peers=(_adamw(start, grads),), reset=reset, tolerance=1e-3
+    )
 
 
 def _adamw(start: list[np.ndarray], grads: list[np.ndarray]) -> Peer:

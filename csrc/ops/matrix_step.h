@@ -1,5 +1,5 @@
-// What the optimizers of matrices share (muon_step, apollo_step, galore_step): tensors that are no matrices make the step of AdamW
-// in the same call.
+// What the optimizers of matrices share (muon_step, apollo_step, galore_step): tensors that are no matrices make the
+// step of AdamW in the same call.
 #pragma once
 
 #include <functional>

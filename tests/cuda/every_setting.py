@@ -19,7 +19,9 @@ from dtypes import FLOATS, normal
 
 KERNELS = Path(__file__).parents[2] / "kernels" / "cuda"
 FACTS = {
-    rule: _core.rule_facts(rule) for rule in _core.optimizer_rules() if rule not in ("adafactor", "muon", "apollo", "galore")
+    rule: _core.rule_facts(rule)
+    for rule in _core.optimizer_rules()
+    if rule not in ("adafactor", "muon", "apollo", "galore")
 }
 STATES = {rule: len(facts["states"]) for rule, facts in FACTS.items()} | {"adam": 2}  # without AMSGrad
 NARROW = [rule for rule, facts in FACTS.items() if facts["narrow_state"]]

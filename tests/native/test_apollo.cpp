@@ -1,4 +1,5 @@
-// apollo_step and galore_step on exactly sized arrays: storage types, shapes around units and tiles, ranks, masters, AdamW beside.
+// apollo_step and galore_step on exactly sized arrays: storage types, shapes around units and tiles, ranks, masters,
+// AdamW beside.
 #include <algorithm>
 #include <vector>
 
@@ -51,10 +52,9 @@ struct Model {
     }
   }
   void step(const Context& context, const ApolloSettings& settings) {
-    const ProjectedTensors tensors{
-        {shaped(weights, kShapes), shaped(masters, kShapes), shaped(grads, kShapes), shaped(first, kShapes),
-         shaped(second, kShapes)},
-        shaped(own, kShapes)};
+    const ProjectedTensors tensors{{shaped(weights, kShapes), shaped(masters, kShapes), shaped(grads, kShapes),
+                                    shaped(first, kShapes), shaped(second, kShapes)},
+                                   shaped(own, kShapes)};
     if (galore)
       galore_step(context, settings, tensors);
     else

@@ -39,7 +39,9 @@ def test_documentation() -> None:
     assert len(checked) > 8
 
 
-@pytest.mark.parametrize("rule", [r for r in _core.optimizer_rules() if r not in ("adafactor", "muon", "apollo", "galore")])
+@pytest.mark.parametrize(
+    "rule", [r for r in _core.optimizer_rules() if r not in ("adafactor", "muon", "apollo", "galore")]
+)
 def test_the_steps_take_what_their_rules_say(rule: str) -> None:
     """boost_ext.ops has the states, hyperparameters and defaults of the native table, in its order."""
     facts = _core.rule_facts(rule)
