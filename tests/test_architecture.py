@@ -36,8 +36,8 @@ WITHOUT_KERNEL = {
     "loss_scale_update",
     "timestamp",
 }  # scalars, or calls of another op
-CPU_ONLY = {"adasum_part", "apollo_step", "galore_step", "group_loss_scale", "timestamp"}
-"""Without a CUDA kernel: what MindSpore's cells call and no function of ops.py, but for apollo_step and galore_step."""
+CPU_ONLY = {"adasum_part", "galore_step", "group_loss_scale", "timestamp"}
+"""Without a CUDA kernel: what MindSpore's cells call and no function of ops.py, but for galore_step."""
 KERNEL_HEADERS = {
     "cstdint",
     "cstring",

@@ -34,6 +34,7 @@ ProjectedTensors read_projected(const char* op, const char* own, Reader& in, con
     tensors.own.push_back(tensor.special != 0 ? in.take(own) : View());
   }
   in.require_end();
+  require_cpu(op, {&tensors.weights});
   require_shapes(op, tensors.grads, tensors.weights);
   return tensors;
 }

@@ -33,8 +33,10 @@ void apollo_step(const Context& context, const ApolloSettings& settings, const P
             " must have a multiple of the longer side of its matrix, ", side, ", as elements, got ", size);
     return size;
   };
-  projected_step(kApolloStep, "norms", context, settings, a, moments,
-                 [&](const ProjectedStep& step) { BOOST_EXT_CPU(apollo_step)(context, settings, step); });
+  projected_step(kApolloStep, "norms", context, settings, a, moments, [&](const ProjectedStep& step) {
+    if (step.device == Device::cuda) return BOOST_EXT_CUDA(apollo_step)(context, settings, step);
+    BOOST_EXT_CPU(apollo_step)(context, settings, step);
+  });
 }
 
 }  // namespace boost_ext

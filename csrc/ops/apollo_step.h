@@ -36,7 +36,7 @@
 // gradient reaches its column (row), tensor_wise the tensor, in all later steps, and ends the limit: check before, or
 // skip. R is summed in float32, norms in float64 of float32 sums of some squares; all in a fixed order. Of
 // settings.step, scale, step, hyper (b1, b2, eps, of AdamW too), lr, decay and ratio are numbers, and its array `skip`
-// may be given. Arrays on the CPU only.
+// may be given, on the device.
 #pragma once
 
 #include "ops/matrix_step.h"
@@ -58,5 +58,6 @@ ApolloSettings apollo_settings(const double* numbers, std::size_t count);
 constexpr std::int64_t apollo_block(std::int64_t rank) { return rank < 64 ? apollo_block(2 * rank) : rank; }
 
 BOOST_EXT_CPU_KERNEL(void, apollo_step, const Context&, const ApolloSettings&, const ProjectedStep&)
+BOOST_EXT_CUDA_KERNEL(apollo_step, const Context&, const ApolloSettings&, const ProjectedStep&)
 
 }  // namespace boost_ext

@@ -19,6 +19,7 @@ ProjectedSettings galore_settings(const double* x, std::size_t count) {
 }
 
 void galore_step(const Context& context, const ProjectedSettings& settings, const ProjectedTensors& a) {
+  require_cpu(kGaloreStep, {&a.weights, &a.grads, &a.first, &a.second, &a.own, &a.masters}, {settings.step.at.skip});
   const auto moments = [&](std::size_t i) {
     const View& w = a.weights[i];
     const std::int64_t side = std::min(w.rows, w.size / w.rows), size = a.own[i].size;

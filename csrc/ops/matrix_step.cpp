@@ -140,7 +140,7 @@ void projected_step(const char* op, const char* own, const Context& context, con
                     const ProjectedTensors& a, const std::function<std::int64_t(std::size_t)>& moments,
                     const std::function<void(const ProjectedStep&)>& kernel) {
   const View& skip = settings.step.at.skip;
-  require_cpu(op, {&a.weights, &a.grads, &a.first, &a.second, &a.own, &a.masters}, {skip});
+  const Device device = require_device(op, {&a.weights, &a.grads, &a.first, &a.second, &a.own, &a.masters}, {skip});
   const List weights{"params", a.weights};
   require_lists(op, a);
   require_same_count(op, {own, a.own}, weights);
@@ -152,7 +152,8 @@ void projected_step(const char* op, const char* own, const Context& context, con
   }
   const StepSettings all = spread_out(op, settings.step, a.weights);
   require_projected(op, own, a, skip, moments);
-  if (skip.data != nullptr && *static_cast<const float*>(skip.data) != 0) return;
+  const auto* flag = static_cast<const float*>(skip.data);
+  if (device == Device::cpu && flag != nullptr && *flag != 0) return;
 
   std::vector<std::size_t> matrices, others;
   for (std::size_t i = 0; i < a.weights.size(); ++i) (a.own[i].size != 0 ? matrices : others).push_back(i);
@@ -169,7 +170,7 @@ void projected_step(const char* op, const char* own, const Context& context, con
   const Views second = some_of(a.second, matrices), owned = some_of(a.own, matrices);
   const std::vector<float> lr = some_of(all.lr, matrices);
   kernel({&settings, m.wide, m.narrow, grads, first, second, owned, m.scale.data(), m.keep.data(), lr.data(),
-          m.centralize.data(), keys.data()});
+          m.centralize.data(), keys.data(), flag, device});
 }
 
 }  // namespace boost_ext

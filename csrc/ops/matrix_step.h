@@ -67,6 +67,8 @@ struct ProjectedStep {
   const float* lr;
   const unsigned char* centralize;
   const DropoutKey* keys;  // by seed, number of the tensor, and (t-1) / update_gap
+  const float* skip;       // on a device, or nothing
+  Device device;
 };
 
 // Checks all, makes the steps of AdamW, and leaves the matrices to `kernel`. `own` is the name of what they alone have;

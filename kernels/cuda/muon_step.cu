@@ -1,6 +1,6 @@
 // See ops/muon_step.h. Moments and what is to be orthogonalized in one launch for all matrices, the iteration by the
 // kernels of orthogonalize, and the weights in a last launch.
-#include "jobs.cuh"
+#include "matrix_step.cuh"
 #include "ops/centralize.h"
 #include "ops/muon_step.h"
 #include "ops/orthogonalize.h"
@@ -10,25 +10,12 @@ namespace {
 
 constexpr std::int64_t kMostElements = std::int64_t{1} << 26;  // of directions at a time, and at least a matrix
 
-struct Matrix {
-  void* weights;  // or masters
-  void* narrow;   // half weights beside their master, or nothing
-  const void* grads;
+struct Matrix : StepMatrix {
   float *moments, *directions;
-  std::int64_t size;
-  float scale, keep, rate;
-  DType weight, half, grad;
-  bool aligned, centralize;
+  float rate;
+  bool centralize;
 };
 using Matrices = Jobs<Matrix>;
-
-std::int64_t blocks_of_matrix(const Matrix& x) { return blocks_of(x.size); }
-BOOST_EXT_DEVICE Chunk chunk_of(const Matrices& jobs, int which) {
-  const Matrix& x = jobs.job[which];
-  const std::int64_t begin = (blockIdx.x - jobs.first[which]) * kChunk, left = x.size - begin;
-  return {which, begin, static_cast<int>(left < kChunk ? left : kChunk), x.aligned};
-}
-BOOST_EXT_DEVICE bool skips(const float* skip) { return skip != nullptr && *skip != 0; }
 
 __global__ void widen_gradients(const Matrices __grid_constant__ jobs) {
   const int which = job_of(jobs, blockIdx.x);
@@ -60,35 +47,24 @@ __global__ void gather(const Matrices __grid_constant__ jobs, float kept, float 
   });
 }
 
-// A weight that is no longer what its master rounds to was set by somebody else, and the master follows.
 __global__ void update(const Matrices __grid_constant__ jobs, const float* skip) {
   if (skips(skip)) return;
   const int which = job_of(jobs, blockIdx.x);
   const Matrix& x = jobs.job[which];
   each_pack(chunk_of(jobs, which), [&](std::int64_t i, Count n) {
-    Pack w = load_pack(x.weights, x.weight, i, n, x.aligned);
+    Pack w = x.load_weights(i, n);
     const Pack o = load_pack(x.directions, DType::f32, i, n, x.aligned);
-    if (x.narrow != nullptr) {
-      const Pack half = load_pack(x.narrow, x.half, i, n, x.aligned);
-#pragma unroll
-      for (int j = 0; j < kPack; ++j) w.v[j] = rounded(x.half, w.v[j]) == half.v[j] ? w.v[j] : half.v[j];
-    }
 #pragma unroll
     for (int j = 0; j < kPack; ++j) w.v[j] = x.keep * w.v[j] - x.rate * o.v[j];
-    store_pack(x.weights, x.weight, i, n, x.aligned, w);
-    if (x.narrow != nullptr) store_pack(x.narrow, x.half, i, n, x.aligned, w);
+    x.store_weights(i, n, w);
   });
 }
 
 Matrix matrix_of(const MuonStep& step, std::int64_t t) {
-  const View &w = step.weights[t], &narrow = step.narrow[t], &g = step.grads[t];
   Matrix x{};
-  x.weights = w.data, x.weight = w.dtype;
-  x.narrow = narrow.data, x.half = narrow.dtype;
-  x.grads = g.data, x.grad = g.dtype;
+  x.take(step, t);
   x.moments = static_cast<float*>(step.moments[t].data);
-  x.size = w.size;
-  x.scale = step.scale[t], x.keep = step.keep[t], x.rate = step.rate[t];
+  x.rate = step.rate[t];
   x.centralize = step.centralize[t] != 0;
   return x;
 }
@@ -106,27 +82,24 @@ void step_some(const Context& context, const MuonStep& step, std::vector<Matrix>
     Matrix& x = some[k];
     x.directions = at, at += up_to_pack(x.size);
     views[k].data = x.directions, views[k].dtype = DType::f32;
-    std::uintptr_t addresses = 0;
-    for (const void* p : {static_cast<const void*>(x.weights), static_cast<const void*>(x.narrow), x.grads,
-                          static_cast<const void*>(x.moments), static_cast<const void*>(x.directions)}) {
-      addresses |= reinterpret_cast<std::uintptr_t>(p);
+    for (const float* p : {x.moments, x.directions}) {
+      x.aligned = x.aligned && reinterpret_cast<std::uintptr_t>(p) % 16 == 0;
     }
-    x.aligned = addresses % 16 == 0;
     if (!x.centralize) continue;
     wide.push_back(x);
     centralized.push_back(views[k]);
     x.grad = DType::f32;
   }
-  each_launch_of(wide, blocks_of_matrix,
+  each_launch_of(wide, blocks_of_matrix<Matrix>,
                  [&](const Matrices& jobs) { launch(context, widen_gradients, jobs.blocks(), kThreads, jobs); });
   if (!centralized.empty()) centralize(context, centralized, centralized);
   const MuonSettings& s = *step.settings;
-  each_launch_of(some, blocks_of_matrix, [&](const Matrices& jobs) {
+  each_launch_of(some, blocks_of_matrix<Matrix>, [&](const Matrices& jobs) {
     launch(context, gather, jobs.blocks(), kThreads, jobs, static_cast<float>(s.momentum),
            static_cast<float>(1 - s.momentum), s.nesterov, step.skip);
   });
   orthogonalize(context, views, views, s.iterations, s.eps);
-  each_launch_of(some, blocks_of_matrix,
+  each_launch_of(some, blocks_of_matrix<Matrix>,
                  [&](const Matrices& jobs) { launch(context, update, jobs.blocks(), kThreads, jobs, step.skip); });
   some.clear();
   views.clear();

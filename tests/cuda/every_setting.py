@@ -110,6 +110,16 @@ def muon(rng: np.random.Generator, **options: Any) -> None:
     ops.muon_step(params, grads, first, [None, None, None, second[3]], lr=0.1, step=2, **options)
 
 
+def apollo(rng: np.random.Generator, rank: int, **options: Any) -> None:
+    """Matrices of both forms, of more than one block, and a vector by AdamW."""
+    shapes = [(9, 80), (70, 12), (200, 33), (300,)]
+    sizes = [(rank, 80), (70, rank), (200, rank), (300,)]
+    params, grads = ([normal(rng, s) for s in shapes] for _ in range(2))
+    first, second = ([np.zeros(s, np.float32) for s in sizes] for _ in range(2))
+    norms = [np.zeros(1, np.float32) for _ in range(3)]
+    ops.apollo_step(params, grads, first, second, [*norms, None], lr=0.1, step=2, **options)
+
+
 def matrices(rng: np.random.Generator, dtype: Any) -> None:
     k = 19
     ops.bfgs_update(np.eye(k, dtype=dtype), np.ones(k, dtype), np.ones(k, dtype))
@@ -157,6 +167,13 @@ def calls() -> Iterator[tuple[str, Callable[[np.random.Generator], Any]]]:
     for centralize in (False, True):
         yield f"adafactor_step centralize={centralize}", lambda r, c=centralize: adafactor(r, centralize=c)
         yield f"muon_step centralize={centralize}", lambda r, c=centralize: muon(r, centralize=c)
+        for rank in (1, 7):
+            yield (
+                f"apollo_step centralize={centralize} rank={rank}",
+                lambda r, c=centralize, k=rank: apollo(
+                    r, k, centralize=c, scale_type="tensor" if k == 1 else "channel"
+                ),
+            )
     for rule in STATES:
         for setting in ({}, {"centralize": [False, False, False, True], "weight_decay": 0.1}):
             yield f"{rule}_step {setting}", lambda r, u=rule, o=setting: step(u, r, **o)

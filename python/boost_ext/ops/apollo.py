@@ -44,7 +44,7 @@ def apollo_step(
     ``u = inv_scale * ratio * grad`` (minus its mean over all axes but the first if `centralize`), for a matrix of
     at most as many rows as columns (for others with rows and columns exchanged):
 
-    * ``R = P @ u`` with ``P`` of `rank` x rows random numbers of N(0, 1 / rank)
+    * ``R = P @ u`` with ``P`` of `rank` x rows, a random sign in each column and 0 elsewhere
     * ``A = m / (1 - beta1**t) / (sqrt(v / (1 - beta2**t)) + eps)``, with the averages m and v of R and R²
     * ``d = sqrt(scale) * u * s`` with ``s = |A| / |R|`` of each column, or with `scale_type` "tensor" of the matrix
     * where ``|d|`` is more than `norm_growth` times that of the last step, d becomes as much shorter
@@ -52,7 +52,7 @@ def apollo_step(
 
     P is never stored: a step draws it from `seed`, from the number of the tensor, and from
     ``(step - 1) // update_proj_gap``. Tensors that have no array in `norms` make the step of :func:`adamw_step` in the
-    same call. Arithmetic is float32. Arrays on the CPU only.
+    same call. Arithmetic is float32.
 
     "tensor" with rank 1 and a `scale` of 128 is APOLLO-Mini. As in the authors' ``apollo-torch``, the root of `scale`
     multiplies the step.
@@ -85,7 +85,8 @@ def apollo_step(
 
     Raises:
         TypeError: for a dtype, or an argument of another type.
-        ValueError: if an argument is out of range, sizes differ, written tensors overlap, or arrays are not on the CPU.
+        ValueError: if an argument is out of range, sizes differ, written tensors overlap, or arrays are on several
+            devices.
 
     Examples:
         >>> import numpy as np

@@ -30,7 +30,7 @@ class Apollo(FusedOptimizer):
 
     Names are those of the authors' ``apollo-torch``, whose formula differs a little (docs/apollo.md). The random basis
     is drawn from `seed`, from the place of the parameter in the optimizer, and from the number of the step. The state
-    is float32. Weights lie in C order, on the CPU: tensors on a GPU are refused, and so is a DTensor.
+    is float32. Weights lie in C order. A DTensor is refused.
 
     Source: Zhu et al. 2024, *APOLLO: SGD-like memory, AdamW-level performance*.
 

@@ -21,7 +21,7 @@ class Apollo(ProjectedOptimizer):
         w_t = (1 - l \lambda) w_{t-1} - l \sqrt{\text{scale}} \, g \operatorname{diag}(s)
 
     A is the step that Adam makes of R: :math:`\hat m / (\sqrt{\hat v} + \epsilon)` with averages of R and
-    :math:`R^2`. P has `rank` rows of random numbers, of N(0, 1 / rank). It is never stored: each step draws it from
+    :math:`R^2`. P has `rank` rows, with a random sign in each column. It is never stored: each step draws it from
     `seed`, from the name of the parameter, and from the number of the step divided by `update_proj_gap`. A parameter of
     more than two axes is the matrix of its first axis by all others. Where a matrix has more rows than columns, they
     change places. A step is at most `norm_growth` times as long as the last one, without learning rate and decay.
