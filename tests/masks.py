@@ -45,7 +45,7 @@ def signs(shape: tuple[int, int], seed: int, draw: int = 0, stream: int = 0) -> 
 
 
 def singular_basis(u: np.ndarray, rank: int) -> np.ndarray:
-    """The leading singular vectors of a gradient along its shorter side, as columns whose largest element is positive."""
+    """The leading singular vectors of a gradient along its shorter side, as columns. Largest elements are positive."""
     G = u.reshape(len(u), -1)
     P = np.linalg.svd(G.T if G.shape[0] > G.shape[1] else G, full_matrices=False)[0][:, :rank]
     return P * np.sign(P[abs(P).argmax(axis=0), np.arange(rank)])

@@ -42,8 +42,8 @@ namespace boost_ext {
 // nesterov, iterations, eps, match_rms, and AdamW's beta1, beta2, eps. ratio is one 1.
 //
 // Apollo's state are n first moments, n second moments, and then the norms of the matrices. Its hyper: tensor_wise,
-// factor, limit, update_gap, beta1, beta2, eps. ratio is one number. GaLore's are the same with the bases of the matrices
-// instead of their norms; its hyper: factor, update_gap, beta1, beta2, eps.
+// factor, limit, update_gap, beta1, beta2, eps. ratio is one number. GaLore's are the same with the bases of the
+// matrices instead of their norms; its hyper: factor, update_gap, beta1, beta2, eps.
 //
 // lars, for the same optimizer: layout, hyper, lars (float64: coefficient, epsilon, clip), apply (int32,
 // one a tensor), scale, lr and decay of each group, ratios as above, weights, grads.

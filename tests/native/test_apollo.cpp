@@ -1,9 +1,11 @@
-// apollo_step on exactly sized arrays: storage types, shapes around units and tiles, ranks, masters, AdamW beside.
+// apollo_step and galore_step on exactly sized arrays: storage types, shapes around units and tiles, ranks, masters,
+// AdamW beside.
 #include <algorithm>
 #include <vector>
 
 #include "harness.h"
 #include "ops/apollo_step.h"
+#include "ops/galore_step.h"
 
 namespace native {
 
@@ -19,16 +21,19 @@ const Shape kShapes[] = {{},        {0},       {17},      {2, 0},    {5000},    
 constexpr std::size_t kOthers = 5;
 constexpr DType kFloats[] = {DType::f32, DType::f16, DType::bf16};
 
-// One tensor of each shape, with everything that a step takes.
+// One tensor of each shape, with everything that a step takes: of GaLore bases, no larger than the shorter side.
 struct Model {
-  std::vector<Array> weights, masters, grads, first, second, norms;
+  std::vector<Array> weights, masters, grads, first, second, own;
+  bool galore;
 
-  Model(DType of_weight, DType of_gradient, bool mastered, std::int64_t rank) {
+  Model(DType of_weight, DType of_gradient, bool mastered, std::int64_t most, bool of_galore) : galore(of_galore) {
     std::mt19937 random(7);
     for (std::size_t t = 0; t < std::size(kShapes); ++t) {
       std::int64_t size = 1;
       for (const std::int64_t n : kShapes[t]) size *= n;
       const bool matrix = t >= kOthers;
+      const std::int64_t side = matrix ? std::min(kShapes[t][0], size / kShapes[t][0]) : 0;
+      const std::int64_t rank = galore ? std::min(most, side) : most;
       const std::int64_t state = matrix ? rank * std::max(kShapes[t][0], size / kShapes[t][0]) : size;
       const auto add = [&](std::vector<Array>& list, DType dtype, std::int64_t n) {
         list.emplace_back(dtype, n);
@@ -39,17 +44,21 @@ struct Model {
       add(first, DType::f32, state);
       second.emplace_back(DType::f32, state);
       second.back().fill(0.25);
-      norms.emplace_back(DType::f32, matrix ? 1 : 0);
-      norms.back().fill(0.5);
+      own.emplace_back(DType::f32, !matrix ? 0 : galore ? side * rank : 1);
+      own.back().fill(0.5);
       if (!mastered) continue;
       masters.emplace_back(DType::f32, of_weight == DType::f32 ? 0 : size);
       for (std::int64_t i = 0; i < masters.back().size(); ++i) masters.back().set(i, weights.back().get(i));
     }
   }
   void step(const Context& context, const ApolloSettings& settings) {
-    apollo_step(context, settings,
-                {shaped(weights, kShapes), shaped(masters, kShapes), shaped(grads, kShapes), shaped(first, kShapes),
-                 shaped(second, kShapes), shaped(norms, kShapes)});
+    const ProjectedTensors tensors{{shaped(weights, kShapes), shaped(masters, kShapes), shaped(grads, kShapes),
+                                    shaped(first, kShapes), shaped(second, kShapes)},
+                                   shaped(own, kShapes)};
+    if (galore)
+      galore_step(context, settings, tensors);
+    else
+      apollo_step(context, settings, tensors);
   }
 };
 
@@ -61,9 +70,10 @@ ApolloSettings usual() {
   return settings;
 }
 
-void test_steps(int threads, std::int64_t rank) {
+void test_steps(int threads, std::int64_t rank, bool galore) {
   ApolloSettings settings = usual();
   settings.step.step = 2;
+  settings.update_gap = 1;
   settings.step.scale = 0.5;
   settings.step.decay = {0.25F};
   Context context;
@@ -73,13 +83,14 @@ void test_steps(int threads, std::int64_t rank) {
       const bool mastered = of_gradient != DType::f32;
       settings.step.centralize = {static_cast<unsigned char>(of_gradient == DType::bf16)};
       settings.tensor_wise = of_weight == DType::f16;
-      Model model(of_weight, of_gradient, mastered, rank), alone(of_weight, of_gradient, mastered, rank);
+      Model model(of_weight, of_gradient, mastered, rank, galore);
+      Model alone(of_weight, of_gradient, mastered, rank, galore);
       model.step(context, settings);
       alone.step({}, settings);
       bool right = true;
       for (std::size_t t = 0; t < model.weights.size(); ++t) {
         right = right && model.weights[t].same_bits(alone.weights[t]) && model.first[t].same_bits(alone.first[t]);
-        right = right && model.norms[t].same_bits(alone.norms[t]);
+        right = right && model.own[t].same_bits(alone.own[t]);
         for (std::int64_t i = 0; i < model.weights[t].size(); ++i) {
           right = right && std::isfinite(model.weights[t].get(i));
         }
@@ -116,7 +127,9 @@ void test_apollo_step() {
   for (const std::string& isa : cpu_features()) {
     set_isa(isa);
     for (std::int64_t rank : {1, 3, 9}) {
-      for (int threads : {1, 3}) test_steps(threads, rank);
+      for (int threads : {1, 3}) {
+        for (bool galore : {false, true}) test_steps(threads, rank, galore);
+      }
     }
     test_one_step();
   }

@@ -324,9 +324,9 @@ CASES = [
     Case(
         "galore_step",
         lambda r: {
-            **{n: [f32(r, 3, 8), f32(r, 2, N)] for n in ("params", "grads")},
-            **{n: [f32(r, 2, 8) ** 2, f32(r, 1, N) ** 2] for n in ("moments1", "moments2")},
-            "projections": [f32(r, 3, 2), f32(r, 2, 1)],
+            **{n: [f32(r, 3, 8), f32(r, 3, N)] for n in ("params", "grads")},
+            **{n: [f32(r, 2, 8) ** 2, f32(r, 2, N) ** 2] for n in ("moments1", "moments2")},
+            "projections": [f32(r, 3, 2), f32(r, 3, 2)],
         },
         {"params": WRITTEN, "grads": READ, "moments1": WRITTEN32, "moments2": WRITTEN32, "projections": WRITTEN32},
         {"step": 2, "lr": 0.1},

@@ -58,7 +58,7 @@ def apollo():
 def galore():
     rule = _core.optimizer_rules().index("galore")
     head = [i32(rule, 1, 2, 0, 0, 2, 0, *[0, 0, 0, 1], *[0, 0, 0, 0]), f64(0.25, 200, 0.9, 0.99, 1e-8, 1)]
-    return [*head, np.zeros(1, bool), f32(1), i32(0), f32(1), f32(0.1), f32(0), *tensors(2 * 4), f32(1, 1, 1)]
+    return [*head, np.zeros(1, bool), f32(1), i32(0), f32(1), f32(0.1), f32(0), *tensors(2 * 4), f32(*[1] * 9)]
 
 
 def lars():

@@ -168,7 +168,7 @@ def test_objects_that_are_no_arrays(case, name, rng):
 @each_argument(lambda case, argument: not argument.alone)
 def test_bad_elements_of_lists(case, name, rng):
     for thing in [*NO_ARRAYS, *NOT_FOR_LISTS]:
-        optional = name in ("masters", "norms", "rows", "columns", "squares")
+        optional = name in ("masters", "norms", "projections", "rows", "columns", "squares")
         optional = optional or (case.op, name) == ("muon_step", "moments2")
         if optional and thing is None:  # not every parameter has one
             continue

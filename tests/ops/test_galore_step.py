@@ -1,8 +1,9 @@
-"""GaLore beside its oracle, element by element, by the basis that a call leaves; that basis beside numpy.linalg.svd; the
-tensors that AdamW steps in the same call, and what it refuses."""
+"""GaLore beside its oracle, element by element, by the basis that a call leaves; that basis beside numpy.linalg.svd;
+the tensors that AdamW steps in the same call, and what it refuses."""
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -43,7 +44,7 @@ def captured(u: np.ndarray, P: np.ndarray) -> float:
 
 
 def roundings(u: np.ndarray, P: np.ndarray, v: np.ndarray, t: int, hyper: oracle.Apollo) -> np.ndarray:
-    """The error of each element of P A: R may be a small sum of large products, of which float32 keeps fewer digits, and
+    """The error of each element of P A: R may be a small sum of large products, of which float32 keeps fewer digits.
     A divides by its size. Where R is nothing but rounding, A may be anything."""
     tall = len(u) ** 2 > u.size
     off = 1e-6 * np.linalg.norm(u.reshape(len(u), -1), axis=int(tall), keepdims=True)
@@ -250,7 +251,7 @@ def test_the_basis_is_made_every_gap(rng):
     for t in range(1, 8):
         ops.galore_step([weight], [normal(rng, (6, 9))], [basis], *moments, lr=0.1, step=t, update_proj_gap=3)
         seen.append(basis.tobytes())
-    assert [a != b for a, b in zip(seen, seen[1:], strict=False)] == [False, False, True, False, False, True]
+    assert [a != b for a, b in pairwise(seen)] == [False, False, True, False, False, True]
 
 
 def test_the_start_is_drawn_by_seed_number_and_refresh(rng):
@@ -306,12 +307,7 @@ BAD: list[tuple[dict[str, Any], type[Exception], str]] = [
 ]
 FOUR, SIX, EIGHT = (np.zeros(n, np.float32) for n in (4, 6, 8))
 BAD_STATE: list[tuple[int, Any, type[Exception], str]] = [
-    (
-        0,
-        [np.zeros(2, np.float32), FOUR],
-        ValueError,
-        r"projections\[1\] must be none for a tensor that is empty or has fewer than",
-    ),
+    (0, [np.zeros(2, np.float32), FOUR], ValueError, r"projections\[1\] must be none for a tensor that is empty"),
     (0, [SIX, None], ValueError, r"projections\[0\] must have 1 to 2 vectors of the shorter side, 2, got 6 elements"),
     (0, [np.zeros(3, np.float32), None], ValueError, r"projections\[0\] must have 1 to 2 vectors .* got 3 elements"),
     (0, [FOUR.astype(np.float16), None], TypeError, r"projections\[0\] must be float32, got float16"),
@@ -356,7 +352,7 @@ def test_state_that_is_refused(place, change, error, text):
 
 def test_overlaps_are_refused():
     params, grads = untouched()
-    bases, first, second = good_state()
+    _, first, second = good_state()
     with pytest.raises(ValueError, match=r"^galore_step: .* must not overlap other arguments"):
         ops.galore_step(params, grads, [first[0][:2], None], first, second, lr=0.1, step=1)
 

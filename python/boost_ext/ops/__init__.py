@@ -15,9 +15,9 @@ number of threads (:func:`boost_ext.set_num_threads`) and on any CPU.
 Arrays must be C-contiguous. :func:`accumulate`, :func:`unscale_and_check`, :func:`clip_by_global_norm`,
 :func:`global_norm`, :func:`tensor_statistics`, :func:`lars_ratios`, the adaptive sum and the steps of the optimizers
 (but for `indices`, `centralize`, :func:`adafactor_step`, :func:`apollo_step`, :func:`galore_step` and
-:func:`muon_step`) also take other dense arrays, such as PyTorch's ``channels_last`` and NumPy's Fortran order: the first tensor of every list then has one
-shape and the same strides, and so on. They go through the elements in the order of the memory, which decides the last
-bits of sums, and what rounding at random draws.
+:func:`muon_step`) also take other dense arrays, such as PyTorch's ``channels_last`` and NumPy's Fortran order: the
+first tensor of every list then has one shape and the same strides, and so on. They go through the elements in the
+order of the memory, which decides the last bits of sums, and what rounding at random draws.
 
 PyTorch's autograd is told of tensors that were written (their version counters), so that it can refuse a backward pass
 that needs the old values. A tensor that requires a gradient is taken only where PyTorch records none
@@ -38,7 +38,6 @@ from typing import Any, overload
 from boost_ext import _core
 from boost_ext.ops.adafactor import adafactor_step
 from boost_ext.ops.apollo import apollo_step
-from boost_ext.ops.galore import galore_step
 from boost_ext.ops.arguments import Array, Arrays, Tensors, empty_like, integer, like_theirs, number, on_device
 from boost_ext.ops.clipping import adaptive_clip, clip_by_global_norm
 from boost_ext.ops.curvature import *  # noqa: F403
@@ -46,6 +45,7 @@ from boost_ext.ops.curvature import __all__ as _CURVATURE
 from boost_ext.ops.dimension_reduction import *  # noqa: F403
 from boost_ext.ops.dimension_reduction import __all__ as _DIMENSION_REDUCTION
 from boost_ext.ops.finiteness import FiniteReport, TensorReport, tensor_statistics, unscale_and_check
+from boost_ext.ops.galore import galore_step
 from boost_ext.ops.lars import lars_ratios
 from boost_ext.ops.muon import muon_step
 from boost_ext.ops.newer_optimizer_steps import *  # noqa: F403

@@ -51,8 +51,8 @@ def galore_step(
     Arithmetic is float32. Arrays on the CPU only.
 
     P is found by randomized subspace iteration, with a fixed number of iterations and the same bits for any number of
-    threads. It is orthonormal for any finite gradient. On white noise it keeps 97 % or more of what the exact vectors keep
-    of ``|u|**2``, otherwise nearly all.
+    threads. It is orthonormal for any finite gradient. On white noise it keeps 97 % or more of what the exact vectors
+    keep of ``|u|**2``, otherwise nearly all.
 
     Source: Zhao et al., *GaLore: memory-efficient LLM training by gradient low-rank projection*, 2024, algorithm 2;
     Halko, Martinsson & Tropp, *Finding structure with randomness*, 2011, algorithms 4.4 and 5.3.

@@ -116,8 +116,8 @@ def scales_beside(op: str, scales: Any) -> Any:
 
 
 def projection_rank(shape: Sequence[int], rank: int | None, keeps_basis: bool = False) -> int:
-    """With which the optimizers of APOLLO and GaLore project a tensor: None is the largest one with an eighth of AdamW's
-    state, to which the basis may belong. 0 where AdamW steps it."""
+    """With which the optimizers of APOLLO and GaLore project a tensor: None is the largest one with an eighth of
+    AdamW's state, to which the basis may belong. 0 where AdamW steps it."""
     side, longer = sorted(_sides(shape))
     if rank is None:
         return 2 * side * longer // (_SHARE * (2 * longer + keeps_basis * side)) if side else 0

@@ -21,6 +21,7 @@ from boost_ext.callbacks import BoostMonitor
 STEPS = 8
 RATES = dict.fromkeys(CLASSES, 0.01) | {"Momentum": 0.05, "SGD": 0.3, "Lamb": 0.03, "Adagrad": 0.1}
 RATES |= {"ProximalAdagrad": 0.1, "RMSProp": 0.1, "FTRL": 0.5, "AdaFactor": 0.3, "Muon": 0.05, "ScheduleFreeSGD": 0.3}
+RATES |= {"GaLore": 0.1}
 
 
 def batch(step: int) -> tuple[Tensor, Tensor]:

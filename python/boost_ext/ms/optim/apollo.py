@@ -65,6 +65,7 @@ class Apollo(ProjectedOptimizer):
     """
 
     rule = "apollo"
+    decouples_decay = True
 
     @recorded
     def __init__(

@@ -19,10 +19,10 @@ class GaLore(ProjectedOptimizer):
         R = P^T g, \quad w_t = (1 - l \lambda) w_{t-1} - l \, \text{scale} \, P A
 
     A is the step that Adam makes of R: :math:`\hat m / (\sqrt{\hat v} + \epsilon)` with averages of R and
-    :math:`R^2`. The columns of P are the `rank` leading left singular vectors of the gradient of every `update_proj_gap`-th
-    step, from the first one on. A parameter of more than two axes is the matrix of its first axis by all others. Where a
-    matrix has more rows than columns, P has right singular vectors. They are found by randomized subspace iteration within
-    the native call, in both modes.
+    :math:`R^2`. The columns of P are the `rank` leading left singular vectors of the gradient of every
+    `update_proj_gap`-th step, from the first one on. A parameter of more than two axes is the matrix of its first axis
+    by all others. Where a matrix has more rows than columns, P has right singular vectors. They are found by randomized
+    subspace iteration within the native call, in both modes.
 
     Parameters of fewer than two axes, matrices whose shorter side is too small for the rank, and those that `adamw`
     names, make the steps of :class:`AdamW`.
@@ -58,6 +58,7 @@ class GaLore(ProjectedOptimizer):
     """
 
     rule = "galore"
+    decouples_decay = True
     _keeps_basis = True
 
     @recorded

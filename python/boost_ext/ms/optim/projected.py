@@ -21,7 +21,6 @@ __all__ = ["ProjectedOptimizer"]
 class ProjectedOptimizer(FusedOptimizer):
     """``moments`` and ``squares`` of all parameters, those of matrices projected, and what matrices alone have."""
 
-    decouples_decay = True
     _keeps_basis = False
 
     def __init__(
