@@ -219,14 +219,20 @@ def test_checkpoints_without_masters_or_weights() -> None:
 
 
 def test_every_kind_of_float() -> None:
+    """And 0 set beside a residual, as pruning does."""
     ms.set_context(mode=ms.PYNATIVE_MODE)
-    values = np.array([np.inf, -np.inf, np.nan, 0.0, -0.0, 3.4e38, 1e-45, -1e-40], np.float32)
+    values = np.array([np.inf, -np.inf, np.nan, 0.0, -0.0, 3.4e38, 1e-45, -1e-40, 0.3, -0.3], np.float32)
+    values.view(np.uint32)[2] = 0x7F800001  # nan, of which neither half is its own
     ones = np.ones(values.shape, np.float32)
     one, two = (optim.SGD([Parameter(Tensor(ones).astype(ms.bfloat16), name="w")], master=k) for k in KINDS[:2])
     ms.load_param_into_net(two, optim.convert_state({"master.w": Parameter(Tensor(values))}, two))
+    assert_rounded(two, [values], 16)
     back = optim.convert_state({p.name: p for p in two.get_parameters()}, one)["master.w"].asnumpy()
     np.testing.assert_array_equal(back, values)
     np.testing.assert_array_equal(np.signbit(back)[3:], np.signbit(values)[3:])
+    two.parameters[0].set_data(Tensor(np.zeros(values.shape, np.float32)).astype(ms.bfloat16))
+    back = optim.convert_state({p.name: p for p in two.get_parameters()}, one)["master.w"].asnumpy()
+    assert (np.abs(back) < 2.0**-133).all()
 
 
 @EACH_SPLIT
