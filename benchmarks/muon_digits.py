@@ -14,6 +14,8 @@ import argparse
 import itertools
 import statistics
 import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -66,20 +68,29 @@ def mean_steps(racer: Racer, rate: float, seeds: range) -> float:
     return statistics.mean(steps_to(racer.run(seed, LIMIT, rate, TARGET), TARGET, LIMIT) for seed in seeds)
 
 
+def medians(calls: dict[str, Callable[[], Any]], rounds: int, clock: Callable[[], float]) -> dict[str, float]:
+    """Of the seconds that each call takes, in turns."""
+    times: dict[str, list[float]] = {name: [] for name in calls}
+    for _ in range(rounds):
+        for name, call in calls.items():
+            start = clock()
+            call()
+            times[name].append(clock() - start)
+    return {name: statistics.median(found) for name, found in times.items()}
+
+
 def step_times(all_racers: dict[str, Racer], rounds: int) -> dict[str, float]:
     """Medians in seconds, in turns."""
     from mindspore import Tensor
 
     from boost_ext.demo.digits import batches
 
-    times: dict[str, list[float]] = {name: [] for name in all_racers}
-    for _ in range(rounds):
-        for name, racer in all_racers.items():
-            images, labels = map(Tensor, next(iter(batches(racer.digits, BATCH, 0, 0))))
-            start = time.perf_counter()
-            racer.cell(images, labels)[0].asnumpy()
-            times[name].append(time.perf_counter() - start)
-    return {name: statistics.median(found) for name, found in times.items()}
+    images, labels = map(Tensor, next(iter(batches(all_racers["Muon"].digits, BATCH, 0, 0))))
+
+    def step(racer: Racer) -> None:
+        racer.cell(images, labels)[0].asnumpy()
+
+    return medians({name: partial(step, racer) for name, racer in all_racers.items()}, rounds, time.perf_counter)
 
 
 def main() -> None:

@@ -1,8 +1,8 @@
 """Optimizer rules beside AdamW and Nesterov momentum, all tuned alike, and an average of weights, on mnist1d.
 
-``python -m benchmarks.rules_mnist1d [--quick] [--seeds N] [--only NAME] [--out DIR] [--pages docs]``: tables of the
-test accuracy after a fixed number of steps, with small and with large batches; and that of an exponential moving
-average, with a constant learning rate.
+``python -m benchmarks.rules_mnist1d [--quick] [--seeds N] [--only NAME] [--rule NAME] [--out DIR] [--pages docs]``:
+tables of the test accuracy after a fixed number of steps, with small and with large batches; and that of an exponential
+moving average, with a constant learning rate.
 
 The network is a perceptron of 40-128-128-10. Each learning rate falls to 0 by a cosine. Its largest value is the best
 of a grid of factor √10 around a usual one, by the accuracy on 1,000 signals that are neither trained on nor in the
@@ -119,6 +119,19 @@ def initial(network: Any, seed: int) -> dict[str, Any]:
     return found
 
 
+def best_rate(score: Callable[[float], float], usual: float, factor: float = FACTOR) -> float:
+    """The learning rate of the largest score, of a grid around a usual one that the best is not at the edge of."""
+    middle = round(np.log(usual) / np.log(factor))
+    known = {at: score(factor**at) for at in (middle - 1, middle, middle + 1)}
+    for _ in range(WIDER):
+        best = max(known, key=lambda at: known[at])
+        beyond = min(known) - 1 if best == min(known) else max(known) + 1 if best == max(known) else None
+        if beyond is None:
+            break
+        known[beyond] = score(factor**beyond)
+    return float(factor ** max(known, key=lambda at: known[at]))
+
+
 class Racer:
     """One rule; its step is compiled once, and begins again for each seed and learning rate."""
 
@@ -160,16 +173,9 @@ class Racer:
         return 100 * float((self.network(x).asnumpy().argmax(axis=1) == y).mean())
 
     def tuned(self, steps: int, falls: bool = True) -> float:
-        """The best learning rate of a grid that it is not at the edge of."""
-        usual = round(2 * np.log10(float(self.start["learning_rate"].asnumpy())))
-        known = {at: self.run(TUNING_SEED, FACTOR**at, steps, falls)[0] for at in (usual - 1, usual, usual + 1)}
-        for _ in range(WIDER):
-            best = max(known, key=lambda at: known[at])
-            beyond = min(known) - 1 if best == min(known) else max(known) + 1 if best == max(known) else None
-            if beyond is None:
-                break
-            known[beyond] = self.run(TUNING_SEED, FACTOR**beyond, steps, falls)[0]
-        return float(FACTOR ** max(known, key=lambda at: known[at]))
+        """The best learning rate, by the signals held out."""
+        usual = float(self.start["learning_rate"].asnumpy())
+        return best_rate(lambda rate: self.run(TUNING_SEED, rate, steps, falls)[0], usual)
 
 
 def averages(seeds: Sequence[int], steps: int, tune: bool) -> dict[str, tuple[float, list[float]]]:
@@ -212,9 +218,12 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="two seeds, few steps: only whether it runs")
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--only", choices=[*SETTINGS, AVERAGES])
+    parser.add_argument("--rule", action="append", help="these alone, and the one that they are compared with")
     parser.add_argument("--out", type=Path, default=Path("runs/bench"))
     parser.add_argument("--pages", type=Path, metavar="DIR", help="docs: optimizers.md and moving_average.md in there")
     options = parser.parse_args()
+    if options.rule and options.pages:
+        parser.error("--pages takes all rules, not --rule alone")
 
     lines, everything = [], {}
     seeds = range(FIRST_SEED, FIRST_SEED + (2 if options.quick else options.seeds))
@@ -224,6 +233,8 @@ def main() -> None:
         steps = 20 if options.quick else setting.steps
         found: dict[str, tuple[float, list[float]]] = {}
         for rule in setting.rates:
+            if options.rule and rule not in (setting.beside, *options.rule):
+                continue
             racer = Racer(rule, setting)
             rate = setting.rates[rule] if options.quick else racer.tuned(steps)
             found[rule] = (rate, [racer.run(seed, rate, steps)[1] for seed in seeds])

@@ -47,6 +47,7 @@ ONLY: dict[str, dict[str, str]] = {
         "test_group_loss_scale": "an op of the CPU alone",
         "test_optimizer_step_rows::test_indices_out_of_range": "nobody reads the indices on the host; they are ignored",
         "test_orthogonalize::test_a_large_matrix_is_shared_by_threads": "about threads of the host",
+        "test_apollo_step::test_same_bits_for_any_number_of_threads": "about threads of the host",
         "test_muon_step::test_same_bits_for_any_number_of_threads": "about threads of the host",
         "test_muon_step::test_same_bits_on_any_instruction_set": "about instruction sets of the host",
         "test_adafactor_step::test_same_bits_for_any_number_of_threads": "about threads of the host",

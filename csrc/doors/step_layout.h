@@ -25,7 +25,8 @@ namespace boost_ext {
 //   powers    beta1^t and beta2^t, float32, written: for checkpoints, nothing is computed with them. Of sgd and
 //             momentum the momentum, float32, read: it takes the place of the one in hyper. Of Schedule-Free lr_max and
 //             weight_sum, float64, written, and train_mode, bool, which must be true
-//   weights   n; masters: as many as the layout says; grads: n, of their shapes; state: k n
+//   weights   n; masters: as many as the layout says, with residuals of 8 bits as uint8: MindSpore casts int8 to int16
+//             when it loads a checkpoint, and refuses uint8; grads: n, of their shapes; state: k n
 //   scales    of the uint8 tensors of the states, in their order
 //   first     n of float32, of any size, written: not 0 in the first step of a tensor, which its first element says
 //   indices   int32, for each tensor whose gradient may hold some rows only: which ones; of shape () if it is whole
@@ -143,6 +144,7 @@ struct StepHead {
     bool some = false;
     for (const TensorNumbers& tensor : layout.tensors) {
       all.push_back(tensor.has_master != 0 ? in.take("masters") : none);
+      if (all.back().dtype == DType::u8) all.back().dtype = DType::i8;
       some = some || tensor.has_master != 0;
     }
     return some ? all : Views();

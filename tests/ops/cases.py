@@ -306,7 +306,7 @@ CASES = [
         "apollo_step",
         lambda r: {
             **{n: [f32(r, 3, 8), f32(r, 2, N)] for n in ("params", "grads")},
-            **{n: [f32(r, 2, 8) ** 2, f32(r, 1, N) ** 2] for n in ("moments1", "moments2")},
+            **{n: [f32(r, 2, 8) ** 2, f32(r, 1, max(2, N)) ** 2] for n in ("moments1", "moments2")},
             "norms": [f32(r, 1) ** 2, f32(r, 1) ** 2],
         },
         {"params": WRITTEN, "grads": READ, "moments1": WRITTEN32, "moments2": WRITTEN32, "norms": NUMBERS},

@@ -27,10 +27,11 @@ _ADAM = {
     "loss_scale": 1.0,
 }
 _DECOUPLED = {"beta1": 0.9, "beta2": 0.999, "eps": 1e-6, "weight_decay": 0.0}
-_STATE = {"state_dtype": "float32", "state_seed": 0}  # ours, by keyword only
+_MASTER = {"master": "float32"}  # ours, by keyword only
+_STATE = {"state_dtype": "float32", "state_seed": 0, **_MASTER}
 _CAUTIOUS = {"cautious": False, **_STATE}
-_AVERAGE = {"warmup_steps": 0, "r": 0.0, "weight_lr_power": 2.0}
-_PROXIMAL = {"l1": 0.0, "l2": 0.0, "use_locking": False, "loss_scale": 1.0, "weight_decay": 0.0}
+_AVERAGE = {"warmup_steps": 0, "r": 0.0, "weight_lr_power": 2.0, **_MASTER}
+_PROXIMAL = {"l1": 0.0, "l2": 0.0, "use_locking": False, "loss_scale": 1.0, "weight_decay": 0.0, **_MASTER}
 # As documented, in this order; ... is no default.
 SIGNATURES: dict[str, dict[str, Any]] = {
     "Momentum": {
@@ -50,10 +51,11 @@ SIGNATURES: dict[str, dict[str, Any]] = {
         "weight_decay": 0.0,
         "nesterov": False,
         "loss_scale": 1.0,
+        **_MASTER,
     },
     "Adam": {**_ADAM, "use_amsgrad": False, **_CAUTIOUS},  # the last one is of mindspore.nn
-    "LazyAdam": _ADAM,
-    "AdamOffload": _ADAM,
+    "LazyAdam": {**_ADAM, **_MASTER},
+    "AdamOffload": {**_ADAM, **_MASTER},
     "AdamWeightDecay": {"params": ..., "learning_rate": 1e-3, **_DECOUPLED, **_CAUTIOUS},
     "AdamW": {"params": ..., "learning_rate": 1e-3, **_DECOUPLED, "eps": 1e-8, "weight_decay": 0.01, **_CAUTIOUS},
     "Lion": {"params": ..., "learning_rate": 1e-4, "beta1": 0.9, "beta2": 0.99, "weight_decay": 0.0, **_CAUTIOUS},
@@ -76,6 +78,7 @@ SIGNATURES: dict[str, dict[str, Any]] = {
         "alpha_steps": 0.0,
         "beta3_steps": 0.0,
         "cautious": False,
+        **_MASTER,
     },
     "Adan": {
         "params": ...,
@@ -86,6 +89,7 @@ SIGNATURES: dict[str, dict[str, Any]] = {
         "eps": 1e-8,
         "weight_decay": 0.0,
         "cautious": False,
+        **_MASTER,
     },
     "ScheduleFreeSGD": {"params": ..., "learning_rate": 1.0, "momentum": 0.9, "weight_decay": 0.0, **_AVERAGE},
     "ScheduleFreeAdamW": {"params": ..., "learning_rate": 0.0025, **_DECOUPLED, "eps": 1e-8, **_AVERAGE},
@@ -156,6 +160,7 @@ SIGNATURES: dict[str, dict[str, Any]] = {
         "update_slots": True,
         "loss_scale": 1.0,
         "weight_decay": 0.0,
+        **_MASTER,
     },
     "ProximalAdagrad": {"params": ..., "accum": 0.1, "learning_rate": 0.001, **_PROXIMAL},
     "RMSProp": {
@@ -168,6 +173,7 @@ SIGNATURES: dict[str, dict[str, Any]] = {
         "centered": False,
         "loss_scale": 1.0,
         "weight_decay": 0.0,
+        **_MASTER,
     },
     "FTRL": {"params": ..., "initial_accum": 0.1, "learning_rate": 0.001, "lr_power": -0.5, **_PROXIMAL},
 }
@@ -337,6 +343,8 @@ def test_host_bytes() -> None:
     shapes = {"a": (3, 4), "b": (5,)}
     assert optim.AdamOffload(parameters(shapes)).host_bytes == 2 * 4 * 17
     assert optim.AdamOffload(parameters(shapes, (ms.float16, ms.float32))).host_bytes == 2 * 4 * 17 + 4 * 12
+    half = parameters(shapes, (ms.bfloat16, ms.float32))
+    assert optim.AdamOffload(half, master="split8").host_bytes == 2 * 4 * 17 + 12
 
 
 @pytest.mark.parametrize("name", CLASSES)

@@ -24,6 +24,7 @@ __all__ = [
     "load_state",
     "load_training_state",
     "moving_of",
+    "read",
     "save_training_state",
     "state_of",
     "write",
@@ -92,7 +93,7 @@ def _warn_of_randomness(cell: Any) -> None:
 def state_of(cell: Any) -> dict[str, Tensor]:
     """See ``BoostTrainOneStepCell.state_dict``."""
     _warn_of_randomness(cell)
-    state = {name: _read(p) for name, p in moving_of(cell).items()}
+    state = {name: read(p) for name, p in moving_of(cell).items()}
     state |= {name: Tensor(value, ms.int64) for name, value in constants_of(cell).items()}
     state[_RANDOM] = ms.get_rng_state()
     return state
@@ -135,7 +136,8 @@ def _some(names: list[str]) -> str:
     return f"{', '.join(names[:5])}{' …' if len(names) > 5 else ''}" if names else "nothing"
 
 
-def _read(parameter: Parameter) -> Tensor:
+def read(parameter: Parameter) -> Tensor:
+    """A copy of a Parameter's value."""
     if parameter.dtype == ms.bfloat16:  # which Identity, in value(), does not know on a CPU
         return Tensor(parameter.asnumpy().astype(np.float32)).astype(ms.bfloat16)
     return parameter.value().copy()

@@ -23,6 +23,7 @@ class Adagrad(FusedOptimizer):
         params, learning_rate, weight_decay, loss_scale: see :class:`FusedOptimizer`.
         accum (float): what h starts with, >= 0. Default: 0.1.
         update_slots (bool): whether h moves. Default: True.
+        master (str): see :class:`FusedOptimizer`. Default: "float32".
 
     Examples:
         >>> from mindspore import Parameter, Tensor
@@ -45,8 +46,10 @@ class Adagrad(FusedOptimizer):
         update_slots: bool = True,
         loss_scale: float = 1.0,
         weight_decay: Any = 0.0,
+        *,
+        master: str = "float32",
     ) -> None:
-        super().__init__(learning_rate, params, weight_decay, loss_scale)
+        super().__init__(learning_rate, params, weight_decay, loss_scale, master=master)
         non_negative("Adagrad", accum=accum)
         self.accum = state_like(self.parameters, "accum", accum)
         self._fuse((require_bool("Adagrad", "update_slots", update_slots),), (self.accum,))
@@ -68,6 +71,7 @@ class ProximalAdagrad(FusedOptimizer):
         accum (float): what h starts with, >= 0. Default: 0.1.
         l1, l2 (float): >= 0. Default: 0.0.
         use_locking (bool): ignored, since an update is one call. Default: False.
+        master (str): see :class:`FusedOptimizer`. Default: "float32".
 
     Examples:
         >>> from mindspore import Parameter, Tensor
@@ -93,8 +97,10 @@ class ProximalAdagrad(FusedOptimizer):
         use_locking: bool = False,
         loss_scale: float = 1.0,
         weight_decay: Any = 0.0,
+        *,
+        master: str = "float32",
     ) -> None:
-        super().__init__(learning_rate, params, weight_decay, loss_scale)
+        super().__init__(learning_rate, params, weight_decay, loss_scale, master=master)
         non_negative("ProximalAdagrad", accum=accum, l1=l1, l2=l2)
         require_bool("ProximalAdagrad", "use_locking", use_locking)
         self.accum = state_like(self.parameters, "accum", accum)

@@ -83,6 +83,7 @@ class Adam(_Adam):
         use_amsgrad (bool): Default: False. Only with float32 state.
         cautious (bool): see :class:`FusedOptimizer`. Default: False.
         state_dtype (str), state_seed (int): see :class:`~boost_ext.ms.optim.storage.StateStorage`.
+        master (str): see :class:`FusedOptimizer`. Default: "float32".
 
     Examples:
         >>> from mindspore import Parameter, Tensor, ops
@@ -113,8 +114,9 @@ class Adam(_Adam):
         cautious: bool = False,
         state_dtype: str = "float32",
         state_seed: int = 0,
+        master: str = "float32",
     ) -> None:
-        super().__init__(learning_rate, params, weight_decay, loss_scale)
+        super().__init__(learning_rate, params, weight_decay, loss_scale, master=master)
         storage = StateStorage("Adam", state_dtype, state_seed)
         self._make(beta1, beta2, eps, use_locking, use_nesterov, use_amsgrad, storage, cautious)
 
@@ -134,8 +136,10 @@ class _AdamWithoutAmsGrad(_Adam):
         use_nesterov: bool = False,
         weight_decay: Any = 0.0,
         loss_scale: float = 1.0,
+        *,
+        master: str = "float32",
     ) -> None:
-        super().__init__(learning_rate, params, weight_decay, loss_scale)
+        super().__init__(learning_rate, params, weight_decay, loss_scale, master=master)
         self._make(beta1, beta2, eps, use_locking, use_nesterov, False)
 
 
@@ -177,7 +181,7 @@ class AdamOffload(_AdamWithoutAmsGrad):
     @property
     def host_bytes(self) -> int:
         """Memory of moments and masters, in bytes."""
-        return sum(4 * state.size for state in (*self.moment1, *self.moment2, *self.half_masters))
+        return sum(state.nbytes for state in (*self.moment1, *self.moment2, *self.half_masters))
 
 
 class DecoupledAdam(FusedOptimizer):
@@ -216,6 +220,7 @@ class AdamW(DecoupledAdam):
         weight_decay (Union[float, int, Cell]): lambda. Default: 0.01.
         cautious (bool): see :class:`FusedOptimizer`. Default: False.
         state_dtype (str), state_seed (int): see :class:`~boost_ext.ms.optim.storage.StateStorage`.
+        master (str): see :class:`FusedOptimizer`. Default: "float32".
 
     Examples:
         >>> from mindspore import Parameter, Tensor
@@ -244,8 +249,9 @@ class AdamW(DecoupledAdam):
         cautious: bool = False,
         state_dtype: str = "float32",
         state_seed: int = 0,
+        master: str = "float32",
     ) -> None:
-        super().__init__(learning_rate, params, weight_decay)
+        super().__init__(learning_rate, params, weight_decay, master=master)
         require_bool("AdamW", "cautious", cautious)
         self._make(beta1, beta2, eps, state_dtype, state_seed, cautious)
 
@@ -270,6 +276,7 @@ class NAdamW(DecoupledAdam):
         momentum_decay (float): psi, >= 0. Default: 0.004.
         cautious (bool): see :class:`FusedOptimizer`. Default: False.
         state_dtype (str), state_seed (int): see :class:`~boost_ext.ms.optim.storage.StateStorage`.
+        master (str): see :class:`FusedOptimizer`. Default: "float32".
 
     Examples:
         >>> from mindspore import Parameter, Tensor
@@ -299,8 +306,9 @@ class NAdamW(DecoupledAdam):
         cautious: bool = False,
         state_dtype: str = "float32",
         state_seed: int = 0,
+        master: str = "float32",
     ) -> None:
-        super().__init__(learning_rate, params, weight_decay)
+        super().__init__(learning_rate, params, weight_decay, master=master)
         non_negative("NAdamW", momentum_decay=momentum_decay)
         require_bool("NAdamW", "cautious", cautious)
         self._make(beta1, beta2, eps, state_dtype, state_seed, momentum_decay, cautious)
@@ -325,6 +333,7 @@ class AdamWeightDecay(DecoupledAdam):
         weight_decay (Union[float, int, Cell]): lambda. Default: 0.0.
         cautious (bool): see :class:`FusedOptimizer`. Default: False.
         state_dtype (str), state_seed (int): see :class:`~boost_ext.ms.optim.storage.StateStorage`.
+        master (str): see :class:`FusedOptimizer`. Default: "float32".
 
     Examples:
         >>> from mindspore import Parameter, Tensor
@@ -353,7 +362,8 @@ class AdamWeightDecay(DecoupledAdam):
         cautious: bool = False,
         state_dtype: str = "float32",
         state_seed: int = 0,
+        master: str = "float32",
     ) -> None:
-        super().__init__(learning_rate, params, weight_decay)
+        super().__init__(learning_rate, params, weight_decay, master=master)
         require_bool("AdamWeightDecay", "cautious", cautious)
         self._make(beta1, beta2, eps, state_dtype, state_seed, cautious)

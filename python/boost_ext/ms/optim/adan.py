@@ -31,6 +31,7 @@ class Adan(FusedOptimizer):
         eps (float): > 0. Default: 1e-8.
         weight_decay (Union[float, int, Cell]): lambda. Default: 0.0.
         cautious (bool): see :class:`FusedOptimizer`. Default: False.
+        master (str): see :class:`FusedOptimizer`. Default: "float32".
 
     Examples:
         >>> from mindspore import Parameter, Tensor
@@ -58,8 +59,9 @@ class Adan(FusedOptimizer):
         weight_decay: Any = 0.0,
         *,
         cautious: bool = False,
+        master: str = "float32",
     ) -> None:
-        super().__init__(learning_rate, params, weight_decay)
+        super().__init__(learning_rate, params, weight_decay, master=master)
         open_unit("Adan", beta1=beta1, beta2=beta2, beta3=beta3)
         positive("Adan", eps=eps)
         require_bool("Adan", "cautious", cautious)

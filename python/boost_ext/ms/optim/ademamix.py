@@ -34,6 +34,7 @@ class AdEMAMix(DecoupledAdam):
         alpha (float): >= 0. Default: 5.0.
         alpha_steps, beta3_steps (float): >= 0; 0 is no schedule. Default: 0.0.
         cautious (bool): see :class:`FusedOptimizer`. Default: False.
+        master (str): see :class:`FusedOptimizer`. Default: "float32".
 
     Examples:
         >>> from mindspore import Parameter, Tensor
@@ -64,8 +65,9 @@ class AdEMAMix(DecoupledAdam):
         beta3_steps: float = 0.0,
         *,
         cautious: bool = False,
+        master: str = "float32",
     ) -> None:
-        super().__init__(learning_rate, params, weight_decay)
+        super().__init__(learning_rate, params, weight_decay, master=master)
         open_unit("AdEMAMix", beta3=beta3)
         non_negative("AdEMAMix", alpha=alpha, alpha_steps=alpha_steps, beta3_steps=beta3_steps)
         require_bool("AdEMAMix", "cautious", cautious)

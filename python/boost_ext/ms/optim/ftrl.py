@@ -30,6 +30,7 @@ class FTRL(FusedOptimizer):
         lr_power (float): p, <= 0. Default: -0.5.
         l1, l2 (float): >= 0. Default: 0.0.
         use_locking (bool): ignored, since an update is one call. Default: False.
+        master (str): see :class:`FusedOptimizer`. Default: "float32".
 
     Examples:
         >>> from mindspore import Parameter, Tensor
@@ -56,8 +57,10 @@ class FTRL(FusedOptimizer):
         use_locking: bool = False,
         loss_scale: float = 1.0,
         weight_decay: Any = 0.0,
+        *,
+        master: str = "float32",
     ) -> None:
-        super().__init__(learning_rate, params, weight_decay, loss_scale)
+        super().__init__(learning_rate, params, weight_decay, loss_scale, master=master)
         if self.dynamic_lr or self.is_group_lr:
             raise ValueError("FTRL: learning_rate must be one number for all steps and groups, got more")
         non_negative("FTRL", initial_accum=initial_accum, learning_rate=learning_rate, l1=l1, l2=l2)

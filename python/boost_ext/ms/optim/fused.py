@@ -19,11 +19,10 @@ from boost_ext.ms.core.optimizer_copy import forget, twin
 from boost_ext.ms.core.sparse_gradients import Indices, SomeSparse, Values
 from boost_ext.ms.optim.arguments import one_line
 from boost_ext.ms.optim.grad_centralization import CentralizingOptimizer
+from boost_ext.ms.optim.masters import HALVES, new_masters, require_master
 from boost_ext.ms.optim.storage import StateStorage, state_like
 
 __all__ = ["FusedOptimizer", "FusedStep", "require_gradients", "state_like"]
-
-_HALVES = (ms.float16, ms.bfloat16)
 
 
 class FusedStep(native.PackedCell):
@@ -44,6 +43,11 @@ class FusedOptimizer(CentralizingOptimizer):
         weight_decay (Union[float, int, Cell]): L2 penalty, >= 0. Without groups it does not reach parameters with
             "beta" or "gamma" in their names. Default: 0.0.
         loss_scale (float): gradients are divided by it, > 0. Default: 1.0.
+        master (str): how the master weight of a half-precision parameter is stored. "float32": 4 bytes an element.
+            "split16", "split8": beside a bfloat16 parameter only the residual, which the parameter lacks of its master.
+            "split16" takes 2 bytes and has the bits of "float32". "split8" takes 1 byte, and each step rounds the
+            master to within 2^-16 of its value. Not of ``AdaFactor``, ``Muon``, ``Apollo``, ``GaLore`` and ``thor``.
+            Default: "float32".
 
     Inputs:
         gradients (tuple[Tensor]), of the parameters' shapes.
@@ -52,13 +56,16 @@ class FusedOptimizer(CentralizingOptimizer):
         Tensor[bool] of shape (1,), True.
 
     Raises:
-        TypeError: if an argument has a type other than the ones given.
+        TypeError: if an argument has a type other than the ones given, or a parameter is float16 and `master` is not
+            "float32".
         ValueError: if a value is out of range, also one of a list of learning rates, or a learning rate has more than
             one axis; in a call, if a gradient has another shape than its parameter, or there are more or fewer.
 
     float16 and bfloat16 parameters have float32 master weights in ``masters``, on which the arithmetic runs. A
-    parameter that is set from outside, by a checkpoint for example, updates its master at the next step. State is
-    float32, or what `state_dtype` says where a class has it.
+    parameter that is set from outside, by a checkpoint for example, updates its master at the next step. Of a split
+    master, ``masters`` has the residual: int16, or uint8 with the bits of int8. It stays when its parameter is set, and
+    is within half the parameter's spacing; set it to 0 too for an exact value (FlashOptim, arXiv 2602.23349; the
+    equations are in csrc/ops/optimizer_step.h). State is float32, or what `state_dtype` says where a class has it.
 
     Where a class has `cautious`, it leaves out the update of an element, but not its weight decay, where the sign is
     not that of the gradient (Liang et al. 2024, *Cautious optimizers*). The others are not scaled up, as they are in
@@ -78,6 +85,20 @@ class FusedOptimizer(CentralizingOptimizer):
     takes_rows = False  # whether a gradient may be a RowTensor
     decouples_decay = False  # whether it decays the weights, and not the gradient that LARS scales
     lars_refusal: ClassVar[str] = ""  # why LARS cannot go around it
+    master = "float32"  # also where an optimizer of mindspore.nn is adopted, without this constructor
+
+    def __init__(
+        self,
+        learning_rate: Any,
+        parameters: Any,
+        weight_decay: Any = 0.0,
+        loss_scale: float = 1.0,
+        *,
+        master: str = "float32",
+    ) -> None:
+        super().__init__(learning_rate, parameters, weight_decay, loss_scale)
+        require_master(type(self).__name__, master, self.parameters)
+        self.master = master
 
     def __init_subclass__(cls, **keywords: Any) -> None:
         super().__init_subclass__(**keywords)
@@ -111,7 +132,7 @@ class FusedOptimizer(CentralizingOptimizer):
         `hyper` and `states` are in the order of the rule, see csrc/ops/optimizer_step.h. A call reads or writes
         `powers` and `first` beside them, see csrc/doors/step_layout.h.
         """
-        self.masters = ParameterTuple(_masters(self.parameters))
+        self.masters = ParameterTuple(new_masters(self.parameters, self.master))
         self.number_of_states = len(states)
         for i, state in enumerate(states):
             setattr(self, f"states{i}", ParameterTuple(state))
@@ -154,7 +175,7 @@ class FusedOptimizer(CentralizingOptimizer):
         keys: list[Any] = []
         layout: list[int] = []
         members: list[int] = []
-        self.half_members = tuple(k for k, p in enumerate(self.parameters) if p.dtype in _HALVES)
+        self.half_members = tuple(k for k, p in enumerate(self.parameters) if p.dtype in HALVES)
         for k, (i, parameter) in enumerate(pairs):
             rate = self.learning_rate[i] if self.is_group_lr else self.learning_rate
             decay = self._decay_of(i)
@@ -176,7 +197,7 @@ class FusedOptimizer(CentralizingOptimizer):
         # Constants are gathered here: the graph compiler unrolls loops by recursion, of limited depth.
         # Not by assignment, which would register the Parameters of a narrowed optimizer again.
         own = self.__dict__
-        own["half_masters"] = tuple(self.masters[i] for i, p in pairs if p.dtype in _HALVES)
+        own["half_masters"] = tuple(self.masters[i] for i, p in pairs if p.dtype in HALVES)
         own["weights"] = (*self.powers, *self.parameters, *self.half_masters)
         own["states"] = tuple(self._states())
         if self.is_group_lr and not self.dynamic_lr:
@@ -272,13 +293,21 @@ class FusedOptimizer(CentralizingOptimizer):
             return self.native_step(self.layout_of_rows, *head, *tensors, *self.indices_of(gradients))
         return self.native_step(self.layout, *head, *tensors)
 
+    def require_options(self, owner: str, options: Any) -> None:
+        """A ValueError for AdaSum over split masters: it adds up the steps of masters, as float32."""
+        if options.adasum_devices is not None and self.master != "float32":
+            raise ValueError(
+                f"{owner}: {type(self).__name__} must have master='float32' with adasum, which adds up the steps of "
+                f"the masters, got {self.master!r}"
+            )
+
     def require_halves(self) -> None:
         """Refuse a parameter that has become half-precision since the constructor made the masters, or float32.
 
         Called before the first step. Later the steps check.
         """
         for i, p in enumerate(self.parameters):
-            if (p.dtype in _HALVES) != (i in self.half_members):
+            if (p.dtype in HALVES) != (i in self.half_members):
                 raise ValueError(
                     f"{type(self).__name__}: {p.name} must keep the dtype that it had when the optimizer was made, "
                     f"got {p.dtype}"
@@ -348,13 +377,3 @@ def require_gradients(owner: str, gradients: Any, parameters: Sequence[Parameter
     for i, (g, p) in enumerate(zip(gradients, parameters, strict=True)):
         if isinstance(g, Tensor) and g.shape != p.shape:
             raise ValueError(f"{owner}: gradients[{i}] must have the shape of {p.name}, {p.shape}, got {g.shape}")
-
-
-def _masters(parameters: Sequence[Parameter]) -> list[Parameter]:
-    """A float32 copy of each half-precision parameter, and the other parameters themselves."""
-    return [
-        Parameter(Tensor(p.asnumpy().astype(np.float32)), name=f"master.{p.name}", requires_grad=False)
-        if p.dtype in _HALVES
-        else p
-        for p in parameters
-    ]

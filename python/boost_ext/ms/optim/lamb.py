@@ -28,6 +28,7 @@ class Lamb(DecoupledAdam):
         eps (float): > 0. Default: 1e-6.
         weight_decay (Union[float, int, Cell]): lambda. Default: 0.0.
         state_dtype (str), state_seed (int): see :class:`~boost_ext.ms.optim.storage.StateStorage`.
+        master (str): see :class:`FusedOptimizer`. Default: "float32".
 
     Examples:
         >>> from mindspore import Parameter, Tensor
@@ -55,6 +56,7 @@ class Lamb(DecoupledAdam):
         *,
         state_dtype: str = "float32",
         state_seed: int = 0,
+        master: str = "float32",
     ) -> None:
-        super().__init__(learning_rate, params, weight_decay)
+        super().__init__(learning_rate, params, weight_decay, master=master)
         self._make(beta1, beta2, eps, state_dtype, state_seed)

@@ -153,6 +153,10 @@ class LARS(typed.Optimizer):
         names = [p.name for p in self.parameters]
         self.__dict__["whole"] = Values(names, "LARS: gradients must be Tensors")
 
+    def require_options(self, owner: str, options: Any) -> None:
+        """See :meth:`FusedOptimizer.require_options`."""
+        self.opt.require_options(owner, options)
+
     def get_lr(self) -> Any:
         """The learning rate of the optimizer inside."""
         return self.opt.get_lr()

@@ -28,6 +28,7 @@ class Lion(FusedOptimizer):
         weight_decay (Union[float, int, Cell]): lambda. Default: 0.0.
         cautious (bool): see :class:`FusedOptimizer`. Default: False.
         state_dtype (str), state_seed (int): see :class:`~boost_ext.ms.optim.storage.StateStorage`.
+        master (str): see :class:`FusedOptimizer`. Default: "float32".
 
     Examples:
         >>> from mindspore import Parameter, Tensor
@@ -54,8 +55,9 @@ class Lion(FusedOptimizer):
         cautious: bool = False,
         state_dtype: str = "float32",
         state_seed: int = 0,
+        master: str = "float32",
     ) -> None:
-        super().__init__(learning_rate, params, weight_decay)
+        super().__init__(learning_rate, params, weight_decay, master=master)
         open_unit("Lion", beta1=beta1, beta2=beta2)
         require_bool("Lion", "cautious", cautious)
         storage = StateStorage("Lion", state_dtype, state_seed)

@@ -30,6 +30,7 @@ class Momentum(FusedOptimizer):
         use_nesterov (bool): Default: False.
         cautious (bool): see :class:`FusedOptimizer`. Default: False.
         state_dtype (str), state_seed (int): see :class:`~boost_ext.ms.optim.storage.StateStorage`.
+        master (str): see :class:`FusedOptimizer`. Default: "float32".
 
     Examples:
         >>> from mindspore import Parameter, Tensor
@@ -56,8 +57,9 @@ class Momentum(FusedOptimizer):
         cautious: bool = False,
         state_dtype: str = "float32",
         state_seed: int = 0,
+        master: str = "float32",
     ) -> None:
-        super().__init__(learning_rate, params, weight_decay, loss_scale)
+        super().__init__(learning_rate, params, weight_decay, loss_scale, master=master)
         non_negative("Momentum", momentum=momentum)
         self.momentum = Parameter(Tensor(momentum, ms.float32), name="momentum", requires_grad=False)
         self.use_nesterov = require_bool("Momentum", "use_nesterov", use_nesterov)

@@ -32,6 +32,7 @@ class RMSProp(FusedOptimizer):
         epsilon (float): > 0. Default: 1e-10.
         use_locking (bool): ignored, since an update is one call. Default: False.
         centered (bool): Default: False.
+        master (str): see :class:`FusedOptimizer`. Default: "float32".
 
     Examples:
         >>> from mindspore import Parameter, Tensor
@@ -57,8 +58,10 @@ class RMSProp(FusedOptimizer):
         centered: bool = False,
         loss_scale: float = 1.0,
         weight_decay: Any = 0.0,
+        *,
+        master: str = "float32",
     ) -> None:
-        super().__init__(learning_rate, params, weight_decay, loss_scale)
+        super().__init__(learning_rate, params, weight_decay, loss_scale, master=master)
         non_negative("RMSProp", decay=decay, momentum=momentum)
         positive("RMSProp", epsilon=epsilon)
         require_bool("RMSProp", "use_locking", use_locking)

@@ -11,6 +11,7 @@ from mindspore import Parameter, ParameterTuple, Tensor
 
 from boost_ext.ms.optim.arguments import non_negative, open_unit, positive, recorded
 from boost_ext.ms.optim.fused import FusedOptimizer, state_like
+from boost_ext.ms.optim.masters import next_master, set_master
 
 __all__ = ["ScheduleFreeAdamW", "ScheduleFreeSGD"]
 
@@ -67,11 +68,8 @@ class _ScheduleFree(FusedOptimizer):
         for p, master, z, new in zip(self.parameters, self.masters, self.z, self.first, strict=True):
             if new.asnumpy()[0] != 0:  # x, y and z are the same
                 continue
-            wide = _followed(p, master).astype(np.float64)
-            moved = Tensor((wide + share * (z.asnumpy() - wide)).astype(np.float32))
-            master.set_data(moved)
-            if p is not master:
-                p.set_data(moved.astype(p.dtype))
+            wide = next_master(p, master).astype(np.float64)
+            set_master(p, master, (wide + share * (z.asnumpy() - wide)).astype(np.float32))
         self.train_mode.set_data(Tensor([train]))
 
     def require_own_weights(self) -> None:
@@ -89,15 +87,6 @@ class _ScheduleFree(FusedOptimizer):
             raise ValueError(
                 f"{owner}: {type(self).__name__} must be alone in moving the weights, got dim_reduce or adasum too"
             )
-
-
-def _followed(parameter: Parameter, master: Parameter) -> np.ndarray[Any, Any]:
-    """The master, or a half weight that was set from outside, as the native step takes it."""
-    wide: np.ndarray[Any, Any] = master.asnumpy()
-    if parameter is master:
-        return wide
-    stored, rounded = (t.astype(ms.float32).asnumpy() for t in (parameter, Tensor(wide).astype(parameter.dtype)))
-    return np.where(stored == rounded, wide, stored)
 
 
 class ScheduleFreeSGD(_ScheduleFree):
@@ -128,6 +117,7 @@ class ScheduleFreeSGD(_ScheduleFree):
         warmup_steps (int): the learning rate grows over so many steps, linearly. Default: 0.
         r (float): >= 0. Default: 0.0.
         weight_lr_power (float): p, >= 0. Default: 2.0.
+        master (str): see :class:`FusedOptimizer`. Default: "float32".
 
     Examples:
         >>> from mindspore import Parameter, Tensor
@@ -154,8 +144,10 @@ class ScheduleFreeSGD(_ScheduleFree):
         warmup_steps: int = 0,
         r: float = 0.0,
         weight_lr_power: float = 2.0,
+        *,
+        master: str = "float32",
     ) -> None:
-        super().__init__(learning_rate, params, weight_decay)
+        super().__init__(learning_rate, params, weight_decay, master=master)
         open_unit("ScheduleFreeSGD", momentum=momentum)
         self._make(momentum, (), (), warmup_steps, r, weight_lr_power)
 
@@ -180,6 +172,7 @@ class ScheduleFreeAdamW(_ScheduleFree):
         eps (float): > 0. Default: 1e-8.
         weight_decay (Union[float, int, Cell]): lambda. Default: 0.0.
         warmup_steps, r, weight_lr_power: see :class:`ScheduleFreeSGD`.
+        master (str): see :class:`FusedOptimizer`. Default: "float32".
 
     Examples:
         >>> from mindspore import Parameter, Tensor
@@ -208,8 +201,10 @@ class ScheduleFreeAdamW(_ScheduleFree):
         warmup_steps: int = 0,
         r: float = 0.0,
         weight_lr_power: float = 2.0,
+        *,
+        master: str = "float32",
     ) -> None:
-        super().__init__(learning_rate, params, weight_decay)
+        super().__init__(learning_rate, params, weight_decay, master=master)
         open_unit("ScheduleFreeAdamW", beta1=beta1, beta2=beta2)
         positive("ScheduleFreeAdamW", eps=eps)
         self.moments2 = state_like(self.parameters, "exp_avg_sq")

@@ -30,6 +30,7 @@ class SGD(FusedOptimizer):
         momentum (float): u, >= 0. Default: 0.0.
         dampening (float): d, >= 0. Default: 0.0.
         nesterov (bool): needs momentum > 0 and dampening 0. Default: False.
+        master (str): see :class:`FusedOptimizer`. Default: "float32".
 
     Examples:
         >>> from mindspore import Parameter, Tensor
@@ -53,8 +54,10 @@ class SGD(FusedOptimizer):
         weight_decay: Any = 0.0,
         nesterov: bool = False,
         loss_scale: float = 1.0,
+        *,
+        master: str = "float32",
     ) -> None:
-        super().__init__(learning_rate, params, weight_decay, loss_scale)
+        super().__init__(learning_rate, params, weight_decay, loss_scale, master=master)
         momentum, dampening = (float(x) if type(x) is int else x for x in (momentum, dampening))
         non_negative("SGD", momentum=momentum, dampening=dampening)
         require_bool("SGD", "nesterov", nesterov)

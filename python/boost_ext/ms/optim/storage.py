@@ -10,6 +10,7 @@ import numpy as np
 from mindspore import Parameter, ParameterTuple, Tensor, nn
 
 from boost_ext.ms.core.state import filled
+from boost_ext.ms.optim.masters import is_split, next_master, parted
 from boost_ext.ops.optimizer_state import STATE_BLOCK, dequantize_state, quantize_state
 
 __all__ = ["StateStorage", "convert_state", "state_like"]
@@ -83,10 +84,13 @@ def _scale_of(state: Parameter, name: str) -> Parameter:
 
 
 def convert_state(checkpoint: Mapping[str, Any], optimizer: nn.Optimizer) -> dict[str, Any]:
-    """Convert a checkpoint to the storage of an optimizer: from another `state_dtype`, or from ``mindspore.nn``.
+    """Convert a checkpoint to the storage of an optimizer: from another `state_dtype` or `master`, or from
+    ``mindspore.nn``.
 
     ``ms.load_param_into_net(optimizer, convert_state(ms.load_checkpoint(path), optimizer))``. Values are rounded to
-    nearest. Entries that need no conversion are returned as they are.
+    nearest. Entries that need no conversion are returned as they are. With masters of another form, the result holds
+    their parameters too: halfway between two of them a split master rounds away from 0, and float32 to an even one.
+    Where the checkpoint has no masters, split ones become equal to its parameters.
 
     Args:
         checkpoint (dict): of ``mindspore.load_checkpoint``, or a ``state_dict``; of an optimizer of the same class.
@@ -96,7 +100,7 @@ def convert_state(checkpoint: Mapping[str, Any], optimizer: nn.Optimizer) -> dic
         dict, the converted checkpoint.
 
     Raises:
-        ValueError: if codes come without their scales.
+        ValueError: if codes come without their scales, or residuals without their bfloat16 parameters.
 
     Examples:
         >>> import mindspore as ms
@@ -133,4 +137,22 @@ def convert_state(checkpoint: Mapping[str, Any], optimizer: nn.Optimizer) -> dic
                 entries[scale_name] = Parameter(Tensor(scales), name=scale_name, requires_grad=False)
             made = Tensor(values).astype(state.dtype) if state.dtype == ms.bfloat16 else Tensor(values)
             entries[state.name] = Parameter(made, name=state.name)
+    for parameter, master in zip(optimizer.parameters, optimizer.masters, strict=True):
+        if parameter is not master:
+            _convert_master(entries, parameter, master)
     return entries
+
+
+def _convert_master(entries: dict[str, Any], parameter: Parameter, master: Parameter) -> None:
+    half, kept = entries.get(parameter.name), entries.get(master.name)
+    if kept is None and half is not None and is_split(master):
+        wide = half.astype(ms.float32).asnumpy()
+    elif kept is None or kept.dtype == master.dtype:
+        return
+    elif is_split(kept) and (half is None or half.dtype != ms.bfloat16):
+        raise ValueError(f"convert_state: checkpoint must hold {parameter.name} in bfloat16 with {master.name}")
+    else:
+        wide = kept.asnumpy() if half is None else next_master(half, kept)
+    made = parted(wide, parameter.dtype, master.dtype)
+    for like, value in zip((parameter, master), made, strict=True):
+        entries[like.name] = Parameter(value, name=like.name)

@@ -17,7 +17,7 @@ from mindspore.nn.layer.normalization import _BatchNorm
 from boost_ext.arguments import telling
 from boost_ext.ms import native
 from boost_ext.ms.core import typed
-from boost_ext.ms.core.resume import write
+from boost_ext.ms.core.resume import read, write
 from boost_ext.ms.core.state import state
 from boost_ext.ms.surgery.batch_norm_statistics import statistics_of
 from boost_ext.ops.arguments import number
@@ -132,7 +132,7 @@ class ExponentialMovingAverage(typed.Cell):
         if self.swapped or not self.weights:
             what = "swap_out() comes first" if self.swapped else "no network is attached"
             raise RuntimeError(f"{_NAME}: the averages cannot be swapped in: {what}")
-        self.__dict__["_kept"] = [p.value().copy() for p in self.weights]
+        self.__dict__["_kept"] = [read(p) for p in self.weights]
         self.swapped = True
         for weight, average in zip(self.weights, self.averages, strict=True):
             write(weight, average.value().astype(weight.dtype))
