@@ -202,7 +202,7 @@ def main() -> None:
             found[rule].setdefault("losses", []).append(loss)
             print(f"{rule}, seed {seed}: {loss:.4f}", flush=True)
     on_one_thread()
-    costs = {rule: tuple(numbers) for rule, *numbers in cost(3 if options.quick else 200)}
+    costs = {rule: tuple(numbers) for rule, *numbers in cost(3 if options.quick else 100)}
     lines = list(table(found, costs))
     options.out.mkdir(parents=True, exist_ok=True)
     write_text(options.out / "apollo_characters.json", json.dumps({"runs": found, "cost": costs}, indent=1) + "\n")
