@@ -59,6 +59,7 @@ SETTINGS = {
             "Muon": 1e-2,
             "Apollo": 3e-3,
             "APOLLO-Mini": 3e-3,
+            "GaLore": 3e-3,
         },
     ),
     "batches of 1000": Setting(
@@ -93,6 +94,7 @@ def optimizer_of(rule: str, network: Any, setting: Setting) -> Any:
         "APOLLO-Mini": lambda: optim.Apollo(
             weights, rate, DECAY, rank=1, scale_type="tensor", scale=128.0, adamw=(weights[-2].name,)
         ),
+        "GaLore": lambda: optim.GaLore(weights, rate, weight_decay=DECAY, scale=1.0, adamw=(weights[-2].name,)),
     }
     return makers[rule]()
 
