@@ -89,8 +89,8 @@ def _joined(weight: Array, residual: Array) -> Array:
 def _parted(master: Array, size: int) -> tuple[Array, Array]:
     """The parameter, as float32, and the bits of its residual."""
     nan, shift = np.isnan(master), 16 - size
-    bits = np.where(nan, 0, master.view(np.uint32)).astype(np.uint32)
-    bits = (bits + np.uint32(1 << shift >> 1)) >> shift << shift
+    bits = np.where(nan, 0, master.view(np.uint32))
+    bits = ((bits + (1 << shift >> 1)) >> shift << shift).astype(np.uint32)
     upper = (bits + np.uint32(0x8000)) >> 16 << 16
     residual = ((bits - upper).view(np.int32) >> shift).astype(np.int16 if size == 16 else np.int8)
     weight = np.where(nan, np.float32(np.nan), upper.view(np.float32))
