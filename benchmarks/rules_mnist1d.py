@@ -60,6 +60,7 @@ SETTINGS = {
             "Apollo": 3e-3,
             "APOLLO-Mini": 3e-3,
             "GaLore": 3e-3,
+            "GaLore, rank 20": 3e-3,
         },
     ),
     "batches of 1000": Setting(
@@ -95,6 +96,7 @@ def optimizer_of(rule: str, network: Any, setting: Setting) -> Any:
             weights, rate, DECAY, rank=1, scale_type="tensor", scale=128.0, adamw=(weights[-2].name,)
         ),
         "GaLore": lambda: optim.GaLore(weights, rate, weight_decay=DECAY, scale=1.0, adamw=(weights[-2].name,)),
+        "GaLore, rank 20": lambda: optim.GaLore(weights, rate, DECAY, rank=20, scale=1.0, adamw=(weights[-2].name,)),
     }
     return makers[rule]()
 
