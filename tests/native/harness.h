@@ -63,7 +63,7 @@ class Array {
  public:
   Array(DType dtype, std::int64_t size, std::int64_t rows = -1)
       : dtype_(dtype), size_(size), rows_(rows), memory_(new unsigned char[static_cast<std::size_t>(bytes())]) {
-    if (bytes() > 0) std::memset(static_cast<void*>(memory_.get()), 0xff, static_cast<std::size_t>(bytes()));  // nan everywhere
+    if (bytes() > 0) std::memset(memory_.get(), 0xff, static_cast<std::size_t>(bytes()));  // nan everywhere
   }
 
   // Small multiples of 1/8, which every storage type holds exactly.
