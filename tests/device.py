@@ -59,6 +59,7 @@ ONLY: dict[str, dict[str, str]] = {
         "test_split_masters::test_a_thousand_steps": "minutes on an emulator; another test has a few steps of it",
         "test_split_masters::test_every_float32": "hours on an emulator; another test has 1.9 million of them",
         "test_muon_step::test_large_matrices": "minutes on an emulator; other tests have several tiles and blocks",
+        "test_galore_step": "an op of the CPU alone",
         "test_timestamp": "an op of the CPU alone",
         "test_loss_scale_update::test_the_1001st_overflow_in_a_row_raises": "nobody waits for the device to be told",
         "test_layouts::test_new_results_share_the_order": "what is made on a device is in C order; it asks for `out`",

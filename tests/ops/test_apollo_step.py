@@ -131,7 +131,7 @@ def test_five_steps(rng, name):
     training.check()
 
 
-@pytest.mark.parametrize("shape", [(300, 301), (700, 200), (64, 3000), (3, 5000), (9000, 8), (64, 30, 3, 3)], ids=str)
+@pytest.mark.parametrize("shape", [(300, 301), (700, 200), (64, 3000), (3, 5000), (3000, 8), (64, 30, 3, 3)], ids=str)
 @pytest.mark.parametrize("centralize", [False, True], ids=["plain", "centralized"])
 def test_large_matrices(rng, shape, centralize):
     """In one call with small ones."""
