@@ -16,12 +16,12 @@ from masks import signs
 
 from .half_precision import check_masters, check_weights_alone
 from .producers import OnDevice
+from .projected_training import LR, ProjectedTraining, check_others, check_skip
 
 pytestmark = pytest.mark.usefixtures("isa")
 
 MATRICES = [(1, 1), (5, 7), (9, 33), (33, 9), (4, 3, 3, 3), (16, 16), (17, 70), (70, 40), (1, 300), (300, 1)]
 OTHERS = [(), (5,), (0,), (3, 4), (4097,), (2, 0)]
-LR = 0.1
 SEED = 7
 
 
@@ -47,65 +47,34 @@ def roundings(u: np.ndarray, P: np.ndarray, tensor_wise: bool) -> np.ndarray:
     return 1 + np.broadcast_to(each + each.max(), G.shape).reshape(u.shape)
 
 
-class Training:
-    """Steps of a list of tensors beside those of the oracle; the last `others` by AdamW."""
-
+class Training(ProjectedTraining):
     def __init__(self, weights: list[np.ndarray], others: int = 0, rank: int = 2, gap: int = 200, **hyper: Any) -> None:
-        self.weights, self.rank, self.gap, self.hyper, self.t = weights, rank, gap, oracle.Apollo(**hyper), 0
-        self.exact = [w.astype(np.float64) for w in weights]
-        self.error = [np.zeros(w.shape) for w in weights]
-        self.is_matrix = [i < len(weights) - others for i in range(len(weights))]
-        shapes = [projected(w.shape, rank) if f else w.shape for w, f in self.pairs()]
-        self.first, self.second = ([np.zeros(s, np.float32) for s in shapes] for _ in range(2))
+        super().__init__(weights, others, rank, gap, oracle.Apollo(**hyper))
         self.norms = [np.zeros(1, np.float32) if f else None for f in self.is_matrix]
-        self.exact_state: list[Any] = [[np.zeros(s), np.zeros(s)] for s in shapes]
         for state, flag in zip(self.exact_state, self.is_matrix, strict=True):
             state.extend([0.0] if flag else [])
 
-    def pairs(self) -> Any:
-        """Each weight, and whether it is a matrix."""
-        return zip(self.weights, self.is_matrix, strict=True)
+    def of_moment(self, shape: tuple[int, ...]) -> tuple[int, int]:
+        return projected(shape, self.rank)
 
-    def settings(self) -> dict[str, Any]:
+    def called(self, grads: list[np.ndarray], **given: Any) -> Any:
         h = self.hyper
-        return {
-            "scale_type": "tensor" if h.tensor_wise else "channel",
-            "scale": h.factor,
-            "norm_growth": None if np.isinf(h.limit) else h.limit,
-            "beta1": h.betas[0],
-            "beta2": h.betas[1],
-            "eps": h.eps,
-            "update_proj_gap": self.gap,
-            "seed": SEED,
-        }
+        own = {"scale_type": "tensor" if h.tensor_wise else "channel", "seed": SEED}
+        own["norm_growth"] = None if np.isinf(h.limit) else h.limit
+        return ops.apollo_step(self.weights, grads, *self.state(), **own | given)
 
-    def step(self, grads: list[np.ndarray], decay: float = 0.0, scale: float = 1.0, **options: Any) -> None:
-        self.t += 1
-        before = [g.copy() for g in grads]
-        given = {"lr": LR, "step": self.t, "weight_decay": decay, "inv_scale": 1 / scale, **self.settings(), **options}
-        assert ops.apollo_step(self.weights, grads, self.first, self.second, self.norms, **given) is None
-        for i, (w, g) in enumerate(zip(self.exact, grads, strict=True)):
-            ratio = options.get("ratio", 1.0)
-            u = oracle.ready_gradient(w, g.astype(np.float64), 1 / scale, ratio, 0.0, options.get("centralize", False))
-            if self.is_matrix[i]:
-                number = options.get("tensor_numbers", range(len(grads)))[i]
-                P = basis(w.shape, self.rank, number, self.t, self.gap)
-                made = oracle.apollo_step(w, u, P, self.exact_state[i], LR, self.t, decay, self.hyper)
-                step = abs((1 - LR * decay) * w - made[0])
-                self.error[i] = self.error[i] + 3e-7 * step * roundings(u, P, self.hyper.tensor_wise)
-            else:
-                h = self.hyper
-                made = oracle.adamw_step(w, u, *self.exact_state[i], LR, self.t, *h.betas, h.eps, decay)
-            self.exact[i], self.exact_state[i] = made
-            assert_same_bits(g, before[i])
+    def state(self) -> list[list[Any]]:
+        return [self.first, self.second, self.norms]
 
-    def check(self, weights: Any = None) -> None:
-        for i, (got, exact) in enumerate(zip(weights or self.weights, self.exact, strict=True)):
-            bound = self.error[i] + 1e-6 * abs(exact) + 2e-6 * self.t
-            off = abs(got.astype(np.float64) - exact)
-            assert (off <= bound).all(), f"params[{i}] are off by {off.max()}, {(off / bound).max()} of the bound"
-            for found, state in zip((self.first[i], self.second[i], self.norms[i]), self.exact_state[i], strict=False):
-                np.testing.assert_allclose(found, state, rtol=5e-5, atol=2e-5, err_msg=f"state of {i}")
+    def compared(self, i: int) -> list[Any]:
+        return [*super().compared(i), *([self.norms[i]] if self.is_matrix[i] else [])]
+
+    def by_oracle(self, i: int, u: np.ndarray, decay: float, options: dict[str, Any]) -> tuple[Any, np.ndarray]:
+        w, number = self.exact[i], options.get("tensor_numbers", range(len(self.exact)))[i]
+        P = basis(w.shape, self.rank, number, self.t, self.gap)
+        made = oracle.apollo_step(w, u, P, self.exact_state[i], LR, self.t, decay, self.hyper)
+        step = abs((1 - LR * decay) * w - made[0])
+        return made, 3e-7 * step * roundings(u, P, self.hyper.tensor_wise)
 
 
 OPTIONS: dict[str, dict[str, Any]] = {
@@ -177,16 +146,9 @@ def test_half_weights_without_masters(rng, kind):
 
 def test_the_other_tensors_are_those_of_adamw(rng):
     """To the bit."""
-    weights = [normal(rng, s) for s in ((3, 4), (5,))]
-    alone = [w.copy() for w in weights]
-    state = [[np.zeros(w.shape, np.float32) for w in weights] for _ in range(4)]
-    for t in (1, 2):
-        grads = [normal(rng, w.shape) for w in weights]
-        given = {"step": t, "lr": [0.1, 0.2], "weight_decay": 0.1, "beta2": 0.95, "ratio": [0.5, 1.0], "eps": 1e-6}
-        ops.apollo_step(weights, grads, *state[:2], None, **given, centralize=True)
-        ops.adamw_step(alone, grads, *state[2:], **given, centralize=True)
-    for a, b in zip(weights, alone, strict=True):
-        assert_same_bits(a, b)
+    check_others(
+        rng, lambda weights, grads, *moments, **given: ops.apollo_step(weights, grads, *moments, None, **given)
+    )
 
 
 def drawn(shape: tuple[int, int], rank: int, **settings: Any) -> np.ndarray:
@@ -310,17 +272,7 @@ def test_a_bad_gradient_reaches_the_whole_tensor_of_mini(rng):
 
 @pytest.mark.parametrize("flag", [0.0, 1.0])
 def test_skip(rng, flag):
-    shapes = [(5, 7), (70, 64), (4,)]
-    training, other = (Training([np.ones(s, np.float32) for s in shapes], 1) for _ in range(2))
-    grads = [normal(rng, s) for s in shapes]
-    given = {"lr": 0.1, "step": 1, "seed": SEED, "centralize": [True, False, False]}
-    for one, skip in ((training, np.array([flag], np.float32)), (other, None)):
-        if skip is not None or not flag:
-            ops.apollo_step(one.weights, grads, one.first, one.second, one.norms, **given, skip=skip)
-    for name in ("weights", "first", "second", "norms"):
-        for a, b in zip(getattr(training, name), getattr(other, name), strict=True):
-            if a is not None:
-                assert_same_bits(a, b)
+    check_skip(rng, lambda weights: Training(weights, 1), flag)
 
 
 def test_a_master_follows_a_weight_that_was_set(rng):

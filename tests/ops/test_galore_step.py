@@ -17,12 +17,12 @@ from masks import singular_basis
 
 from .half_precision import check_masters, check_weights_alone
 from .producers import OnDevice
+from .projected_training import LR, ProjectedTraining, check_others, check_skip
 
 pytestmark = pytest.mark.usefixtures("isa")
 
 MATRICES = [(1, 1), (5, 7), (9, 33), (33, 9), (4, 3, 3, 3), (16, 16), (17, 70), (70, 40), (1, 300), (300, 1)]
 OTHERS = [(), (5,), (0,), (3, 4), (4097,), (2, 0)]
-LR = 0.1
 
 
 def sides(shape: tuple[int, ...]) -> tuple[int, int]:
@@ -52,49 +52,27 @@ def roundings(u: np.ndarray, P: np.ndarray, v: np.ndarray, t: int, hyper: oracle
     return (of_adam @ abs(P.T) if tall else abs(P) @ of_adam).reshape(u.shape)
 
 
-class Training:
-    """Steps of a list of tensors beside those of the oracle, by the bases in the state; the last `others` by AdamW."""
+class Training(ProjectedTraining):
+    """By the bases in the state."""
 
     def __init__(self, weights: list[np.ndarray], others: int = 0, rank: int = 2, gap: int = 200, **hyper: Any) -> None:
-        self.weights, self.gap, self.t = weights, gap, 0
-        self.hyper = oracle.Apollo(**({"factor": 0.25} | hyper))
-        self.exact = [w.astype(np.float64) for w in weights]
-        self.error = [np.zeros(w.shape) for w in weights]
-        self.is_matrix = [i < len(weights) - others for i in range(len(weights))]
-        shapes = [state_of(w.shape, rank) if f else (None, w.shape) for w, f in self.pairs()]
-        self.first, self.second = ([np.zeros(s, np.float32) for _, s in shapes] for _ in range(2))
-        self.bases = [None if s is None else np.zeros(s, np.float32) for s, _ in shapes]
-        self.exact_state: list[Any] = [[np.zeros(s), np.zeros(s)] for _, s in shapes]
+        super().__init__(weights, others, rank, gap, oracle.Apollo(**({"factor": 0.25} | hyper)))
+        flags = zip(weights, self.is_matrix, strict=True)
+        self.bases = [np.zeros(state_of(w.shape, rank)[0], np.float32) if f else None for w, f in flags]
 
-    def pairs(self) -> Any:
-        """Each weight, and whether it is a matrix."""
-        return zip(self.weights, self.is_matrix, strict=True)
+    def of_moment(self, shape: tuple[int, ...]) -> tuple[int, int]:
+        return state_of(shape, self.rank)[1]
 
-    def step(self, grads: list[np.ndarray], decay: float = 0.0, scale: float = 1.0, **options: Any) -> None:
-        self.t += 1
-        h, before = self.hyper, [g.copy() for g in grads]
-        given = {"scale": h.factor, "beta1": h.betas[0], "beta2": h.betas[1], "eps": h.eps, "update_proj_gap": self.gap}
-        given |= {"lr": LR, "step": self.t, "weight_decay": decay, "inv_scale": 1 / scale, **options}
-        assert ops.galore_step(self.weights, grads, self.bases, self.first, self.second, **given) is None
-        for i, (w, g) in enumerate(zip(self.exact, grads, strict=True)):
-            ratio = options.get("ratio", 1.0)
-            u = oracle.ready_gradient(w, g.astype(np.float64), 1 / scale, ratio, 0.0, options.get("centralize", False))
-            if self.is_matrix[i]:
-                P = self.bases[i].astype(np.float64)
-                made = oracle.galore_step(w, u, P, *self.exact_state[i], LR, self.t, decay, h)
-                self.error[i] = self.error[i] + LR * h.factor * roundings(u, P, made[1][1], self.t, h)
-            else:
-                made = oracle.adamw_step(w, u, *self.exact_state[i], LR, self.t, *h.betas, h.eps, decay)
-            self.exact[i], self.exact_state[i] = made
-            assert_same_bits(g, before[i])
+    def called(self, grads: list[np.ndarray], **given: Any) -> Any:
+        return ops.galore_step(self.weights, grads, *self.state(), **given)
 
-    def check(self, weights: Any = None) -> None:
-        for i, (got, exact) in enumerate(zip(weights or self.weights, self.exact, strict=True)):
-            bound = self.error[i] + 1e-6 * abs(exact) + 2e-6 * self.t
-            off = abs(got.astype(np.float64) - exact)
-            assert (off <= bound).all(), f"params[{i}] are off by {off.max()}, {(off / bound).max()} of the bound"
-            for found, state in zip((self.first[i], self.second[i]), self.exact_state[i], strict=True):
-                np.testing.assert_allclose(found, state, rtol=5e-5, atol=2e-5, err_msg=f"state of {i}")
+    def state(self) -> list[list[Any]]:
+        return [self.bases, self.first, self.second]
+
+    def by_oracle(self, i: int, u: np.ndarray, decay: float, options: dict[str, Any]) -> tuple[Any, np.ndarray]:
+        P, h = self.bases[i].astype(np.float64), self.hyper
+        made = oracle.galore_step(self.exact[i], u, P, *self.exact_state[i], LR, self.t, decay, h)
+        return made, LR * h.factor * roundings(u, P, made[1][1], self.t, h)
 
 
 OPTIONS: dict[str, dict[str, Any]] = {
@@ -156,16 +134,9 @@ def test_half_weights_without_masters(rng, kind):
 
 def test_the_other_tensors_are_those_of_adamw(rng):
     """To the bit."""
-    weights = [normal(rng, s) for s in ((3, 4), (5,))]
-    alone = [w.copy() for w in weights]
-    state = [[np.zeros(w.shape, np.float32) for w in weights] for _ in range(4)]
-    for t in (1, 2):
-        grads = [normal(rng, w.shape) for w in weights]
-        given = {"step": t, "lr": [0.1, 0.2], "weight_decay": 0.1, "beta2": 0.95, "ratio": [0.5, 1.0], "eps": 1e-6}
-        ops.galore_step(weights, grads, None, *state[:2], **given, centralize=True)
-        ops.adamw_step(alone, grads, *state[2:], **given, centralize=True)
-    for a, b in zip(weights, alone, strict=True):
-        assert_same_bits(a, b)
+    check_others(
+        rng, lambda weights, grads, *moments, **given: ops.galore_step(weights, grads, None, *moments, **given)
+    )
 
 
 def basis_of(grad: np.ndarray, rank: int, **settings: Any) -> np.ndarray:
@@ -265,17 +236,7 @@ def test_the_start_is_drawn_by_seed_number_and_refresh(rng):
 
 @pytest.mark.parametrize("flag", [0.0, 1.0])
 def test_skip(rng, flag):
-    shapes = [(5, 7), (70, 64), (4,)]
-    training, other = (Training([np.ones(s, np.float32) for s in shapes], 1) for _ in range(2))
-    grads = [normal(rng, s) for s in shapes]
-    given = {"lr": 0.1, "step": 1, "centralize": [True, False, False]}
-    for one, skip in ((training, np.array([flag], np.float32)), (other, None)):
-        if skip is not None or not flag:
-            ops.galore_step(one.weights, grads, one.bases, one.first, one.second, **given, skip=skip)
-    for name in ("weights", "bases", "first", "second"):
-        for a, b in zip(getattr(training, name), getattr(other, name), strict=True):
-            if a is not None:
-                assert_same_bits(a, b)
+    check_skip(rng, lambda weights: Training(weights, 1), flag)
 
 
 def test_same_bits_for_any_number_of_threads(rng, threads):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import mindspore as ms
@@ -392,3 +393,22 @@ def assert_close(case: Case, got: Sequence[np.ndarray], expected: Sequence[np.nd
     """Element by element."""
     for g, e in zip(got, expected, strict=True):
         np.testing.assert_allclose(g, e, rtol=case.rtol, atol=case.atol)
+
+
+def check_resumed(make: Callable[[list[Parameter]], Any], shapes: Any, folder: Path) -> None:
+    """5 steps, a checkpoint and 5 more of another optimizer leave the bits of 10."""
+
+    def steps(optimizer: Any, params: list[Parameter], which: range) -> None:
+        for step in which:
+            optimizer(gradients(step, params))
+
+    whole, first, second = (parameters(shapes, (ms.float32, ms.float16)) for _ in range(3))
+    steps(make(whole), whole, range(10))
+    optimizer, path = make(first), str(folder / "saved.ckpt")
+    steps(optimizer, first, range(5))
+    ms.save_checkpoint(nn.CellList([optimizer]), path)
+    resumed = make(second)
+    assert ms.load_param_into_net(nn.CellList([resumed]), ms.load_checkpoint(path)) == ([], [])
+    steps(resumed, second, range(5, 10))
+    for a, b in zip(arrays(second), arrays(whole), strict=True):
+        np.testing.assert_array_equal(a, b)

@@ -7,11 +7,10 @@ import re
 from pathlib import Path
 from typing import Any
 
-import mindspore as ms
 import numpy as np
 import pytest
-from mindspore import Parameter, nn
-from tests.ms.optim.cases import arrays, gradients, parameters
+from mindspore import Parameter
+from tests.ms.optim.cases import arrays, check_resumed, gradients, parameters
 
 from boost_ext import optim
 
@@ -48,20 +47,7 @@ def test_a_rank_needs_a_longer_side(rank: int, ranks: tuple[int, ...]) -> None:
 
 @pytest.mark.parametrize("settings", [{"update_proj_gap": 3}, {"rank": 1, "scale_type": "tensor", "scale": 128.0}])
 def test_five_and_five_steps_are_the_bits_of_ten(mode: int, settings: dict[str, Any], tmp_path: Path) -> None:
-    def steps(optimizer: optim.Apollo, params: list[Parameter], which: range) -> None:
-        for step in which:
-            optimizer(gradients(step, params))
-
-    whole, first, second = (parameters(SHAPES, (ms.float32, ms.float16)) for _ in range(3))
-    steps(optim.Apollo(whole, 0.01, 0.1, **settings), whole, range(10))
-    optimizer = optim.Apollo(first, 0.01, 0.1, **settings)
-    steps(optimizer, first, range(5))
-    ms.save_checkpoint(nn.CellList([optimizer]), str(tmp_path / "saved.ckpt"))
-    resumed = optim.Apollo(second, 0.01, 0.1, **settings)
-    assert ms.load_param_into_net(nn.CellList([resumed]), ms.load_checkpoint(str(tmp_path / "saved.ckpt"))) == ([], [])
-    steps(resumed, second, range(5, 10))
-    for a, b in zip(arrays(second), arrays(whole), strict=True):
-        np.testing.assert_array_equal(a, b)
+    check_resumed(lambda params: optim.Apollo(params, 0.01, 0.1, **settings), SHAPES, tmp_path)
 
 
 def test_the_basis_depends_on_seed_and_name_alone() -> None:
