@@ -6,6 +6,8 @@ ARGS ?=
 # The MindSpore of tests and benchmarks; CONSTRAINTS= takes the newest.
 CONSTRAINTS ?= -c tests/constraints.txt
 NATIVE := CMakeLists.txt pyproject.toml $(shell find csrc kernels -type f)
+# Ninja does not take make's jobs through pip and CMake, and would start more than there are cores, in each build.
+export CMAKE_BUILD_PARALLEL_LEVEL ?= $(shell nproc 2>/dev/null || echo 2)
 SOURCES := $(NATIVE) $(shell find python -type f -not -name '*.so' -not -path '*/__pycache__/*')
 EMULATORS := $(shell find tests/emulators -type f)
 
@@ -39,10 +41,10 @@ test-quick: $(VENVS)/dev/mindspore
 test-all: TIER :=
 test-all: test
 
-# Three at a time, since who waits for ranks leaves a core idle.
+# Two at a time beside another part: a rank that waits for one without a core spins, for four times its own CPU time.
 TIER := -m "not exhaustive"
 test-python: $(VENVS)/test/installed
-	BOOST_EXT_OBJECTS=$(CURDIR)/build/wheel $(VENVS)/test/bin/python -m pytest -n 3 --dist loadfile --durations=30 \
+	BOOST_EXT_OBJECTS=$(CURDIR)/build/wheel $(VENVS)/test/bin/python -m pytest -n 2 --dist loadfile --durations=30 \
 	  --durations-min=5 $(TIER) $(ARGS)
 
 # The core, without MindSpore, on NumPy 2, with the kernels of devices on our emulators: what takes NumPy's arrays, and

@@ -19,7 +19,7 @@ Shape = tuple[int, ...]
 
 
 def cases(quick: bool) -> Iterator[Case]:
-    count, side = (100, 40) if quick else (500, 200)
+    count, side = (10, 40) if quick else (500, 200)
     large = 400 if quick else 4472
     channels = 16 if quick else 128
     yield sized("one matrix", [(large, large)], None, goal=4, reads=3)

@@ -13,7 +13,7 @@ from boost_ext.bench.harness import Case
 
 
 def cases(quick: bool) -> Iterator[Case]:
-    large, many, count = (300_000, 200_000, 100) if quick else (25_000_000, 20_000_000, 500)
+    large, many, count = (300_000, 200_000, 10) if quick else (25_000_000, 20_000_000, 500)
     yield guarded_step(large, TENSORS)
     yield guarded_step(many, count)
     yield guarded_step(18_000, TENSORS, tiny=True)

@@ -39,7 +39,7 @@ def rows_of(name: str, part: int, threads: int, quick: bool) -> tuple[list[Row],
     for case in parts(name)[part](quick):
         if quick:
             peers = tuple(replace(peer, goal=None) for peer in case.peers)
-            case = replace(case, seconds=0.1, bandwidth_goal=None, peers=peers)
+            case = replace(case, seconds=0, bandwidth_goal=None, peers=peers)
         rows += harness.run(case, beside)
         del case  # with its arrays, before those of the next one are made
         gc.collect()  # a Cell refers to itself

@@ -61,7 +61,7 @@ class Case:
     view: Callable[[Any], Any] = field(default=lambda answer: answer)
     """Applied to an array of an answer before it is compared: np.abs where the sign is free."""
     seconds: float = 1.0
-    """To spend on each peer."""
+    """To spend on each peer; 0: one round."""
     around: Callable[[], AbstractContextManager[Any]] = nullcontext
     """As a peer's: entered around each sample of ours."""
 
@@ -213,7 +213,7 @@ def _in_turns(
     """Times of ours and the peer, round by round."""
     if peer_first > _ONCE:
         return [(_sample(means, ours, 1), peer_first)]
-    fewest = 3 if peer_first > _SLOW else _FEWEST_ROUNDS
+    fewest = 1 if budget == 0 else 3 if peer_first > _SLOW else _FEWEST_ROUNDS
     mine, theirs = (math.ceil(_SAMPLE / max(first, 1e-7)) for first in (ours_first, peer_first))
     rounds: list[tuple[float, float]] = []
     end = time.perf_counter() + budget

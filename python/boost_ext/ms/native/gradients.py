@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import Any
 
 import mindspore as ms
 from mindspore import Tensor
 
-from .cell import GraphOp, NativeCell, NativeFunction, new_like, new_tensor, one_or_all
+from .cell import GraphOp, NativeCell, NativeFunction, Tensors, new_like, new_tensor, one_or_all
 
 
 class Accumulate(NativeCell):
@@ -21,17 +20,26 @@ class Accumulate(NativeCell):
 
     symbol, read_only = "accumulate", (4,)
 
+    def construct(self, scale: Tensor, steps: Tensor, count: Tensor, accumulators: Tensors, grads: Tensors) -> Tensor:
+        return self.primitive(scale, steps, count, *accumulators, *grads)
+
 
 class EmaUpdate(NativeCell):
     """``cell(averages, weights, decay)``: see :func:`boost_ext.ops.ema_update`. ``decay`` is one float64."""
 
     symbol, read_only = "ema_update", (1,)
 
+    def construct(self, averages: Tensors, weights: Tensors, decay: Tensor) -> Tensor:
+        return self.primitive(*averages, *weights, decay)
+
 
 class TensorStatistics(NativeCell):
     """``cell(tensors, scale, out)``: see :func:`boost_ext.ops.tensor_statistics`. ``scale`` is one float32."""
 
     symbol, read_only = "tensor_statistics", (0,)
+
+    def construct(self, tensors: Tensors, scale: Tensor, out: Tensor) -> Tensor:
+        return self.primitive(*tensors, scale, out)
 
 
 class ClipByGlobalNorm(NativeCell):
@@ -42,6 +50,9 @@ class ClipByGlobalNorm(NativeCell):
     """
 
     symbol = "clip_by_global_norm"
+
+    def construct(self, settings: Tensor, norm: Tensor, grads: Tensors) -> Tensor:
+        return self.primitive(settings, norm, *grads)
 
 
 def _as_inputs(*inputs: Any) -> Any:
@@ -57,10 +68,10 @@ class Centralized(NativeFunction):
     symbol = "centralized"
     primitive = GraphOp(_as_inputs, _as_inputs)
 
-    def new_outputs(self, grads: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    def new_outputs(self, grads: Tensors) -> tuple[Tensor, ...]:
         return new_like(grads)
 
-    def construct(self, grads: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    def construct(self, grads: Tensors) -> tuple[Tensor, ...]:
         out = self.primitive(*grads)
         return out if len(grads) > 1 else (out,)
 
@@ -79,11 +90,11 @@ class AdaptiveClipped(NativeFunction):
     symbol = "adaptive_clipped"
     primitive = GraphOp(_as_first_of_two, _as_first_of_two)
 
-    def new_outputs(self, grads: Sequence[Tensor], *others: Any) -> tuple[Tensor, ...]:
+    def new_outputs(self, grads: Tensors, *others: Any) -> tuple[Tensor, ...]:
         return new_like(grads)
 
     def construct(
-        self, grads: Sequence[Tensor], weights: Sequence[Tensor], clipping: Tensor, eps: Tensor, scale: Tensor
+        self, grads: Tensors, weights: Tensors, clipping: Tensor, eps: Tensor, scale: Tensor
     ) -> tuple[Tensor, ...]:
         out = self.primitive(*grads, *weights, clipping, eps, scale)
         return out if len(grads) > 1 else (out,)
@@ -103,10 +114,10 @@ class Joined(NativeFunction):
     symbol = "joined"
     primitive = GraphOp(_joined_shape, _joined_dtype)
 
-    def new_outputs(self, tensors: Sequence[Tensor]) -> Tensor:
+    def new_outputs(self, tensors: Tensors) -> Tensor:
         return new_tensor(_joined_shape(*(t.shape for t in tensors)), ms.float32)
 
-    def construct(self, tensors: Sequence[Tensor]) -> Tensor:
+    def construct(self, tensors: Tensors) -> Tensor:
         return self.primitive(*tensors)
 
 
@@ -123,9 +134,9 @@ class Parted(NativeFunction):
     symbol = "parted"
     primitive = GraphOp(_as_third, _as_third)
 
-    def new_outputs(self, factor: Tensor, vector: Tensor, like: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    def new_outputs(self, factor: Tensor, vector: Tensor, like: Tensors) -> tuple[Tensor, ...]:
         return new_like(like)
 
-    def construct(self, factor: Tensor, vector: Tensor, like: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    def construct(self, factor: Tensor, vector: Tensor, like: Tensors) -> tuple[Tensor, ...]:
         out = self.primitive(factor, vector, *like)
         return out if len(like) > 1 else (out,)

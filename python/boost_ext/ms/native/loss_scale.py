@@ -18,6 +18,9 @@ class UnscaleAndCheck(NativeCell):
 
     symbol = "unscale_and_check"
 
+    def construct(self, scale: Tensor, grads: Tensors) -> Tensor:
+        return self.primitive(scale, *grads)
+
 
 def _checkable(tensor: Tensor) -> Tensor:
     """The tensor, or an element that is finite if it is: the op has three dtypes."""
@@ -68,6 +71,9 @@ class UnscaleAndCheckReport(NativeCell):
         if not write:
             self.read_only = (2,)
 
+    def construct(self, scale: Tensor, report: Tensor, grads: Tensors) -> Tensor:
+        return self.primitive(scale, report, *grads)
+
 
 class CheckAndClip(NativeCell):
     """``cell(scale, settings, report, norm, divisor, grads)``: :class:`UnscaleAndCheckReport` with ``write=False``, and
@@ -78,6 +84,11 @@ class CheckAndClip(NativeCell):
     """
 
     symbol, read_only = "check_and_clip", (5,)
+
+    def construct(
+        self, scale: Tensor, settings: Tensor, report: Tensor, norm: Tensor, divisor: Tensor, grads: Tensors
+    ) -> Tensor:
+        return self.primitive(scale, settings, report, norm, divisor, *grads)
 
 
 class LossScaleUpdate(NativeCell):

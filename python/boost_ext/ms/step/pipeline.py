@@ -351,6 +351,7 @@ class Pipeline(nn.Cell):
         self.steps, self.last = counters
         self.of_several = number is not None
         self.one_step, self.number = Tensor([1], ms.int32), Tensor([number or 0], ms.int32)
+        self.as_scalar = ops.Squeeze()  # of shape (1,); the graph compiler takes three times as long for a reshape
         self.source = source
         self.guard = guard
         self.agreement = Agreement(guard.groups) if ranks > 1 and guard.checks else None
@@ -442,10 +443,12 @@ class Pipeline(nn.Cell):
         self.__dict__["_fixed"] = native.fixed_arrays(self.all_state, "training step")
 
     def construct(self, *inputs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        scale = ops.depend(ops.reshape(self.scale_sense * self.unit, ()), self.all_state)
-        scale_in = self._stamp(0, ops.reshape(self.scale_sense * self.one, ()))
+        scale = ops.depend(self.as_scalar(self.scale_sense * self.unit), self.all_state)
+        scale_in = self._stamp(0, self.as_scalar(self.scale_sense * self.one))
         loss, grads = self.source(scale_in, *inputs)
-        values, divisor = self.values_of(grads), self.scale_sense
+        values, divisor = grads, self.scale_sense
+        if self.source.whole is None:  # else the source has refused rows
+            values = self.values_of(grads)
         if self.instrumented:
             divisor = ops.depend(divisor, self.timestamp(self.stamps, self.slots[1], (loss, *values)))
         found = self.guard(divisor, self.report, values)
@@ -454,7 +457,7 @@ class Pipeline(nn.Cell):
         found = self._stamp(2, found)
         if self.guard.writes or not self.apply_slot.skips:  # else the slot takes `found`; grads may be rows
             grads = ops.depend(grads, found)
-        overflow = ops.reshape(found, ())
+        overflow = self.as_scalar(found)
         if self.apply_slot.skips:
             loss = self.apply_slot(loss, grads, self.scale_sense, found)
         elif not self.guard.checks or not overflow:
