@@ -16,13 +16,9 @@ import numpy as np
 from boost_ext import _core, ops
 from boost_ext.ops.projection_codes import PROJECTION_BLOCK
 from dtypes import FLOATS, normal
+from ops.steps import FACTS
 
 KERNELS = Path(__file__).parents[2] / "kernels" / "cuda"
-FACTS = {
-    rule: _core.rule_facts(rule)
-    for rule in _core.optimizer_rules()
-    if rule not in ("adafactor", "muon", "apollo", "galore")
-}
 STATES = {rule: len(facts["states"]) for rule, facts in FACTS.items()} | {"adam": 2}  # without AMSGrad
 NARROW = [rule for rule, facts in FACTS.items() if facts["narrow_state"]]
 NEEDED = {rule: {n: 0.5 for n, v in facts["hyper"].items() if v is None} for rule, facts in FACTS.items()}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,6 +13,12 @@ import oracle
 from boost_ext import _core, ops
 from dtypes import FLOATS, assert_same_bits, normal
 from rounding import Rounded, assert_within
+
+FACTS: dict[str, dict[str, Any]] = {}
+"""The rows of the native table of rules. The rules of matrices and AdaFactor have none."""
+for name in _core.optimizer_rules():
+    with suppress(ValueError):
+        FACTS[name] = _core.rule_facts(name)
 
 
 @dataclass(frozen=True)
@@ -25,7 +32,7 @@ class Rule:
 
     @property
     def corrected(self) -> bool:
-        return _core.rule_facts(self.name)["corrected"]
+        return FACTS[self.name]["corrected"]
 
     @property
     def begins(self) -> bool:
@@ -48,7 +55,7 @@ class Rule:
     def exact(
         self, w: Any, g: Any, state: Any, lr: float, step: int, decay: float, first: bool, **ready: Any
     ) -> oracle.Moments:
-        decoupled = _core.rule_facts(self.name)["decoupled"]
+        decoupled = FACTS[self.name]["decoupled"]
         u = oracle.ready_gradient(w, g, l2=0.0 if decoupled else decay, **ready)
         state = list(state) + [None] * ({"sgd": 1, "adam": 3}.get(self.name, len(state)) - len(state))
         more: dict[str, Any] = {"step": step} if self.corrected else {}

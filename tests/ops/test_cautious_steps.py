@@ -5,16 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from boost_ext import _core
 from dtypes import assert_same_bits, normal
 
-from .steps import CAUTIOUS, Rule, Training, gradient
+from .steps import CAUTIOUS, FACTS, Rule, Training, gradient
 
 pytestmark = pytest.mark.usefixtures("isa")
 
 EACH_RULE = pytest.mark.parametrize("rule", CAUTIOUS.values(), ids=CAUTIOUS)
-RULES = [r for r in _core.optimizer_rules() if r not in ("adafactor", "muon", "apollo", "galore")]
-WITH_FLAG = {r for r in RULES if "cautious" in _core.rule_facts(r)["hyper"]}
+WITH_FLAG = {rule for rule, facts in FACTS.items() if "cautious" in facts["hyper"]}
 
 
 def test_all_rules_with_the_flag_are_here():

@@ -17,11 +17,12 @@ from dtypes import FLOATS, normal
 
 from .cases import CASES, Case, f32, label, leaves
 from .producers import ByFunctions, Producer
+from .steps import FACTS
 from .test_arguments import refused
 
 ANY_ORDER = {
     *(op for op, taken in _core.schemas().items() if any(a["any_order"] for a in taken)),
-    *(f"{rule}_step" for rule in _core.optimizer_rules() if rule not in ("adafactor", "muon", "apollo", "galore")),
+    *(f"{rule}_step" for rule in FACTS),
 }
 ELEMENTWISE = [c for c in CASES if c.op in ANY_ORDER and "indices" not in c.arrays]
 

@@ -13,7 +13,7 @@ from boost_ext import _core, ops
 from dtypes import assert_same_bits, normal
 
 from .cases import leaves
-from .steps import EACH_RULE, ELEMENTWISE, KINDS, VARIANTS, Rule, gradient
+from .steps import EACH_RULE, ELEMENTWISE, FACTS, KINDS, VARIANTS, Rule, gradient
 
 pytestmark = pytest.mark.usefixtures("isa")
 
@@ -210,7 +210,7 @@ def test_a_state_is_called_by_its_name(rule):
             ([state[k][0], state[k][1].astype(np.float64)], TypeError, "must be float32(, bfl.* uint8)?, got float64"),
             ([state[k][0], None], TypeError, "must be an array .*, got None .*"),
         ):
-            spelled = rf"{_core.rule_facts(rule.name)['states'][k]}(\[1\])? {text}"
+            spelled = rf"{FACTS[rule.name]['states'][k]}(\[1\])? {text}"
             refused(rule, weights, grads, [*state[:k], bad, *state[k + 1 :]], error, spelled)
 
 

@@ -11,13 +11,11 @@ from boost_ext import _core, ops
 from dtypes import assert_same_bits, normal
 
 from .narrow_state import BF16, BLOCK, Stored, key, random_bits, to_bfloat16
-from .steps import KINDS, VARIANTS, Rule, gradient
+from .steps import FACTS, KINDS, VARIANTS, Rule, gradient
 
 pytestmark = pytest.mark.usefixtures("isa")
 
-RULES = {
-    n: r for n, r in VARIANTS.items() if _core.rule_facts(r.name)["narrow_state"] and not n.startswith("adam-amsgrad")
-}
+RULES = {n: r for n, r in VARIANTS.items() if FACTS[r.name]["narrow_state"] and not n.startswith("adam-amsgrad")}
 EACH_RULE = pytest.mark.parametrize("rule", RULES.values(), ids=RULES)
 EACH_KIND = pytest.mark.parametrize("kind", ["bfloat16", "uint8"])
 SIZES = [0, 1, 15, 16, 17, 255, 256, 257, 1023, 1024, 1025, 4095, 4096, 4097, 9001]
