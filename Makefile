@@ -6,10 +6,10 @@ ARGS ?=
 # The MindSpore of tests and benchmarks; CONSTRAINTS= takes the newest.
 CONSTRAINTS ?= -c tests/constraints.txt
 NATIVE := CMakeLists.txt pyproject.toml $(shell find csrc kernels -type f)
-# Ninja does not take make's jobs through pip and CMake, and would start more than there are cores, in each build.
-export CMAKE_BUILD_PARALLEL_LEVEL ?= $(shell nproc 2>/dev/null || echo 2)
 SOURCES := $(NATIVE) $(shell find python -type f -not -name '*.so' -not -path '*/__pycache__/*')
 EMULATORS := $(shell find tests/emulators -type f)
+# Ninja does not take make's jobs through pip and CMake, and would start more than there are cores, in each build.
+export CMAKE_BUILD_PARALLEL_LEVEL ?= $(shell nproc 2>/dev/null || echo 2)
 
 .PHONY: dev dev-mindspore train train-distributed test test-quick test-all test-python test-core test-torch test-native test-nvcc fuzz fuzz-asan loops kernels bench bench-levels bench-networks lint style format docs notebook clean
 

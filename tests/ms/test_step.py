@@ -346,7 +346,8 @@ def test_the_cells_of_a_step_hear_of_a_new_graph_only() -> None:
     np.testing.assert_allclose(net.w.asnumpy(), [0.3, 0.9], rtol=1e-6)
 
 
-def test_the_graph_compiler_reads_few_functions(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("mode", [ms.GRAPH_MODE], ids=["graph"], indirect=True)
+def test_the_graph_compiler_reads_few_functions(mode: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each takes it some milliseconds; a product of tuples, a reshape or a "!=" takes it twenty."""
     parser = importlib.import_module("mindspore.graph._parse.parser").Parser
     parse, read = parser.parse, []
@@ -358,10 +359,6 @@ def test_the_graph_compiler_reads_few_functions(monkeypatch: pytest.MonkeyPatch)
         make(net)(Tensor([1.0, 2.0], ms.float32))
         return len(read)
 
-    ms.set_context(mode=ms.GRAPH_MODE)
-    try:
-        theirs = functions(lambda net: nn.TrainOneStepCell(net, nn.Momentum(net.trainable_params(), 0.1, 0.9)))
-        ours = functions(lambda net: boost.BoostTrainOneStepCell(net, optim.Momentum(net.trainable_params(), 0.1, 0.9)))
-    finally:
-        ms.set_context(mode=ms.PYNATIVE_MODE)
+    theirs = functions(lambda net: nn.TrainOneStepCell(net, nn.Momentum(net.trainable_params(), 0.1, 0.9)))
+    ours = functions(lambda net: boost.BoostTrainOneStepCell(net, optim.Momentum(net.trainable_params(), 0.1, 0.9)))
     assert 0 < theirs < ours <= theirs + 20

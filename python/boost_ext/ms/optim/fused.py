@@ -186,7 +186,6 @@ class FusedOptimizer(CentralizingOptimizer):
             centralized = self.is_group and bool(self.grad_centralization_flags[i]) and parameter.ndim >= 2
             layout += [keys.index(key), int(centralized), int(k in self.half_members), self._special(i)]
         self.group_members = tuple(members)
-        self.is_one_group = len(members) == 1  # the graph compiler takes 20 ms for a product of a tuple
         self.decayed_members = tuple(self._decay_of(i) != 0 for i in members)
         rule = native.optimizer_rules().index(self.rule)
         header = [rule, len(keys), self.number_of_states, bool(self.powers), self.has_first, len(self.parameters)]
@@ -239,7 +238,8 @@ class FusedOptimizer(CentralizingOptimizer):
             rate = self.get_lr()
             if self.dynamic_lr:
                 rate = _float32(rate)
-            return (rate,) if self.is_one_group else (rate,) * len(self.group_members)
+            # The graph compiler takes 20 ms for a product of a tuple.
+            return (rate,) if len(self.group_members) == 1 else (rate,) * len(self.group_members)
         if not self.dynamic_lr:
             return self.group_rates
         rates: tuple[Any, ...] = ()

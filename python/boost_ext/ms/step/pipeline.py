@@ -363,7 +363,7 @@ class Pipeline(nn.Cell):
         # divides gradients in place. So the step works on products of the scale that no compiler can fold.
         self.one, self.unit = barriers
         self.names = tuple(w.name for w in weights)
-        self.values_of = Values(self.names)
+        self.values_of = Values(self.names) if source.whole is None else None  # else the source has refused rows
         nothing_found = np.tile([NOT_RUN, 0.0, -1.0, 0.0], (len(self.names), 1))
         self.report = state(f"{name}.finiteness", nothing_found, ms.float64)
         self._compile, self._released = compile, False
@@ -447,7 +447,7 @@ class Pipeline(nn.Cell):
         scale_in = self._stamp(0, self.as_scalar(self.scale_sense * self.one))
         loss, grads = self.source(scale_in, *inputs)
         values, divisor = grads, self.scale_sense
-        if self.source.whole is None:  # else the source has refused rows
+        if self.values_of is not None:
             values = self.values_of(grads)
         if self.instrumented:
             divisor = ops.depend(divisor, self.timestamp(self.stamps, self.slots[1], (loss, *values)))
