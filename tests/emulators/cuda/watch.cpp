@@ -19,10 +19,21 @@ void Sectors::note(const void* code, const void* p, std::size_t bytes, bool writ
   if (at < begin_ || at >= end_) return;
   if (block_ != clock_now.block) finish();
   block_ = clock_now.block;
-  const Access access{static_cast<unsigned>(clock_now.thread / kLanes), code, times_[{clock_now.thread, code}]++,
+  const std::uintptr_t place = place_of(code);
+  const Access access{static_cast<unsigned>(clock_now.thread / kLanes), place, times_[{clock_now.thread, place}]++,
                       writes};
   for (std::uintptr_t s = at / kSector; s <= (at + bytes - 1) / kSector; ++s) touched_[access].insert(s);
 }
+
+// As a number that no other place and calls have, but by chance.
+std::uintptr_t Sectors::place_of(const void* code) {
+  const std::vector<std::uintptr_t>& calls = calls_[clock_now.thread];
+  return (calls.empty() ? 0 : calls.back()) * 0x9e3779b97f4a7c15 + reinterpret_cast<std::uintptr_t>(code);
+}
+
+void Sectors::enter(const void* caller) { calls_[clock_now.thread].push_back(place_of(caller)); }
+
+void Sectors::leave() { calls_[clock_now.thread].pop_back(); }
 
 void Sectors::finish() {
   for (const auto& [access, of_warp] : touched_)
@@ -168,6 +179,8 @@ inline void touch(const void* p, std::size_t bytes, bool writes, const void* cod
 
 }  // namespace boost_ext::cuda::emulator
 
+using boost_ext::cuda::emulator::clock_now;
+using boost_ext::cuda::emulator::sectors;
 using boost_ext::cuda::emulator::touch;
 
 // The thread sanitizer's entries, by their names in the compilers.
@@ -209,8 +222,12 @@ void __tsan_read_range(void* p, std::size_t bytes) { touch(p, bytes, false, __bu
 void __tsan_write_range(void* p, std::size_t bytes) { touch(p, bytes, true, __builtin_return_address(0)); }
 void __tsan_vptr_update(void** /*p*/, void* /*value*/) {}
 void __tsan_vptr_read(void** /*p*/) {}
-void __tsan_func_entry(void* /*caller*/) {}
-void __tsan_func_exit(void) {}
+void __tsan_func_entry(void* caller) {
+  if (clock_now.inside && clock_now.counts_sectors) sectors.enter(caller);
+}
+void __tsan_func_exit(void) {
+  if (clock_now.inside && clock_now.counts_sectors) sectors.leave();
+}
 void __tsan_init(void) {}
 void __tsan_atomic_thread_fence(int /*order*/) { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
 void __tsan_atomic_signal_fence(int /*order*/) {}

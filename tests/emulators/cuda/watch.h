@@ -13,6 +13,7 @@
 #include <string>
 #include <tuple>
 #include <utility>
+#include <vector>
 
 namespace boost_ext::cuda::emulator {
 
@@ -33,11 +34,14 @@ struct Clock {
 inline thread_local Clock clock_now;
 
 // Sectors of 32 bytes that the warps touch, in a range of memory: an access of a warp is what its lanes do at the same
-// place of the code for as many times. As a device's counters of sectors a request, before any cache.
+// place of the code, reached by the same calls, for as many times. As a device's counters of sectors a request, before any
+// cache.
 class Sectors {
  public:
   void count(const void* begin, std::size_t bytes);  // from now on; not at all if it is empty
   void note(const void* code, const void* p, std::size_t bytes, bool writes);
+  void enter(const void* caller);  // the thread that runs does, a function that is not inlined
+  void leave();
   std::int64_t reads() const { return counts_[0]; }
   std::int64_t writes() const { return counts_[1]; }
   void finish();
@@ -45,17 +49,20 @@ class Sectors {
  private:
   struct Access {
     unsigned warp;
-    const void* code;
+    std::uintptr_t code;
     unsigned time;
     bool writes;
     bool operator<(const Access& o) const {
       return std::tie(warp, code, time, writes) < std::tie(o.warp, o.code, o.time, o.writes);
     }
   };
+  std::uintptr_t place_of(const void* code);
+
   std::uintptr_t begin_ = 0, end_ = 0;
   std::uint32_t block_ = 0;
-  std::map<std::pair<unsigned, const void*>, unsigned> times_;  // of a thread at a place of the code
-  std::map<Access, std::set<std::uintptr_t>> touched_;          // by the block that runs
+  std::map<std::pair<unsigned, std::uintptr_t>, unsigned> times_;  // of a thread at a place of the code
+  std::map<Access, std::set<std::uintptr_t>> touched_;             // by the block that runs
+  std::map<unsigned, std::vector<std::uintptr_t>> calls_;          // of a thread, each with those around it
   std::int64_t counts_[2] = {0, 0};
 };
 inline thread_local Sectors sectors;
