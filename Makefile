@@ -74,14 +74,15 @@ test-native: $(VENVS)/lint/installed
 	build/asan/cuda_emulator_tests
 	$(VENVS)/lint/bin/cmake -P tests/ascend/toolkit.cmake
 
-# The CUDA kernels by nvcc, and the ops from C++ in that build: it must start without a driver. For the oldest and the
-# newest architecture, since none has code of its own, and without the optimizations that take four times as long: nothing
+# The CUDA kernels by nvcc, and the ops from C++ in that build: it must start without a driver. For all architectures from
+# the oldest one's PTX, since none has code of its own, and without the optimizations that take four times as long: nothing
 # runs on a device here.
-test-nvcc: $(VENVS)/lint/installed
+test-nvcc: $(VENVS)/lint/installed $(VENVS)/wheel/built
 	if command -v nvcc >/dev/null; then \
 	  quick="$$(nvcc --help | grep -o -m 1 -e '--Ofast-compile')"; \
 	  $(VENVS)/lint/bin/cmake --preset cuda -G Ninja -DCMAKE_MAKE_PROGRAM=$(abspath $(VENVS))/lint/bin/ninja \
-	    "-DCMAKE_CUDA_FLAGS=$${quick:+$$quick=max}" "-DCMAKE_CUDA_ARCHITECTURES=80-real;100" >/dev/null && \
+	    "-DCMAKE_CUDA_FLAGS=$${quick:+$$quick=max} -gencode=arch=compute_80,code=[sm_80,sm_90,sm_100]" \
+	    -DCMAKE_CUDA_ARCHITECTURES=80-virtual "-DBOOST_EXT_KERNELS=$(WHEEL_BUILD)" >/dev/null && \
 	  $(VENVS)/lint/bin/cmake --build build/cuda && build/cuda/native_tests; \
 	else echo "no nvcc here: the CUDA kernels were compiled for the emulator only"; fi
 
@@ -157,6 +158,9 @@ $(VENVS)/%/bin/python:
 	$(PYTHON) -m venv $(VENVS)/$*
 	$(VENVS)/$*/bin/python -m pip install -q --upgrade pip
 
+# Where its objects are: tests compile the kernels of the CPU once.
+WHEEL_BUILD = $(shell ls -dt $(CURDIR)/build/wheel/* | head -n 1)
+
 $(VENVS)/wheel/built: $(SOURCES) | $(VENVS)/wheel/bin/python
 	rm -rf $(VENVS)/wheel/dist
 	$(VENVS)/wheel/bin/python -m pip wheel -q --no-deps -w $(VENVS)/wheel/dist .
@@ -195,7 +199,7 @@ $(VENVS)/dev/mindspore: pyproject.toml | $(VENVS)/dev/installed
 $(VENVS)/core/installed: $(SOURCES) $(EMULATORS) | $(VENVS)/core/bin/python $(VENVS)/wheel/built
 	$(VENVS)/core/bin/python -m pip install -q '.[test-core]' 'numpy>=2' scikit-learn \
 	  -C build-dir=build/emulated -C install.strip=false -C cmake.define.BOOST_EXT_CUDA_EMULATOR=ON \
-	  -C cmake.define.BOOST_EXT_ASCEND_EMULATOR=ON -C cmake.define.BOOST_EXT_BASELINE_ONLY=ON
+	  -C cmake.define.BOOST_EXT_ASCEND_EMULATOR=ON -C 'cmake.define.BOOST_EXT_KERNELS=$(WHEEL_BUILD)'
 	touch $@
 
 $(VENVS)/lint/installed: pyproject.toml | $(VENVS)/lint/bin/python
