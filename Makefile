@@ -41,7 +41,8 @@ test-quick: $(VENVS)/dev/mindspore
 test-all: TIER :=
 test-all: test
 
-# Two at a time beside another part: a rank that waits for one without a core spins, for four times its own CPU time.
+# Two at a time, and before the other parts: a rank that waits for one without a core spins, for four times its own CPU time.
+SECOND := nice -n 10
 TIER := -m "not exhaustive"
 test-python: $(VENVS)/test/installed
 	BOOST_EXT_OBJECTS=$(CURDIR)/build/wheel $(VENVS)/test/bin/python -m pytest -n 2 --dist loadfile --durations=30 \
@@ -52,13 +53,14 @@ test-python: $(VENVS)/test/installed
 NUMPY2 := $(addprefix tests/ops/test_,arrays.py arguments.py exchange.py frameworks.py layouts.py overlaps.py shapes.py \
   optimizer_state.py)
 test-core: $(VENVS)/core/installed
-	$(VENVS)/core/bin/python -m pytest -n 2 --dist worksteal $(NUMPY2) tests/ascend tests/cuda tests/test_pca.py \
+	build/emulated/cuda_emulator_tests
+	$(SECOND) $(VENVS)/core/bin/python -m pytest -n 2 --dist worksteal $(NUMPY2) tests/ascend tests/cuda tests/test_pca.py \
 	  tests/test_pca_file.py tests/test_pca_span.py -q
-	$(VENVS)/core/bin/python -m pytest -n 2 --dist worksteal tests/ops -q --device cuda
+	$(SECOND) $(VENVS)/core/bin/python -m pytest -n 2 --dist worksteal tests/ops -q --device cuda
 
 # What needs PyTorch, which no other environment has.
 test-torch: $(VENVS)/torch/installed
-	$(VENVS)/torch/bin/python -m pytest -q tests/pytorch tests/ops/test_torch.py \
+	$(SECOND) $(VENVS)/torch/bin/python -m pytest -q tests/pytorch tests/ops/test_torch.py \
 	  "tests/test_example_scripts.py::test_runs[pytorch_loop]" "tests/docs/test_pages.py::test_a_page[docs/torch.md]" \
 	  "tests/docs/test_pages.py::test_a_page[docs/health.md]"
 
@@ -68,7 +70,8 @@ test-torch: $(VENVS)/torch/installed
 test-native: $(VENVS)/lint/installed
 	for preset in asan tsan; do \
 	  $(VENVS)/lint/bin/cmake --preset $$preset -G Ninja -DCMAKE_MAKE_PROGRAM=$(abspath $(VENVS))/lint/bin/ninja >/dev/null && \
-	  $(VENVS)/lint/bin/cmake --build build/$$preset && setarch "$$(uname -m)" -R build/$$preset/native_tests || exit 1; \
+	  $(SECOND) $(VENVS)/lint/bin/cmake --build build/$$preset && \
+	  $(SECOND) setarch "$$(uname -m)" -R build/$$preset/native_tests || exit 1; \
 	done
 	build/asan/ascend_tests
 	build/asan/cuda_emulator_tests
@@ -82,8 +85,8 @@ test-nvcc: $(VENVS)/lint/installed $(VENVS)/wheel/built
 	  quick="$$(nvcc --help | grep -o -m 1 -e '--Ofast-compile')"; \
 	  $(VENVS)/lint/bin/cmake --preset cuda -G Ninja -DCMAKE_MAKE_PROGRAM=$(abspath $(VENVS))/lint/bin/ninja \
 	    "-DCMAKE_CUDA_FLAGS=$${quick:+$$quick=max} -gencode=arch=compute_80,code=[sm_80,sm_90,sm_100]" \
-	    -DCMAKE_CUDA_ARCHITECTURES=80-virtual "-DBOOST_EXT_KERNELS=$(WHEEL_BUILD)" >/dev/null && \
-	  $(VENVS)/lint/bin/cmake --build build/cuda && build/cuda/native_tests; \
+	    -DCMAKE_CUDA_ARCHITECTURES=80-virtual "-DBOOST_EXT_OBJECTS_OF=$(WHEEL_BUILD)" >/dev/null && \
+	  $(SECOND) $(VENVS)/lint/bin/cmake --build build/cuda && build/cuda/native_tests; \
 	else echo "no nvcc here: the CUDA kernels were compiled for the emulator only"; fi
 
 # Calls and files that nobody would write, another selection each time; ARGS="--seconds 60" for each target.
@@ -158,7 +161,7 @@ $(VENVS)/%/bin/python:
 	$(PYTHON) -m venv $(VENVS)/$*
 	$(VENVS)/$*/bin/python -m pip install -q --upgrade pip
 
-# Where its objects are: tests compile the kernels of the CPU once.
+# Where its objects are, which other builds of the tests link.
 WHEEL_BUILD = $(shell ls -dt $(CURDIR)/build/wheel/* | head -n 1)
 
 $(VENVS)/wheel/built: $(SOURCES) | $(VENVS)/wheel/bin/python
@@ -197,9 +200,9 @@ $(VENVS)/dev/mindspore: pyproject.toml | $(VENVS)/dev/installed
 # In a build folder of its own, since its kernels of devices are made for the emulators; after the wheel, which is made of
 # the same sources in place.
 $(VENVS)/core/installed: $(SOURCES) $(EMULATORS) | $(VENVS)/core/bin/python $(VENVS)/wheel/built
-	$(VENVS)/core/bin/python -m pip install -q '.[test-core]' 'numpy>=2' scikit-learn \
+	$(SECOND) $(VENVS)/core/bin/python -m pip install -q '.[test-core]' 'numpy>=2' scikit-learn \
 	  -C build-dir=build/emulated -C install.strip=false -C cmake.define.BOOST_EXT_CUDA_EMULATOR=ON \
-	  -C cmake.define.BOOST_EXT_ASCEND_EMULATOR=ON -C 'cmake.define.BOOST_EXT_KERNELS=$(WHEEL_BUILD)'
+	  -C cmake.define.BOOST_EXT_ASCEND_EMULATOR=ON -C 'cmake.define.BOOST_EXT_OBJECTS_OF=$(WHEEL_BUILD)'
 	touch $@
 
 $(VENVS)/lint/installed: pyproject.toml | $(VENVS)/lint/bin/python

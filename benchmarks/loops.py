@@ -169,7 +169,8 @@ def cycles(mca: str, cpu: str, isa: str, found: list[list[str]]) -> list[float]:
     regions = (line for body in found for line in ("# LLVM-MCA-BEGIN", *body, "# LLVM-MCA-END"))
     lines = [re.sub(r"0x[0-9a-f]+$", "elsewhere", x) if _JUMP.match(x) else x for x in (*syntax, *regions, "")]
     triple = "aarch64-linux-gnu" if isa == "aarch64" else "x86_64-linux-gnu"
-    command = [mca, f"-mtriple={triple}", f"-mcpu={cpu}", f"-iterations={ITERATIONS}", "-json"]
+    lean = ["-instruction-info=false", "-resource-pressure=false"]  # views that nobody reads are half of the time
+    command = [mca, f"-mtriple={triple}", f"-mcpu={cpu}", f"-iterations={ITERATIONS}", "-json", *lean]
     done = subprocess.run(command, input="\n".join(lines), capture_output=True, text=True, check=False)
     if done.returncode:
         raise RuntimeError(f"{' '.join(command)}: {done.stderr[:2000]}")
