@@ -34,8 +34,8 @@ struct Clock {
 inline thread_local Clock clock_now;
 
 // Sectors of 32 bytes that the warps touch, in a range of memory: an access of a warp is what its lanes do at the same
-// place of the code, reached by the same calls, for as many times. As a device's counters of sectors a request, before any
-// cache.
+// place of the code, reached by the same calls, for as many times. As a device's counters of sectors a request, before
+// any cache.
 class Sectors {
  public:
   void count(const void* begin, std::size_t bytes);  // from now on; not at all if it is empty
