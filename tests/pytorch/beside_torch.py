@@ -81,3 +81,41 @@ def check_scaled(make: Any, shapes: Any) -> None:
         scaler.update()
     for a, b in zip(ours, theirs, strict=True):
         assert torch.equal(a, b)
+
+
+def check_beside_adamw(projected: Any, adamw: Any, off: dict[str, Any], of_matrices: str) -> None:
+    """Vectors, small matrices and all of a group that is not projected are stepped by AdamW: to the bit."""
+    shapes = ((16, 24), (5,), (), (7, 30), (16, 3, 3, 3))
+    ours, theirs = parameters(shapes), parameters(shapes)
+    head, others = {"params": ours[4:], **off}, {"lr": 0.01, "betas": (0.8, 0.9), "weight_decay": 0.1}
+    optimizer = projected([{"params": ours[:4]}, head], **others, eps=1e-6)
+    reference = adamw(theirs[1:], **others, eps=1e-6)
+    for step in range(3):
+        gradients(step, ours, theirs)
+        optimizer.step()
+        reference.step()
+    for p, q in zip(ours[1:], theirs[1:], strict=True):
+        assert torch.equal(p, q)
+        assert torch.equal(optimizer.state[p]["exp_avg_sq"], reference.state[q]["exp_avg_sq"])
+    assert not torch.equal(ours[0], theirs[0])
+    assert [sorted(s) for s in optimizer.state_dict()["state"].values()] == [
+        sorted(["exp_avg", "exp_avg_sq", "step", of_matrices]),
+        *[["exp_avg", "exp_avg_sq", "step"]] * 4,
+    ]
+
+
+def check_masters(make: Any, shapes: Any, dtype: Any) -> None:
+    """Half weights with a master are those of float32, rounded."""
+    ours = parameters(shapes, dtype)
+    theirs = [torch.nn.Parameter(p.detach().float()) for p in ours]
+    optimizer, reference = make(ours, master=True), make(theirs)
+    for step in range(6):
+        gradients(step, ours)
+        for p, q in zip(ours, theirs, strict=True):
+            q.grad = p.grad.float()
+        optimizer.step()
+        reference.step()
+    for p, q in zip(ours, theirs, strict=True):
+        master = optimizer.state[p]["master"]
+        assert torch.equal(master, q)
+        assert torch.equal(p.detach(), master.to(dtype))

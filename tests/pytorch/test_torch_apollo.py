@@ -10,7 +10,7 @@ import pytest
 torch: Any = pytest.importorskip("torch")
 
 import beside_torch  # noqa: E402
-from beside_torch import check_resumed, check_scaled, gradients  # noqa: E402
+from beside_torch import check_beside_adamw, check_masters, check_resumed, check_scaled, gradients  # noqa: E402
 
 import oracle  # noqa: E402
 from boost_ext import torch as boost  # noqa: E402
@@ -59,41 +59,12 @@ def test_steps_like_the_oracle(settings, hyper):
 
 
 def test_all_else_is_stepped_by_adamw():
-    """Vectors, small matrices and all of a group without Apollo: to the bit."""
-    shapes = ((16, 24), (5,), (), (7, 30), (16, 2, 2, 2))
-    ours, theirs = parameters(shapes), parameters(shapes)
-    head, others = {"params": ours[4:], "use_apollo": False}, {"lr": 0.01, "betas": (0.8, 0.9), "weight_decay": 0.1}
-    optimizer = boost.Apollo([{"params": ours[:4]}, head], **others, eps=1e-6)
-    reference = boost.AdamW(theirs[1:], **others, eps=1e-6)
-    for step in range(3):
-        gradients(step, ours, theirs)
-        optimizer.step()
-        reference.step()
-    for p, q in zip(ours[1:], theirs[1:], strict=True):
-        assert torch.equal(p, q)
-        assert torch.equal(optimizer.state[p]["exp_avg_sq"], reference.state[q]["exp_avg_sq"])
-    assert not torch.equal(ours[0], theirs[0])
-    assert [sorted(s) for s in optimizer.state_dict()["state"].values()] == [
-        ["exp_avg", "exp_avg_sq", "step", "update_norm"],
-        *[["exp_avg", "exp_avg_sq", "step"]] * 4,
-    ]
+    check_beside_adamw(boost.Apollo, boost.AdamW, {"use_apollo": False}, "update_norm")
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_masters_keep_what_rounding_loses(dtype):
-    ours = parameters(((16, 24), (24, 16), (5,)), dtype)
-    theirs = [torch.nn.Parameter(p.detach().float()) for p in ours]
-    optimizer, reference = boost.Apollo(ours, lr=1e-4, master=True), boost.Apollo(theirs, lr=1e-4)
-    for step in range(6):
-        gradients(step, ours)
-        for p, q in zip(ours, theirs, strict=True):
-            q.grad = p.grad.float()
-        optimizer.step()
-        reference.step()
-    for p, q in zip(ours, theirs, strict=True):
-        master = optimizer.state[p]["master"]
-        assert torch.equal(master, q)
-        assert torch.equal(p.detach(), master.to(dtype))
+    check_masters(lambda params, **master: boost.Apollo(params, lr=1e-4, **master), ((16, 24), (24, 16), (5,)), dtype)
 
 
 @pytest.mark.parametrize("settings", [{"update_proj_gap": 3}, {"rank": 1, "scale_type": "tensor", "scale": 128.0}])

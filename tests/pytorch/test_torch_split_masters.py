@@ -209,7 +209,7 @@ def test_what_is_refused():
     text = r"^AdamW: master must be one of False, True, 'split16', 'split8', got 'half'$"
     with pytest.raises(ValueError, match=text):
         boost.AdamW(parameters(), master="half")
-    for name in ("Muon", "Apollo", "Adafactor"):
+    for name in ("Muon", "Apollo", "GaLore", "Adafactor"):
         with pytest.raises(ValueError, match=rf"^{name}: master must be one of False, True, got 'split8'$"):
             getattr(boost, name)(parameters(), master="split8")
     wide = torch.nn.Parameter(torch.ones(3))

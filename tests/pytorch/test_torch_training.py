@@ -113,7 +113,7 @@ assert torch.equal(masters[0].to_local(), masters[1]) and not torch.equal(master
 wide = boost.AdamW([halves[0]], lr=0.01, master="split8")
 wide.load_state_dict(pair[0].state_dict())
 assert wide.state[halves[0]]["master"].to_local().dtype == torch.int8
-for refused in (boost.Lamb, boost.Lars, boost.Adafactor, boost.Muon, boost.Apollo):
+for refused in (boost.Lamb, boost.Lars, boost.Adafactor, boost.Muon, boost.Apollo, boost.GaLore):
     try:
         refused([spread])
         raise SystemExit("not refused")
@@ -166,6 +166,7 @@ def test_two_processes(tmp_path: Path):
         ("ScheduleFreeSGD", {"lr": 1.0}),
         ("Muon", {"lr": 0.02, "adjust_lr_fn": "match_rms_adamw"}),
         ("Apollo", {"lr": 2e-3, "weight_decay": 0.01, "scale": 8.0}),
+        ("GaLore", {"lr": 5e-3, "weight_decay": 0.01, "rank": 16, "scale": 1.0}),
     ],
 )
 def test_the_digits_are_learnt(name, settings):

@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-import torch
-
 from boost_ext import ops
-from boost_ext.ops.optimizer_state import projected_shape, projection_rank
-from boost_ext.torch.optimizer import FusedOptimizer, Storage
+from boost_ext.torch.optimizer import Storage
+from boost_ext.torch.projected import ProjectedOptimizer
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -17,7 +15,7 @@ if TYPE_CHECKING:
 __all__ = ["Apollo"]
 
 
-class Apollo(FusedOptimizer):
+class Apollo(ProjectedOptimizer):
     """APOLLO: AdamW's scales from a random projection of the gradient, with an eighth of its state or less.
 
     See :func:`boost_ext.ops.apollo_step` for the rule. A tensor of more than two axes, such as a convolution, is the
@@ -46,9 +44,8 @@ class Apollo(FusedOptimizer):
         (torch.Size([4, 64]), torch.Size([10, 32]))
     """
 
-    narrow_state = False
-    split_masters = False
-    of_whole_tensors = True
+    flag = "use_apollo"
+    of_matrices = "update_norm"
 
     def __init__(
         self,
@@ -71,61 +68,9 @@ class Apollo(FusedOptimizer):
         defaults |= {"update_proj_gap": update_proj_gap, "use_apollo": use_apollo}
         super().__init__(params, defaults, **storage)
 
-    def require(self, group: dict[str, Any]) -> None:
-        rank = group["rank"]
-        if rank is None:
-            return
-        if not isinstance(rank, int) or isinstance(rank, bool):
-            raise TypeError(f"{type(self).__name__}: rank must be an int or None, got {type(rank).__name__}")
-        if rank < 1:
-            raise ValueError(f"{type(self).__name__}: rank must be >= 1, got {rank}")
-
-    def state_names(self, group: dict[str, Any]) -> tuple[str, ...]:
-        return ("exp_avg", "exp_avg_sq", "update_norm")
-
-    def new_state(self, p: Any, name: str, group: dict[str, Any]) -> dict[str, Any]:
-        rank = _rank_of(p, group)
-        if name == "update_norm":
-            return {name: torch.zeros(1, dtype=torch.float32, device=p.device) if rank else None}
-        if rank == 0:
-            return super().new_state(p, name, group)
-        return {name: torch.zeros(projected_shape(p.shape, rank), dtype=torch.float32, device=p.device)}
-
-    def converted_state(self, p: Any, name: str, saved: dict[str, Any], group: dict[str, Any]) -> dict[str, Any]:
-        if saved.get("update_norm") is None:
-            if _rank_of(p, group):
-                raise ValueError(f"load_state_dict: state_dict must hold update_norm with {name} of a projected matrix")
-            return super().converted_state(p, name, saved, group)
-        return {name: saved[name].to(p.device, torch.float32, copy=True).contiguous()}
+    def shape_of_matrices(self, p: Any, rank: int) -> tuple[int, ...]:
+        return (1,)
 
     def update(self, tensors: Sequence[Any], group: dict[str, Any], *, step: Any, first: Any, **options: Any) -> None:
-        params, grads, averages, squares, norms = tensors
-        every = (p for g in self.param_groups for p in g["params"])
-        places = {id(p): i for i, p in enumerate(every)}
-        ops.apollo_step(
-            params,
-            grads,
-            averages,
-            squares,
-            norms,
-            lr=float(options["lr"]),
-            step=int(step),
-            scale_type=group["scale_type"],
-            scale=group["scale"],
-            norm_growth=group["norm_growth"],
-            update_proj_gap=group["update_proj_gap"],
-            seed=group["seed"],
-            tensor_numbers=[places[id(p)] for p in params],
-            beta1=group["betas"][0],
-            beta2=group["betas"][1],
-            eps=group["eps"],
-            weight_decay=options["weight_decay"],
-            inv_scale=float(options["inv_scale"]),
-            masters=options.get("masters"),
-            skip=options["skip"],
-        )
-
-
-def _rank_of(p: Any, group: dict[str, Any]) -> int:
-    """0 where AdamW steps the tensor."""
-    return projection_rank(p.shape, group["rank"]) if group["use_apollo"] else 0
+        settings = {name: group[name] for name in ("scale_type", "norm_growth")}
+        ops.apollo_step(*tensors, **settings, **self.arguments(tensors[0], group, step=step, **options))
