@@ -90,7 +90,7 @@ def test_what_is_refused():
     text = "^load_state_dict: state_dict must hold projection with exp_avg of a projected matrix$"
     with pytest.raises(ValueError, match=text):
         boost.GaLore(params).load_state_dict(state)
-    with pytest.raises(ValueError, match="^GaLore: rank must be >= 1, got 0$"):
+    with pytest.raises(ValueError, match=r"^GaLore: rank must be >= 1, got 0$"):
         boost.GaLore(params, rank=0)
     with pytest.raises(ValueError, match=r"^galore_step: scale must be finite and >= 0, got -1$"):
         boost.GaLore(params, scale=-1.0).step()

@@ -72,5 +72,9 @@ class Apollo(ProjectedOptimizer):
         return (1,)
 
     def update(self, tensors: Sequence[Any], group: dict[str, Any], *, step: Any, first: Any, **options: Any) -> None:
-        settings = {name: group[name] for name in ("scale_type", "norm_growth")}
-        ops.apollo_step(*tensors, **settings, **self.arguments(tensors[0], group, step=step, **options))
+        params, grads, averages, squares, norms = tensors
+        arguments = self.arguments(params, group, step=step, **options)
+        scale_type, norm_growth = group["scale_type"], group["norm_growth"]
+        ops.apollo_step(
+            params, grads, averages, squares, norms, scale_type=scale_type, norm_growth=norm_growth, **arguments
+        )
