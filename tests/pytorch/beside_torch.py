@@ -6,7 +6,10 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
+
+from boost_ext import torch as boost
 
 
 def parameters(shapes: Iterable[Any], dtype: Any = None) -> list[Any]:
@@ -83,13 +86,13 @@ def check_scaled(make: Any, shapes: Any) -> None:
         assert torch.equal(a, b)
 
 
-def check_beside_adamw(projected: Any, adamw: Any, off: dict[str, Any], of_matrices: str) -> None:
-    """Vectors, small matrices and all of a group that is not projected are stepped by AdamW: to the bit."""
-    shapes = ((16, 24), (5,), (), (7, 30), (16, 3, 3, 3))
+def check_beside_adamw(make: Any, shapes: Any, off: dict[str, Any], of_matrices: list[str]) -> None:
+    """All but the first parameter are stepped by AdamW, to the bit and with PyTorch's state: the last one since its
+    group has `off`, the others since they are vectors or too small. The first one has the state `of_matrices`."""
     ours, theirs = parameters(shapes), parameters(shapes)
-    head, others = {"params": ours[4:], **off}, {"lr": 0.01, "betas": (0.8, 0.9), "weight_decay": 0.1}
-    optimizer = projected([{"params": ours[:4]}, head], **others, eps=1e-6)
-    reference = adamw(theirs[1:], **others, eps=1e-6)
+    head, others = {"params": ours[-1:], **off}, {"lr": 0.01, "betas": (0.8, 0.9), "weight_decay": 0.1}
+    optimizer = make([{"params": ours[:-1]}, head], eps=1e-6, **others)
+    reference = boost.AdamW(theirs[1:], eps=1e-6, **others)
     for step in range(3):
         gradients(step, ours, theirs)
         optimizer.step()
@@ -99,9 +102,22 @@ def check_beside_adamw(projected: Any, adamw: Any, off: dict[str, Any], of_matri
         assert torch.equal(optimizer.state[p]["exp_avg_sq"], reference.state[q]["exp_avg_sq"])
     assert not torch.equal(ours[0], theirs[0])
     assert [sorted(s) for s in optimizer.state_dict()["state"].values()] == [
-        sorted(["exp_avg", "exp_avg_sq", "step", of_matrices]),
-        *[["exp_avg", "exp_avg_sq", "step"]] * 4,
+        of_matrices,
+        *[["exp_avg", "exp_avg_sq", "step"]] * (len(ours) - 1),
     ]
+
+
+def check_checkpoint_of_adamw_is_refused(projected: Any, settings: dict[str, Any], of_matrices: str) -> None:
+    """Its moments are those of other numbers."""
+    params = parameters(((64, 80), (90, 16), (24, 3, 3, 3)))
+    gradients(0, params)
+    other = boost.AdamW(params)
+    other.step()
+    state = other.state_dict()
+    state["param_groups"][0] |= settings
+    text = f"^load_state_dict: state_dict must hold {of_matrices} with exp_avg of a projected matrix$"
+    with pytest.raises(ValueError, match=text):
+        projected(params).load_state_dict(state)
 
 
 def check_masters(make: Any, shapes: Any, dtype: Any) -> None:

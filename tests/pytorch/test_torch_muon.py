@@ -9,7 +9,7 @@ import pytest
 torch: Any = pytest.importorskip("torch")
 
 import beside_torch  # noqa: E402
-from beside_torch import check_resumed, check_scaled, goes_over, gradients  # noqa: E402
+from beside_torch import check_beside_adamw, check_masters, check_resumed, check_scaled, goes_over, gradients  # noqa: E402
 
 from boost_ext import torch as boost  # noqa: E402
 
@@ -75,42 +75,15 @@ def test_a_state_dict_goes_over_to_torch_and_back(to_torch, tmp_path):
 
 
 def test_all_else_is_stepped_by_adamw():
-    """Vectors of the group, and all of a group without Muon: to the bit, and with PyTorch's state."""
-    shapes = ((4, 6), (5,), (), (3, 2, 2, 2))
-    ours, theirs = parameters(shapes), parameters(shapes)
-    head, others = {"params": ours[3:], "use_muon": False}, {"lr": 0.01, "betas": (0.8, 0.9), "weight_decay": 0.1}
-    optimizer = boost.Muon([{"params": ours[:3]}, head], **others, adamw_eps=1e-6)
-    reference = boost.AdamW(theirs[1:], **others, eps=1e-6)
-    for step in range(3):
-        gradients(step, ours, theirs)
-        optimizer.step()
-        reference.step()
-    for p, q in zip(ours[1:], theirs[1:], strict=True):
-        assert torch.equal(p, q)
-        found, expected = optimizer.state[p], reference.state[q]
-        assert torch.equal(found["exp_avg_sq"], expected["exp_avg_sq"])
-    assert not torch.equal(ours[0], theirs[0])
-    assert [sorted(s) for s in optimizer.state_dict()["state"].values()] == [
-        ["momentum_buffer", "step"],
-        *[["exp_avg", "exp_avg_sq", "step"]] * 3,
-    ]
+    def make(groups: Any, eps: float, **others: Any) -> Any:
+        return boost.Muon(groups, adamw_eps=eps, **others)
+
+    check_beside_adamw(make, ((4, 6), (5,), (), (3, 2, 2, 2)), {"use_muon": False}, ["momentum_buffer", "step"])
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_masters_keep_what_rounding_loses(dtype):
-    ours = parameters(((16, 24), (5,)), dtype)
-    theirs = [torch.nn.Parameter(p.detach().float()) for p in ours]
-    optimizer, reference = boost.Muon(ours, lr=1e-4, master=True), boost.Muon(theirs, lr=1e-4)
-    for step in range(6):
-        gradients(step, ours)
-        for p, q in zip(ours, theirs, strict=True):
-            q.grad = p.grad.float()
-        optimizer.step()
-        reference.step()
-    for p, q in zip(ours, theirs, strict=True):
-        master = optimizer.state[p]["master"]
-        assert torch.equal(master, q)
-        assert torch.equal(p.detach(), master.to(dtype))
+    check_masters(lambda params, **master: boost.Muon(params, lr=1e-4, **master), ((16, 24), (5,)), dtype)
 
 
 def test_five_and_five_steps_are_the_bits_of_ten(tmp_path):
