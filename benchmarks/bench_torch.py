@@ -1,9 +1,12 @@
 """boost_ext.torch beside torch.optim's fused optimizers: the 161 tensors of ResNet-50 with an eighth of its channels,
-where calls cost more than memory, and with all; and one tensor of 25e6 elements."""
+where calls cost more than memory, and with all; and one tensor of 25e6 elements. And the rules that torch.optim lacks
+beside pytorch_optimizer, where it is installed, on 500 tensors."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from importlib import import_module
+from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
@@ -33,6 +36,19 @@ RULES: tuple[tuple[str, str, dict[str, Any], Callable[..., Any]], ...] = (
 )
 
 
+def newer(factor: float = 1.0) -> Callable[..., Any]:
+    """The first step of rules without decay: by the sign of the gradient, times a factor."""
+    return lambda w, g: w - LR * factor * g / (abs(g) + 1e-8)
+
+
+NEWER: tuple[tuple[str, dict[str, Any], Callable[..., Any]], ...] = (
+    ("AdamW", {"weight_decay": 0.01}, adamw),
+    ("Lion", {"weight_decay": 0.0}, newer()),
+    ("Adan", {"weight_decay": 0.0}, newer()),
+    ("AdEMAMix", {"weight_decay": 0.0}, newer(1 + 5 * 1e-4)),  # alpha = 5 times a slow average, with beta 0.9999
+)
+
+
 def resnet50(divisor: int) -> list[int]:
     """The sizes of its 161 parameters, with a `divisor`-th of the channels."""
 
@@ -56,13 +72,20 @@ def cases(quick: bool) -> Iterator[Case]:
         for divisor, goal in ((16, 1.5),) if quick else ((8, 1.5), (1, 1.0)):
             yield _case(name, theirs, keywords, answer, resnet50(divisor), goal if name == theirs else None)
         yield _case(name, theirs, keywords, answer, [300_000 if quick else 25_000_000], 1.0 if name == theirs else None)
+    if find_spec("pytorch_optimizer"):
+        for name, keywords, answer in NEWER:
+            yield _case(name, name, keywords, answer, [300] * 500, 5.0, "pytorch_optimizer")
 
 
 def _case(
-    name: str, theirs: str, keywords: dict[str, Any], answer: Callable[..., Any], sizes: list[int], goal: float | None
+    name: str,
+    theirs: str,
+    keywords: dict[str, Any],
+    answer: Callable[..., Any],
+    sizes: list[int],
+    goal: float | None,
+    library: str = "torch.optim",
 ) -> Case:
-    import torch
-
     from boost_ext import torch as boost
 
     n, ends = sum(sizes), np.cumsum(sizes)[:-1]
@@ -72,7 +95,8 @@ def _case(
     grads = np.split(gradient, ends)
     ours, others = (torch_weights(np.split(a, ends), grads) for a in (flat, start.copy()))
     optimizer = getattr(boost, name)(ours, lr=LR, **keywords)
-    fused = getattr(torch.optim, theirs)(others, lr=LR, fused=True, **keywords)
+    fused = {"fused": True} if library == "torch.optim" else {}
+    other = getattr(import_module(library), theirs)(others, lr=LR, **fused, **keywords)
 
     def stepped(chosen: Any, weights: Any) -> Callable[[], Any]:
         def run() -> Any:
@@ -89,6 +113,6 @@ def _case(
         f"torch.{name}, {len(sizes)} tensors, {n:.1e}",
         ours=stepped(optimizer, ours),
         reference=lambda: np.split(answer(start.astype(np.float64), gradient.astype(np.float64)), ends),
-        peers=(Peer(f"PyTorch {theirs} fused", stepped(fused, others), goal),),
+        peers=(Peer(f"{library}.{theirs}{' fused' * bool(fused)}", stepped(other, others), goal),),
         reset=reset,
     )

@@ -23,10 +23,11 @@ def philox(seed: int, block: npt.ArrayLike, draw: int = 0, stream: int = 0, roun
 def dropout(
     x: np.ndarray, p: float, seed: int, draw: int = 0, stream: int = 0, shared: int = 1
 ) -> tuple[np.ndarray, np.ndarray]:
-    """x / (1 - p) where the word of a place is at least p * 2^32, otherwise 0; and where that is."""
-    places = np.arange(x.size) // shared
-    words = philox(seed, np.arange(-(-x.size // shared // 4) + 1), draw, stream).ravel()
-    kept = (words[places] >= np.uint64(round(p * 2**32))).reshape(x.shape)
+    """x / (1 - p) where the 16 bits of a place are at least p * 2^16, otherwise 0; and where that is. p is rounded."""
+    p = round(p * 2**16) / 2**16
+    words = philox(seed, np.arange(-(-x.size // shared // 8)), draw, stream)
+    halves = np.stack([words & np.uint64(0xFFFF), words >> np.uint64(16)], axis=2).ravel()
+    kept = (halves[np.arange(x.size) // shared] >= np.uint64(p * 2**16)).reshape(x.shape)
     with np.errstate(all="ignore"):
         return np.where(kept, x.astype(np.float64) / (1 - p) if p < 1 else 0, 0), kept
 

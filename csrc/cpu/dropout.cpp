@@ -7,39 +7,57 @@ namespace boost_ext::cpu::BOOST_EXT_ISA {
 namespace {
 
 constexpr std::int64_t kBlock = 16384;
-constexpr int kGroup = 4 * kLanes;  // elements whose words are made at once
+constexpr int kGroup = 8 * (kWidth > 8 ? kWidth : 8);  // elements whose halves are made at once
+
+// Thirty-two elements: x times the scale where `kept` has all bits, otherwise 0.
+template <class T> BOOST_EXT_INLINE void drop(const T* x, T* y, float scale, S kept) {
+  F half[2] = {scale * load(x), scale * load(x + kLanes)};
+  BOOST_EXT_EACH(p) {
+    Vi wide[2];
+    widen_mask(kept.v[p], wide);
+    for (int i = 0; i < 2; ++i) {
+      Vf& v = half[(2 * p + i) / kParts].v[(2 * p + i) % kParts];
+      v = reinterpret_cast<Vf>(reinterpret_cast<Vi>(v) & wide[i]);
+    }
+  }
+  store(y, half[0]);
+  store(y + kLanes, half[1]);
+}
+BOOST_EXT_INLINE void drop(const BFloat* x, BFloat* y, float scale, S kept) {
+  const S v = load_shorts(x);
+  S scaled = to_bfloats(scale * evens(v), scale * odds(v));
+  BOOST_EXT_EACH(p) scaled.v[p] &= kept.v[p];
+  store_shorts(y, scaled);
+}
 
 // Share and key by value: what a loop stores could lie in a reference, and all that follows from them would be computed
 // in each round.
 template <class T>
 BOOST_EXT_INLINE void each_its_own(const T* x, T* y, Block at, const DropoutShare share, const DropoutKey key) {
-  const auto group_of_words = [&](std::int64_t i, Vu* word) BOOST_EXT_INLINE_LAMBDA {
-    const auto block = static_cast<std::uint64_t>(at.begin + i) / 4;
+  // Both sides moved to signed numbers, which all instruction sets compare.
+  constexpr auto kSigned = static_cast<std::int16_t>(-0x8000);
+  const auto most = static_cast<std::int16_t>((share.dropped - 1) ^ 0x8000u);
+  const auto group = [&](const T* from, T* to, std::int64_t i) BOOST_EXT_INLINE_LAMBDA {
+    const auto block = static_cast<std::uint64_t>(at.begin + i) / kPhiloxHalves;
+    Vs half[kGroup / (2 * kWidth)];
 #pragma GCC unroll 8
-    for (int w = 0; w < kGroup / kWidth; w += 2)
-      words(key, block + static_cast<std::uint64_t>(w * kWide / 2), word + w);
-  };
-  const auto sixteen = [&](auto io, std::int64_t i, const Vu* word) BOOST_EXT_INLINE_LAMBDA {
-    F v = share.scale * io.load(x + i);
-    BOOST_EXT_EACH(p) v.v[p] = word[p] <= share.most ? Vf{} : v.v[p];
-    io.store(y + i, v);
-  };
-  Vu word[kGroup / kWidth];
-  std::int64_t i = 0;
-  for (; i + kGroup <= at.count; i += kGroup) {
-    group_of_words(i, word);
+    for (int h = 0; h < kGroup / (2 * kWidth); h += 2)
+      halves(key, block + static_cast<std::uint64_t>(h * kWide / 2), half + h);
 #pragma GCC unroll 4
-    for (int group = 0; group < 4; ++group) sixteen(Full{}, i + group * kLanes, word + group * kParts);
-  }
+    for (int e = 0; e < kGroup; e += 2 * kLanes) {
+      S kept;
+      BOOST_EXT_EACH(p) kept.v[p] = (half[e / (2 * kWidth) + p] ^ kSigned) > most;
+      drop(from + e, to + e, share.scale, kept);
+    }
+  };
+  std::int64_t i = 0;
+  for (; i + kGroup <= at.count; i += kGroup) group(x + i, y + i, i);
   if (i == at.count) return;
-  group_of_words(i, word);
-  for (int group = 0; i < at.count; ++group, i += kLanes) {
-    const std::int64_t left = at.count - i;
-    if (left >= kLanes)
-      sixteen(Full{}, i, word + group * kParts);
-    else
-      sixteen(Part{left}, i, word + group * kParts);
-  }
+  T rest[kGroup] = {};
+  const auto bytes = static_cast<std::size_t>(at.count - i) * sizeof(T);
+  std::memcpy(rest, x + i, bytes);
+  group(rest, rest, i);
+  std::memcpy(y + i, rest, bytes);
 }
 
 template <class T>
@@ -49,8 +67,8 @@ void in_rows(const T* x, T* y, Block at, const DropoutShare& share, const Dropou
     n = (row + 1) * shared - at.begin - i;
     if (n > at.count - i) n = at.count - i;
     std::uint32_t word[4];
-    philox(key, static_cast<std::uint64_t>(row) / 4, word);
-    if (word[row % 4] <= share.most)
+    philox(PhiloxRounds(key.seed), key.draw, key.stream, static_cast<std::uint64_t>(row) / kPhiloxHalves, word);
+    if (half_of(word, static_cast<int>(row % kPhiloxHalves)) < share.dropped)
       std::memset(static_cast<void*>(y + i), 0, static_cast<std::size_t>(n) * sizeof(T));
     else
       sweep(n, [&](auto io, std::int64_t j, auto)
@@ -69,7 +87,7 @@ void dropout(const Context& context, const View& x, const DropoutShare& share, c
             typed(out, [&](auto* p) BOOST_EXT_INLINE_LAMBDA {
               auto* y = p + at.begin;
               const auto* from = static_cast<decltype(p)>(x.data) + at.begin;
-              if (!share.any)
+              if (share.dropped == 0)
                 std::memmove(static_cast<void*>(y), from, static_cast<std::size_t>(at.count) * sizeof *y);
               else if (shared > 1)
                 in_rows(from, y, at, share, key, shared);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "cpu/simd.h"
+#include "ops/dropout.h"
 #include "ops/philox.h"
 
 namespace boost_ext::cpu::BOOST_EXT_ISA {
@@ -52,9 +53,9 @@ BOOST_EXT_INLINE Vq even_lanes(Vq a, Vq b) { return Vq{a[0], b[0]}; }
 BOOST_EXT_INLINE Vq odd_lanes(Vq a, Vq b) { return Vq{a[1], b[1]}; }
 #endif
 
-// The words of 2 * kWidth elements: of kWide blocks of four, in such an order of lanes that they come out in the order
-// of the elements.
-BOOST_EXT_INLINE void words(const DropoutKey& key, std::uint64_t block, Vu* out) {
+// The words of kWide blocks of four, in such an order of lanes that their halves come out in the order of the elements:
+// 4 * kWidth of them.
+BOOST_EXT_INLINE void halves(const DropoutKey& key, std::uint64_t block, Vs* out) {
   Vq at;
   for (int i = 0; i < kWide; ++i) at[i] = block + static_cast<std::uint64_t>(i / 2 + (i % 2) * (kWide / 2));
   Vq w0 = at, w1 = at >> 32, w2 = Vq{} + key.draw, w3 = Vq{} + key.stream;
@@ -69,9 +70,9 @@ BOOST_EXT_INLINE void words(const DropoutKey& key, std::uint64_t block, Vu* out)
     k0 += kPhiloxStep0;
     k1 += kPhiloxStep1;
   }
-  const Vq low = (w0 & 0xffffffffu) | (w1 << 32), high = (w2 & 0xffffffffu) | (w3 << 32);
-  out[0] = reinterpret_cast<Vu>(even_lanes(low, high));
-  out[1] = reinterpret_cast<Vu>(odd_lanes(low, high));
+  const Vq first = (w0 & 0xffffffffu) | (w1 << 32), second = (w2 & 0xffffffffu) | (w3 << 32);
+  out[0] = reinterpret_cast<Vs>(even_lanes(first, second));
+  out[1] = reinterpret_cast<Vs>(odd_lanes(first, second));
 }
 
 }  // namespace boost_ext::cpu::BOOST_EXT_ISA

@@ -420,6 +420,23 @@ BOOST_EXT_INLINE S to_bfloats(F even, F odd) {
   }
   return r;
 }
+// Lanes of all bits or none, twice as wide.
+BOOST_EXT_INLINE void widen_mask(Vs mask, Vi (&wide)[2]) {
+#if defined(__AVX512F__)
+  const auto m = reinterpret_cast<__m512i>(mask);
+  wide[0] = reinterpret_cast<Vi>(_mm512_cvtepi16_epi32(_mm512_castsi512_si256(m)));
+  wide[1] = reinterpret_cast<Vi>(_mm512_cvtepi16_epi32(_mm512_extracti64x4_epi64(m, 1)));
+#elif defined(__AVX2__)
+  const auto m = reinterpret_cast<__m256i>(mask);
+  wide[0] = reinterpret_cast<Vi>(_mm256_cvtepi16_epi32(_mm256_castsi256_si128(m)));
+  wide[1] = reinterpret_cast<Vi>(_mm256_cvtepi16_epi32(_mm256_extracti128_si256(m, 1)));
+#else
+  for (int i = 0; i < kWidth; ++i) {
+    wide[0][i] = mask[i];
+    wide[1][i] = mask[kWidth + i];
+  }
+#endif
+}
 BOOST_EXT_INLINE S magnitude_bits(S a) {
   BOOST_EXT_EACH(i) a.v[i] &= 0x7fff;
   return a;

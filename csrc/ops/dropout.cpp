@@ -6,9 +6,8 @@ namespace boost_ext {
 namespace {
 
 DropoutShare share_of(double p) {
-  const double words = std::nearbyint(p * 4294967296.0);
-  if (words == 0) return {0, false, 1};
-  return {static_cast<std::uint32_t>(words - 1), true, p < 1 ? static_cast<float>(1 / (1 - p)) : 0};
+  const double halves = 65536, dropped = std::nearbyint(p * halves), kept = halves - dropped;
+  return {static_cast<std::uint32_t>(dropped), kept > 0 ? static_cast<float>(halves / kept) : 0};
 }
 
 }  // namespace

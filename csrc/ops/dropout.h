@@ -1,15 +1,15 @@
 // dropout: a random share of the elements becomes 0, and the others grow so that the mean stays.
 //
-//   out[i] <- 0 where word(i / shared) < p * 2^32, otherwise x[i] / (1 - p)
+//   out[i] <- 0 where half(i / shared) < p * 2^16, otherwise x[i] / (1 - p)
 //
 // Srivastava et al., "Dropout: a simple way to prevent neural networks from overfitting", JMLR 15, 2014; with `shared`
 // of the size of a channel's plane Tompson et al., "Efficient object localization using convolutional networks", CVPR
-// 2015, section 3.2. The words are those of Philox (ops/philox.h), numbered by the key: so a mask is not kept, it is
-// drawn again, and the backward pass is the same call on the gradient.
+// 2015, section 3.2. A half is 16 bits of the words of Philox (ops/philox.h), numbered by the key: so a mask is not
+// kept, it is drawn again, and the backward pass is the same call on the gradient.
 // x       float32, float16 or bfloat16; what is dropped is 0, even if it was inf or nan
-// p       0 <= p <= 1, rounded to a multiple of 2^-32; with 1 all is 0
+// p       0 <= p <= 1, rounded to a multiple of 2^-16; with 1 all is 0
 // key     which draw. Its `draw` may be an int32 on the device of the arrays (a CUDA graph), which nobody checks there
-// shared  how many elements in a row share a word: >= 1, and x is a multiple of it
+// shared  how many elements in a row share a half: >= 1, and x is a multiple of it
 // out     like x in dtype and size, written; may be x itself
 #pragma once
 
@@ -24,10 +24,9 @@ struct DropoutKey {
   std::uint32_t stream = 0;  // whose: a rank
 };
 
-// What is kept of p. `most`: words up to this one drop; `any`: some word does.
+// What is kept of p: halves below `dropped` drop.
 struct DropoutShare {
-  std::uint32_t most;
-  bool any;
+  std::uint32_t dropped;
   float scale;
 };
 

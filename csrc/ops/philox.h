@@ -7,8 +7,6 @@
 
 #include <cstdint>
 
-#include "ops/dropout.h"
-
 #if !defined(BOOST_EXT_BACKEND) || !defined(BOOST_EXT_INLINE)
 #error "a backend defines how its functions are declared before it includes this"
 #endif
@@ -50,8 +48,12 @@ BOOST_EXT_INLINE void philox(const PhiloxRounds& rounds, std::uint32_t draw, std
     word[3] = static_cast<std::uint32_t>(a);
   }
 }
-BOOST_EXT_INLINE void philox(const DropoutKey& key, std::uint64_t block, std::uint32_t (&word)[4]) {
-  philox(PhiloxRounds(key.seed), key.draw, key.stream, block, word);
+
+// Numbers of 16 bits of a block's words: low half first, as they lie in the memory of a little-endian machine.
+constexpr int kPhiloxHalves = 8;
+BOOST_EXT_INLINE std::uint32_t half_of(const std::uint32_t (&word)[4], int i) {
+  const std::uint32_t left = i < 4 ? word[0] : word[2], right = i < 4 ? word[1] : word[3];
+  return (i % 4 < 2 ? left : right) >> (i % 2 * 16) & 0xffffu;
 }
 
 }  // namespace BOOST_EXT_BACKEND

@@ -7,10 +7,12 @@
 namespace boost_ext::cuda {
 namespace {
 
+static_assert(kPack == kPhiloxHalves, "a pack takes one block");
+
 constexpr int kAllButOneKilobyte = kParameterBytes - 1024;  // one tensor asks for a small table
 using Dropped = Table<2, kAllButOneKilobyte, kLargeChunk>;
 
-// Words below `dropped` drop.
+// Halves below `dropped` drop.
 __global__ void __launch_bounds__(kThreads, 3)
     drop(const Dropped __grid_constant__ table, std::uint32_t dropped, float scale, const PhiloxRounds rounds,
          std::uint32_t draw, std::uint32_t stream, std::int64_t shared, const std::int32_t* draw_at) {
@@ -18,17 +20,14 @@ __global__ void __launch_bounds__(kThreads, 3)
   const Source x = source(table, 0, all);
   void* out = table.data[1][all.t];
   if (draw_at != nullptr) draw = static_cast<std::uint32_t>(*draw_at);
-  const auto kept = [&](std::uint32_t word, float v) { return word < dropped ? 0.0F : scale * v; };
+  const auto kept = [&](std::uint32_t half, float v) { return half < dropped ? 0.0F : scale * v; };
   if (shared == 1) {
     each_pack_of<1>(all, {x}, [&](std::int64_t i, Count n, auto pack) {
       Pack v = pack(0);
+      std::uint32_t word[4];
+      philox(rounds, draw, stream, static_cast<std::uint64_t>(i / kPack), word);
 #pragma unroll
-      for (int b = 0; b < kPack / 4; ++b) {
-        std::uint32_t word[4];
-        philox(rounds, draw, stream, static_cast<std::uint64_t>(i / 4 + b), word);
-#pragma unroll
-        for (int j = 0; j < 4; ++j) v.v[4 * b + j] = kept(word[j], v.v[4 * b + j]);
-      }
+      for (int j = 0; j < kPack; ++j) v.v[j] = kept(half_of(word, j), v.v[j]);
       store_pack(out, pack.type, i, n, all.aligned, v);
     });
     return;
@@ -44,8 +43,8 @@ __global__ void __launch_bounds__(kThreads, 3)
         if ((i + j) / shared != row) {
           row = (i + j) / shared;
           std::uint32_t four[4];
-          philox(rounds, draw, stream, static_cast<std::uint64_t>(row / 4), four);
-          of_row = row % 4 < 2 ? (row % 4 == 0 ? four[0] : four[1]) : (row % 4 == 2 ? four[2] : four[3]);
+          philox(rounds, draw, stream, static_cast<std::uint64_t>(row / kPhiloxHalves), four);
+          of_row = half_of(four, static_cast<int>(row % kPhiloxHalves));
         }
         v.v[j] = kept(of_row, v.v[j]);
       }
@@ -59,13 +58,9 @@ __global__ void __launch_bounds__(kThreads, 3)
 void dropout(const Context& context, const View& x, const DropoutShare& share, const DropoutKey& key,
              std::int64_t shared, const View& out, const std::int32_t* draw) {
   const OnDevice device(context);
-  if (share.any && share.most == 0xffffffffu) {  // all words drop, and one bound less than there are words
-    check(cudaMemsetAsync(out.data, 0, static_cast<std::size_t>(out.bytes()), stream_of(context)), "dropout");
-    return;
-  }
   each_launch<2, kAllButOneKilobyte, kLargeChunk>({Tensors(&x, 1), Tensors(&out, 1)}, [&](const Dropped& table) {
-    launch(context, drop, table.blocks(), kThreads, table, share.any ? share.most + 1 : 0, share.scale,
-           PhiloxRounds(key.seed), key.draw, key.stream, shared, draw);
+    launch(context, drop, table.blocks(), kThreads, table, share.dropped, share.scale, PhiloxRounds(key.seed), key.draw,
+           key.stream, shared, draw);
   });
 }
 

@@ -44,7 +44,7 @@ def test_sizes(rng, dtype, size):
     check(normal(rng, size, dtype), 0.3, draw=5, stream=2)
 
 
-@pytest.mark.parametrize("p", [0, 2.0**-33, 1e-9, 0.1, 0.5, 0.999, 1 - 2.0**-32, 1])
+@pytest.mark.parametrize("p", [0, 1e-9, 2.0**-16, 0.1, 0.5, 0.999, 1 - 2.0**-16, 1 - 1e-9, 1])
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_shares(rng, dtype, p):
     x = normal(rng, 5000, dtype)

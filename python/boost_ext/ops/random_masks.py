@@ -30,7 +30,7 @@ def dropout(
 
     Args:
         x: one array. What is dropped is 0, even if it was inf or nan.
-        p: 0 <= p <= 1, rounded to a multiple of 2^-32.
+        p: 0 <= p <= 1, rounded to a multiple of 2^-16, also in the factor.
         seed: 0 <= seed < 2^64; another one for each layer.
         draw: which pass, 0 <= draw < 2^32; or an array of one int32, which is read where it lies: on a device by the
             kernel, so that a captured graph draws anew in each replay.

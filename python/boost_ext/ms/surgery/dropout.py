@@ -60,7 +60,7 @@ class Dropout(AnyPrecision):
     Source: Srivastava et al., JMLR 2014; `shared_axes`: Tompson et al., CVPR 2015.
 
     Args:
-        p (float): 0 <= p < 1. Default: 0.5.
+        p (float): 0 <= p < 1, rounded to a multiple of 2^-16. Default: 0.5.
         shared_axes (int, optional): the number of last axes that share a random draw. 1, 2 and 3 are ``Dropout1d``,
             ``Dropout2d`` and ``Dropout3d``, which drop whole channels. Default: 0.
         seed (int, optional): 0 <= seed < 2^64. Default: drawn from NumPy's generator, which ``mindspore.set_seed``
