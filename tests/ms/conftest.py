@@ -1,5 +1,6 @@
 """MindSpore tests run in both modes."""
 
+import gc
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,6 +20,14 @@ def mode(request: pytest.FixtureRequest) -> Iterator[int]:
 def own_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """MindSpore writes into the working directory: rewritten networks (level O1), the graph of a failed compilation."""
     monkeypatch.chdir(tmp_path)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup() -> None:
+    """MindSpore collects garbage before each compilation: not through what earlier tests left and MindSpore keeps. That
+    took a quarter of the time of these tests."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest looks at the marks
