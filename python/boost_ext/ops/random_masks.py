@@ -47,7 +47,7 @@ def dropout(
         >>> from boost_ext import ops
         >>> y = ops.dropout(np.ones(1000, np.float32), 0.25, seed=7)
         >>> print(np.unique(y).round(3), (y == 0).mean().round(1))
-        [0.    1.333] 0.2
+        [0.    1.333] 0.3
         >>> dx = ops.dropout(np.ones(1000, np.float32), 0.25, seed=7)  # the backward pass: the same mask
         >>> print(np.array_equal(y == 0, dx == 0))
         True
