@@ -251,6 +251,7 @@ View Arrays::from_dlpack(const Name& arg, py::handle object) {
 // As PyTorch's own functions that write: what it records it could not follow.
 void Arrays::require_no_gradient(const Name& arg, py::handle object) {
   static const auto& requires_grad = *new py::str("requires_grad");
+  if (gradient_recorded_ && !*gradient_recorded_) return;
   PyObject* required = PyObject_GetAttr(object.ptr(), requires_grad.ptr());
   if (required == nullptr) throw py::error_already_set();
   Py_DECREF(required);  // True and False live for ever
@@ -264,8 +265,11 @@ void Arrays::require_no_gradient(const Name& arg, py::handle object) {
 
 // As above, without a call of Python, on the stream on which its framework works.
 View Arrays::from_exchange(const Name& arg, py::handle object, const ArrayType& type) {
-  const LentTensor& lent = lent_.emplace_back(tensor_of(op_, arg, object, *type.exchange));
-  const dlpack::Tensor& t = lent->tensor;
+  // PyTorch's tensors, by the hundred in a step, are kept by `alive_` and are never read-only.
+  const bool borrows = type.is_torch && type.exchange->tensor_from_object != nullptr;
+  const dlpack::ManagedVersioned* lent = nullptr;
+  if (!borrows) lent = lent_.emplace_back(tensor_of(op_, arg, object, *type.exchange)).get();
+  const dlpack::Tensor t = borrows ? borrowed_tensor_of(op_, arg, object, *type.exchange) : lent->tensor;
   require_reachable(op_, arg, t.device);
   View v;
   if (is_cuda(t.device)) {
@@ -273,7 +277,10 @@ View Arrays::from_exchange(const Name& arg, py::handle object, const ArrayType& 
     v.device_id = t.device.id;
     if (cuda::build() == nullptr) return v;
   }
-  set_tensor(v, op_, arg, *lent);
+  if (borrows)
+    set_tensor(v, op_, arg, t);
+  else
+    set_tensor(v, op_, arg, *lent);
   if (is_cuda(t.device)) {
     void* working = work_stream(op_, arg, *type.exchange, t.device);
     see_device(v, [&] { return chosen_stream().value_or(working); });
@@ -281,7 +288,7 @@ View Arrays::from_exchange(const Name& arg, py::handle object, const ArrayType& 
     if (device_context_.stream == working) device_context_.allocator = allocator_of(*type.exchange);
     if (v.size > 0) see_work_of({t.device.id, working});
   }
-  shapes_[count_].assign(t.shape, t.shape + t.ndim);
+  if (!borrows) shapes_[count_].assign(t.shape, t.shape + t.ndim);
   return v;
 }
 

@@ -58,7 +58,8 @@ struct Exchange {
                   void (*set_error)(void* error, const char* kind, const char* message));
   int (*managed_from_object)(void* object, ManagedVersioned** out);
   void* managed_to_object;
-  void* tensor_from_object;
+  // What describes an object as long as that lives and is not changed. May be nullptr.
+  int (*tensor_from_object)(void* object, Tensor* out);
   int (*current_work_stream)(DeviceType type, std::int32_t id, void** out);
 };
 

@@ -67,6 +67,13 @@ LentTensor tensor_of(const char* op, const Name& arg, py::handle object, const d
   return LentTensor(managed);
 }
 
+dlpack::Tensor borrowed_tensor_of(const char* op, const Name& arg, py::handle object,
+                                  const dlpack::Exchange& exchange) {
+  dlpack::Tensor tensor{};
+  if (exchange.tensor_from_object(object.ptr(), &tensor) != 0) refuse(op, arg);
+  return tensor;
+}
+
 namespace {
 
 class OfFramework : public Allocator {

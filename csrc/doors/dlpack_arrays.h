@@ -32,6 +32,9 @@ void require_reachable(const char* op, const Name& arg, const dlpack::Device& de
 // The functions by which a type hands out its arrays without a call of Python, nullptr where it has none that we know.
 const dlpack::Exchange* exchange_of(pybind11::handle type);
 LentTensor tensor_of(const char* op, const Name& arg, pybind11::handle object, const dlpack::Exchange& exchange);
+// The same without memory of its own, for a type that has it and no arrays that are read-only.
+dlpack::Tensor borrowed_tensor_of(const char* op, const Name& arg, pybind11::handle object,
+                                  const dlpack::Exchange& exchange);
 // The memory that the framework of such a type makes for others; nullptr if it makes none.
 const Allocator* allocator_of(const dlpack::Exchange& exchange);
 void* work_stream(const char* op, const Name& arg, const dlpack::Exchange& exchange, const dlpack::Device& device);

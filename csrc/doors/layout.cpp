@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <limits>
-#include <vector>
 
 namespace boost_ext {
 namespace {
@@ -14,19 +13,28 @@ struct Axis {
   std::int64_t extent, stride;
 };
 
-bool row_major(const std::vector<Axis>& axes, std::int64_t unit) {
+// Hundreds of tensors come with each step of an optimizer, so they are on the stack.
+struct Axes {
+  Axis at[kMaxAxes];
+  std::int64_t count = 0;
+
+  const Axis* begin() const { return at; }
+  const Axis* end() const { return at + count; }
+};
+
+bool row_major(const Axes& axes, std::int64_t unit) {
   std::int64_t expected = unit;
-  for (std::size_t d = axes.size(); d-- > 0;) {
-    if (axes[d].stride != expected) return false;
-    expected *= axes[d].extent;
+  for (std::int64_t d = axes.count; d-- > 0;) {
+    if (axes.at[d].stride != expected) return false;
+    expected *= axes.at[d].extent;
   }
   return true;
 }
 
 // Of the axes in the order of the shape. Mixed by the finalizer of splitmix64, so that two orders share a number by an
 // accident of 2^-64.
-std::uint64_t order_of(const std::vector<Axis>& axes) {
-  std::uint64_t h = axes.size();
+std::uint64_t order_of(const Axes& axes) {
+  auto h = static_cast<std::uint64_t>(axes.count);
   for (const Axis& a : axes) {
     for (const std::int64_t part : {a.extent, a.stride}) {
       h = (h ^ static_cast<std::uint64_t>(part)) + 0x9e3779b97f4a7c15u;
@@ -54,15 +62,16 @@ void set_layout(View& v, const char* op, const Name& arg, std::int64_t ndim, con
   }
   v.set_shape(static_cast<int>(ndim), [shape](int d) { return shape[d]; });
   if (strides == nullptr || v.size == 0) return;
-  std::vector<Axis> axes;  // axes of one element lie anywhere
+  Axes axes;  // but those of one element, which lie anywhere
   for (std::int64_t d = 0; d < ndim; ++d) {
-    if (shape[d] != 1) axes.push_back({shape[d], strides[d]});
+    if (shape[d] != 1) axes.at[axes.count++] = {shape[d], strides[d]};
   }
   if (row_major(axes, unit)) return;
-  std::vector<Axis> in_memory = axes;
-  std::sort(in_memory.begin(), in_memory.end(), [](const Axis& a, const Axis& b) { return a.stride > b.stride; });
+  Axes in_memory = axes;
+  std::sort(in_memory.at, in_memory.at + in_memory.count,
+            [](const Axis& a, const Axis& b) { return a.stride > b.stride; });
   require_contiguous(op, arg, row_major(in_memory, unit));
-  for (Axis& a : axes) a.stride /= unit;
+  for (std::int64_t d = 0; d < axes.count; ++d) axes.at[d].stride /= unit;
   v.layout = order_of(axes);
 }
 

@@ -47,15 +47,11 @@ bool skipped(const StepArrays& at, Device device) {
 }
 
 // Where all that is listed lives.
-Device device_of(const StepSettings& s, std::initializer_list<const Views*> lists, const std::vector<Views>& more = {},
-                 bool on_ascend = false) {
-  Views all;
-  for (const Views* views : lists) all.insert(all.end(), views->begin(), views->end());
-  for (const Views& views : more) all.insert(all.end(), views.begin(), views.end());
+Device device_of(const StepSettings& s, std::vector<Tensors> lists, Devices devices) {
   const char* op = facts(s.rule).op;
   const Views at{s.at.scale, s.at.step, s.at.lr, s.at.decay, s.at.ratio, s.at.skip};
-  if (!on_ascend) return require_device(op, {&all, &at});
-  const Device device = require_any_device(op, {&all, &at});
+  lists.emplace_back(at);
+  const Device device = require_one_device(op, lists, devices);
   require(device != Device::ascend || total_size(at) == 0, op,
           ": lr, weight_decay, ratio, inv_scale and step must be numbers on Ascend, and skip left out, got an array");
   return device;
@@ -252,9 +248,10 @@ struct Call {
 void optimizer_step(const Context& context, const StepSettings& given, const Views& weights, const Views& masters,
                     const Views& grads, const std::vector<Views>& state, const std::vector<Views>& scales) {
   const char* op = facts(given.rule).op;
-  std::vector<Views> others = state;
-  others.insert(others.end(), scales.begin(), scales.end());
-  const Device device = device_of(given, {&weights, &grads, &masters}, others, true);
+  std::vector<Tensors> all{weights, grads, masters};
+  all.insert(all.end(), state.begin(), state.end());
+  all.insert(all.end(), scales.begin(), scales.end());
+  const Device device = device_of(given, std::move(all), Devices::all);
   const List w{"params", weights};
   const List g{"grads", grads};
   require_floats(op, w);
@@ -277,7 +274,7 @@ void optimizer_step_rows(const Context& context, const StepSettings& given, cons
                          const View& indices, const View& values, const Views& state) {
   const char* op = facts(given.rule).op;
   const Views others{weights, indices, values, master};
-  const Device device = device_of(given, {&others, &state});
+  const Device device = device_of(given, {others, state}, Devices::cpu_and_cuda);
   require(given.rule != Rule::lamb, op, ": indices must be left out, since norms go over the whole tensor, got rows");
   require_float(op, "params", weights);
   require_float(op, "grads", values);

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <mutex>
 #include <system_error>
@@ -31,7 +32,9 @@ struct Job {
   }
 };
 
-constexpr int kSpins = 2000;  // some 50 microseconds
+// As long as the system takes to wake a thread: 45 microseconds on some machines, more than 100 on a virtual one.
+constexpr std::chrono::microseconds kWatch(100);
+
 void pause() {
 #if defined(__x86_64__)
   __builtin_ia32_pause();
@@ -40,6 +43,22 @@ void pause() {
 #endif
 }
 
+// Until ready() or for kWatch.
+template <class Ready> void watch(Ready ready, void (*between)() = pause) {
+  using Clock = std::chrono::steady_clock;
+  for (const auto end = Clock::now() + kWatch; !ready() && Clock::now() < end;) between();
+}
+
+// The mutex is held for some instructions only: who slept until it is free would be woken long after.
+class Lock : public std::unique_lock<std::mutex> {
+ public:
+  explicit Lock(std::mutex& mutex) : std::unique_lock<std::mutex>(mutex, std::defer_lock) { again(); }
+  void again() {
+    watch([this] { return try_lock(); });
+    if (!owns_lock()) lock();
+  }
+};
+
 class Pool {
  public:
   // False if the pool is taken; nothing has been done then.
@@ -47,7 +66,7 @@ class Pool {
     const std::unique_lock<std::mutex> owner(busy_, std::try_to_lock);
     if (!owner.owns_lock()) return false;
     {
-      const std::lock_guard<std::mutex> lock(mutex_);
+      const Lock lock(mutex_);
       grow(threads - 1);
       job_ = &job;
       places_ = threads - 1;
@@ -55,12 +74,12 @@ class Pool {
     for (int i = 1; i < threads; ++i) wake_.notify_one();
     job.work();
     {
-      const std::lock_guard<std::mutex> lock(mutex_);
-      job_ = nullptr;  // whoever wakes up now has come too late, and nobody waits for him
+      const Lock lock(mutex_);
+      places_ = 0;  // whoever wakes up now has come too late, and nobody waits for him
     }
     // What is left is a part of one chunk: to sleep and be woken would take longer.
-    for (int i = 0; i < kSpins && inside_.load(std::memory_order_acquire) != 0; ++i) pause();
-    std::unique_lock<std::mutex> lock(mutex_);
+    watch([&] { return inside_.load(std::memory_order_acquire) == 0; });
+    Lock lock(mutex_);
     left_.wait(lock, [&] { return inside_ == 0; });
     return true;
   }
@@ -84,16 +103,23 @@ class Pool {
 
   void serve() {
     const IeeeModes keep;  // a thread begins with the modes of the thread that started it
-    std::unique_lock<std::mutex> lock(mutex_);
+    Lock lock(mutex_);
     for (;;) {
-      wake_.wait(lock, [&] { return job_ != nullptr && places_ > 0; });
-      --places_;
-      ++inside_;
-      Job* const job = job_;
+      if (places_ > 0) {
+        --places_;
+        ++inside_;
+        Job* const job = job_;
+        lock.unlock();
+        job->work();
+        lock.again();
+        if (--inside_ == 0) left_.notify_one();
+      }
+      // Also where it has come too late for a job: so it is awake for the next one. Whoever has work, such as a caller
+      // on the same core, goes first.
       lock.unlock();
-      job->work();
-      lock.lock();
-      if (--inside_ == 0) left_.notify_one();
+      watch([&] { return places_.load(std::memory_order_acquire) > 0; }, [] { std::this_thread::yield(); });
+      lock.again();
+      if (places_ == 0) wake_.wait(lock);
     }
   }
 
@@ -102,7 +128,7 @@ class Pool {
   std::condition_variable wake_;
   std::condition_variable left_;
   Job* job_ = nullptr;
-  int places_ = 0;
+  std::atomic<int> places_{0};  // of the job, for workers
   std::atomic<int> inside_{0};
   int workers_ = 0;
 };

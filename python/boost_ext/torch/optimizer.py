@@ -64,6 +64,8 @@ class _Bucket:
     params: list[Any]
     grads: list[Any]
     states: list[dict[str, Any]]
+    named: list[list[Any]]
+    """For each name of a state that of all members."""
     step: torch.Tensor
 
 
@@ -115,15 +117,15 @@ class FusedOptimizer(torch.optim.Optimizer):
         return self.states
 
     def update(
-        self, tensors: Sequence[Any], group: dict[str, Any], *, step: Any, first: list[bool], **options: Any
+        self, tensors: Sequence[Any], group: dict[str, Any], *, step: Any, first: list[bool] | bool, **options: Any
     ) -> None:
         """The native call.
 
         Args:
             tensors: lists of parameters, of gradients, and one for each of :meth:`state_names`.
             group: the hyperparameters.
-            step: the number of this step: int32 (1,), beside the tensors.
-            first: for each parameter whether its state is new.
+            step: the number of this step: an integer, or on a GPU int32 (1,) beside the tensors.
+            first: for each parameter whether its state is new; False where none is.
             options: `lr`, and what the rule needs of ``boost_ext.ops.StepOptions``.
         """
         options |= {f"beta{i}": beta for i, beta in enumerate(group["betas"], start=1)}
@@ -171,8 +173,6 @@ class FusedOptimizer(torch.optim.Optimizer):
                 f"{type(self).__name__}: master must be one of {', '.join(map(repr, allowed))}, got {master!r}"
             )
 
-    @torch.compiler.disable
-    @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Step all parameters that have a gradient. The others keep their state.
 
@@ -182,15 +182,19 @@ class FusedOptimizer(torch.optim.Optimizer):
         Returns:
             The loss that `closure` returns, or None.
         """
+        # After a backward pass nothing of this is in a cache: what is called here, and how often, is what it costs.
+        if torch.compiler.is_compiling():
+            return _uncompiled(self, closure)
         loss = None
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        for number, group in enumerate(self.param_groups):
-            for part, (bucket, fresh) in enumerate(self._buckets(group)):
-                # Every tensor of the optimizer has random bits of its own.
-                seed = group["seed"] + (number << 32) + (part << 48)
-                self._step_bucket(bucket, fresh, group, seed)
+        with torch.no_grad():
+            for number, group in enumerate(self.param_groups):
+                for part, (bucket, fresh) in enumerate(self._buckets(group)):
+                    # Every tensor of the optimizer has random bits of its own.
+                    seed = group["seed"] + (number << 32) + (part << 48)
+                    self._step_bucket(bucket, fresh, group, seed)
         return loss
 
     def _buckets(self, group: dict[str, Any]) -> Iterator[tuple[_Bucket, set[int]]]:
@@ -202,10 +206,12 @@ class FusedOptimizer(torch.optim.Optimizer):
         if not params:
             return
         states = [self.state[p] for p in params]
-        names, fresh = self.state_names(group), set()
-        if not all("step" in s for s in states) or not all(n in s for n in names for s in states):
-            fresh = self._begin(params, states, names, group)
-        steps = [s["step"] for s in states]
+        names, fresh = ("step", *self.state_names(group)), set()
+        try:
+            steps, *named = [[s[n] for s in states] for n in names]
+        except KeyError:
+            fresh = self._begin(params, states, names[1:], group)
+            steps, *named = [[s[n] for s in states] for n in names]
         counts = {id(step): step for step in steps}
         # Those without a gradient do not count this step.
         waiting = set()
@@ -213,11 +219,11 @@ class FusedOptimizer(torch.optim.Optimizer):
             rest = (self.state[p] for p in group["params"] if p.grad is None and p in self.state)
             waiting = {id(s["step"]) for s in rest if "step" in s}
         for key, step in counts.items():
-            bucket = _Bucket(params, grads, states, step)
+            bucket = _Bucket(params, grads, states, named, step)
             if len(counts) > 1:
                 keep = [t is step for t in steps]
-                chosen = [list(compress(xs, keep)) for xs in (params, grads, states)]
-                bucket = _Bucket(chosen[0], chosen[1], chosen[2], step)
+                chosen = [list(compress(xs, keep)) for xs in (params, grads, states, *named)]
+                bucket = _Bucket(chosen[0], chosen[1], chosen[2], chosen[3:], step)
             if key in waiting:
                 bucket.step = step.clone()
                 for s in bucket.states:
@@ -252,11 +258,11 @@ class FusedOptimizer(torch.optim.Optimizer):
         options = {
             "lr": _on(bucket, lr) if isinstance(lr, torch.Tensor) else lr,
             "weight_decay": group["weight_decay"],
-            "step": bucket.step.to(torch.int32).reshape(1),
+            "step": int(bucket.step) if bucket.step.is_cpu else bucket.step.to(torch.int32).reshape(1),
             "inv_scale": sign if scale is None else sign / scale,
             "seed": seed,
             "skip": found,
-            "first": [id(s) in fresh for s in bucket.states] if fresh else [False] * len(bucket.states),
+            "first": [id(s) in fresh for s in bucket.states] if fresh else False,
         }
         try:
             try:
@@ -273,32 +279,33 @@ class FusedOptimizer(torch.optim.Optimizer):
 
     def _call(self, bucket: _Bucket, group: dict[str, Any], options: dict[str, Any]) -> None:
         states, names = bucket.states, self.state_names(group)
-        tensors = [bucket.params, bucket.grads, *([s[n] for s in states] for n in names)]
+        tensors = [bucket.params, bucket.grads, *bucket.named]
         if group["state_dtype"] == "float8" and names:
             options = {**options, "scales": [[s.get(f"{n}_scale") for s in states] for n in names]}
         if group["master"]:
             options = {**options, "masters": [s.get("master") for s in states]}
-        if any(map(is_distributed, bucket.params)):
+        if {*map(type, bucket.params)} != {torch.nn.Parameter} and any(map(is_distributed, bucket.params)):
             tensors = [[*map(local, xs)] for xs in tensors]
             options = {**options, **({"masters": [*map(local, options["masters"])]} if group["master"] else {})}
         self.update(tensors, group, **options)
 
     def _relay(self, bucket: _Bucket, group: dict[str, Any]) -> bool:
         """Gradients and state get the order of elements that their parameters have; whether one had another."""
-        changed = False
+        changed, names = False, self.state_names(group)
         for i, (p, g, s) in enumerate(zip(bucket.params, bucket.grads, bucket.states, strict=True)):
             if g.layout != torch.strided:
                 raise RuntimeError(f"{type(self).__name__}: gradients must be dense, got a sparse one")
             if g.stride() != p.stride():
                 bucket.grads[i] = torch.empty_like(p, dtype=g.dtype).copy_(g)
                 changed = True
-            for n in self.state_names(group):
+            for n in names:
                 if s[n] is not None and s[n].shape == p.shape and s[n].stride() != p.stride():
                     s.update(self.converted_state(p, n, s, group))
                     changed = True
             if s.get("master") is not None and s["master"].stride() != p.stride():
                 s["master"] = torch.empty_like(p, dtype=s["master"].dtype).copy_(s["master"])
                 changed = True
+        bucket.named = [[s[n] for s in bucket.states] for n in names]
         return changed
 
     def state_dict(self) -> dict[str, Any]:
@@ -362,6 +369,12 @@ class FusedOptimizer(torch.optim.Optimizer):
             with torch.no_grad():
                 result.update(loaded_master(p, group["master"], saved.get("master")))
         return result
+
+
+@torch.compiler.disable
+def _uncompiled(optimizer: FusedOptimizer, closure: Any) -> Any:
+    """The step, where torch.compile meets it."""
+    return optimizer.step(closure)
 
 
 def _apart(entry: dict[str, Any], p: Any) -> dict[str, Any]:

@@ -365,7 +365,8 @@ class SGD(FusedOptimizer):
             options |= {"use_nesterov": nesterov, "cautious": group["cautious"]}
             ops.momentum_step(*tensors, step=step, momentum=momentum, **options)
         else:
-            new = [f or int(step) == 1 for f in first]  # state is not new after a first step that was skipped
+            # After a first step that was skipped the state is new still.
+            new = True if int(step) == 1 else first
             ops.sgd_step(*tensors, momentum=momentum, dampening=group["dampening"], first=new, **options)
 
 
