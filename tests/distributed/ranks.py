@@ -21,6 +21,8 @@ def main() -> None:
         ms.set_auto_parallel_context(parallel_mode="data_parallel", gradients_mean=True)
         ms.set_context(mode=ms.PYNATIVE_MODE)
         run(arguments)
+        gc.collect()  # as between tests: MindSpore would go through it before each compilation
+        gc.freeze()
 
 
 if __name__ == "__main__":
