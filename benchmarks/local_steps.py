@@ -1,8 +1,8 @@
 """Local steps beside data parallel training: ``python -m benchmarks.local_steps [--quick] [--only accuracy|ranks]``.
 
-``accuracy``: on the digits, 4 and 8 simulated ranks. Synchronous training averages the ranks' gradients in each step.
-Local steps begin at the same weights, and see the same batches on the same ranks. Test accuracy after
-equally many steps.
+``accuracy``: on the digits, or with ``--data mnist1d`` on its signals, 4 and 8 simulated ranks. Synchronous training
+averages the ranks' gradients in each step. Local steps begin at the same weights, and see the same batches on the same
+ranks. Test accuracy after equally many steps.
 
 ``ranks``: two processes of this machine train the digits on a network of 25e6 parameters until the test loss of the
 common weights is below a limit: data parallel, then by local steps. The time of evaluation is left out.
@@ -15,6 +15,7 @@ import json
 import sys
 import time
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -73,13 +74,25 @@ class Perceptron:
         return float(((np.maximum(x @ a + b, 0) @ c + d).argmax(axis=1) == y).mean())
 
 
-def trained(seed: int, ranks: int, steps: int, rule: dict[str, Any] | None) -> float:
-    """The test accuracy; without a rule of synchronous training."""
+@cache
+def samples(data: str) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
+    """To train and to test: rows of features, and labels."""
+    if data == "mnist1d":
+        from .networks.data import mnist1d
+
+        return mnist1d()
     from boost_ext.demo.digits import load
+
+    digits = load()
+    train, test = (digits.train_images, digits.train_labels), (digits.test_images, digits.test_labels)
+    return (train[0].reshape(len(train[1]), -1), train[1]), (test[0].reshape(len(test[1]), -1), test[1])
+
+
+def trained(data: str, seed: int, ranks: int, steps: int, rule: dict[str, Any] | None) -> float:
+    """The test accuracy; without a rule of synchronous training."""
     from boost_ext.local_steps import LocalStepsSimulator
 
-    data = load()
-    x, y = data.train_images.reshape(len(data.train_labels), -1), data.train_labels
+    (x, y), test = samples(data)
     replicas = [Perceptron(seed, x.shape[1], 10) for _ in range(1 if rule is None else ranks)]
     parts = [part_of(len(y), rank, ranks, seed) for rank in range(ranks)]
     local = None if rule is None else LocalStepsSimulator([r.weights for r in replicas], every=EVERY, **rule)
@@ -95,20 +108,20 @@ def trained(seed: int, ranks: int, steps: int, rule: dict[str, Any] | None) -> f
         for replica, own in zip(replicas, batches, strict=True):
             replica.step(replica.gradients(x[own], y[own]), rate)
         local.step()
-    return replicas[0].accuracy(data.test_images.reshape(len(data.test_labels), -1), data.test_labels)
+    return replicas[0].accuracy(*test)
 
 
-def accuracies(seeds: int, steps: int) -> Iterator[str]:
+def accuracies(data: str, seeds: int, steps: int) -> Iterator[str]:
     """The rows of a table."""
     yield "| exchange once in 10 steps | 4 ranks, % | difference | 8 ranks, % | difference |"
     yield "|---|---|---|---|---|"
     counts = (4, 8)
-    synchronous = {n: np.array([trained(seed, n, steps, None) for seed in range(seeds)]) for n in counts}
+    synchronous = {n: np.array([trained(data, seed, n, steps, None) for seed in range(seeds)]) for n in counts}
     yield "| synchronous | " + " | ".join(f"{100 * synchronous[n].mean():.2f} | " for n in counts) + " |"
     for name, rule in KINDS.items():
         cells = []
         for n in counts:
-            found = np.array([trained(seed, n, steps, rule) for seed in range(seeds)])
+            found = np.array([trained(data, seed, n, steps, rule) for seed in range(seeds)])
             difference = 100 * (found - synchronous[n])
             half = 1.96 * difference.std(ddof=1) / np.sqrt(seeds) if seeds > 1 else float("nan")
             cells.append(f"{100 * found.mean():.2f} | {difference.mean():+.2f} ± {half:.2f}")
@@ -123,15 +136,14 @@ def worker(width: int, folder: Path) -> None:
 
     from boost_ext import optim
     from boost_ext.boost import BoostTrainOneStepCell
-    from boost_ext.demo.digits import load
     from boost_ext.distributed import LocalSteps, init_ranks
 
     ms.set_device("CPU")
     init_ranks(600)
     ms.set_context(mode=ms.GRAPH_MODE)
-    data, rank, found = load(), get_rank(), {}
-    x, y = data.train_images.reshape(len(data.train_labels), -1), data.train_labels
-    tests = Tensor(data.test_images.reshape(len(data.test_labels), -1)[:128]), Tensor(data.test_labels[:128])
+    (x, y), test = samples("digits")
+    rank, found = get_rank(), {}
+    tests = Tensor(test[0][:128]), Tensor(test[1][:128])
     part = part_of(len(y), rank, 2, 0)
     for kind in ("data parallel", "local steps"):
         ms.set_seed(0)
@@ -189,12 +201,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.local_steps", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="small and few: only whether it all runs")
     parser.add_argument("--only", choices=["accuracy", "ranks"])
+    parser.add_argument("--data", choices=["digits", "mnist1d"], default="digits", help="of the simulated ranks")
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--out", type=Path, default=Path("runs/bench/local_steps"))
     options = parser.parse_args()
     if options.only != "ranks":
         seeds, steps = (2, 100) if options.quick else (options.seeds, 600)
-        print("\n".join(accuracies(seeds, steps)))
+        print("\n".join(accuracies(options.data, seeds, steps)))
     if options.only != "accuracy":
         print("\n".join(on_ranks(200 if options.quick else 4960, options.out.absolute())))
 

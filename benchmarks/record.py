@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
@@ -32,8 +33,11 @@ def write_json(path: Path, about: dict[str, Any], probes: list[dict[str, Any]], 
 
 
 def update_page(path: Path, name: str, about: dict[str, Any], rows: Sequence[Row]) -> None:
-    """Put the rows into a Markdown page, see :func:`update_section`."""
-    update_section(path, name, markdown(about, rows))
+    """Put the rows into a Markdown page, see :func:`update_section`. Tables of other CPUs and cards stay, behind it."""
+    _, tables, _ = _section(path, name)
+    others = [t for t in re.split(r"(?m)^(?=\d{4}-\d\d-\d\d, )", tables) if "|---|" in t and _where(about) not in t]
+    text = "\n\n".join(["\n".join(markdown(about, rows)), *(t.strip() for t in others)])
+    update_section(path, name, [text])
 
 
 def update_section(path: Path, name: str, lines: Iterable[str]) -> None:
@@ -42,13 +46,18 @@ def update_section(path: Path, name: str, lines: Iterable[str]) -> None:
     Raises:
         ValueError: the page has no such comments.
     """
+    before, _, after = _section(path, name)
+    write_text(path, before + "\n".join(lines) + "\n" + after)
+
+
+def _section(path: Path, name: str) -> tuple[str, str, str]:
+    """What is before it, what it holds, and what is behind it."""
     page = path.read_text(encoding="utf-8")
-    start = f"<!-- benchmark: {name} -->\n"
-    before, found, rest = page.partition(start)
-    _, end, after = rest.partition("<!-- end -->")
-    if not (found and end):
+    before, start, rest = page.partition(f"<!-- benchmark: {name} -->\n")
+    held, end, after = rest.partition("<!-- end -->")
+    if not (start and end):
         raise ValueError(f"update_page: {path} must have the comments 'benchmark: {name}' and 'end', got none")
-    write_text(path, before + start + "\n".join(lines) + "\n" + end + after)
+    return before + start, held, end + after
 
 
 def markdown(about: dict[str, Any], rows: Sequence[Row]) -> Iterator[str]:

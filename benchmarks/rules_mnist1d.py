@@ -61,6 +61,7 @@ SETTINGS = {
             "APOLLO-Mini": 3e-3,
             "GaLore": 3e-3,
             "GaLore, rank 20": 3e-3,
+            "thor": 0.1,
         },
     ),
     "batches of 1000": Setting(
@@ -70,6 +71,8 @@ SETTINGS = {
 
 
 def optimizer_of(rule: str, network: Any, setting: Setting) -> Any:
+    from mindspore import Tensor
+
     from boost_ext import optim
 
     weights, rate = network.trainable_params(), setting.rates[rule]
@@ -96,6 +99,7 @@ def optimizer_of(rule: str, network: Any, setting: Setting) -> Any:
             weights, rate, DECAY, rank=1, scale_type="tensor", scale=128.0, adamw=(weights[-2].name,)
         ),
         "GaLore": lambda: optim.GaLore(weights, rate, weight_decay=DECAY, scale=1.0, adamw=(weights[-2].name,)),
+        "thor": lambda: optim.thor(network, Tensor(rate), 0.03, 0.9, batch_size=setting.batch, frequency=4),
         "GaLore, rank 20": lambda: optim.GaLore(weights, rate, DECAY, rank=20, scale=1.0, adamw=(weights[-2].name,)),
     }
     return makers[rule]()

@@ -232,11 +232,6 @@ std::vector<Tensors> all_of(const std::initializer_list<const Views*>& lists,
 }
 }  // namespace
 
-Device require_any_device(const char* op, std::initializer_list<const Views*> lists,
-                          std::initializer_list<View> views) {
-  return require_one_device(op, all_of(lists, views), Devices::all);
-}
-
 Device require_device(const char* op, std::initializer_list<const Views*> lists, std::initializer_list<View> views) {
   return require_one_device(op, all_of(lists, views), Devices::cpu_and_cuda);
 }

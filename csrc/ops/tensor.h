@@ -201,8 +201,6 @@ enum class Devices : std::uint8_t { cpu, cpu_and_cuda, all };
 Device require_one_device(const char* op, const std::vector<Tensors>& lists, Devices devices);
 Device require_device(const char* op, std::initializer_list<const Views*> lists,
                       std::initializer_list<View> views = {});  // not Ascend
-Device require_any_device(const char* op, std::initializer_list<const Views*> lists,
-                          std::initializer_list<View> views = {});
 // The same for ops that only the CPU has.
 void require_cpu(const char* op, std::initializer_list<const Views*> lists, std::initializer_list<View> views = {});
 
