@@ -62,13 +62,12 @@ BOOST_EXT_INLINE void each_its_own(const T* x, T* y, Block at, const DropoutShar
 
 template <class T>
 void in_rows(const T* x, T* y, Block at, const DropoutShare& share, const DropoutKey& key, std::int64_t shared) {
-  const PhiloxRounds rounds(key.seed);
   for (std::int64_t i = 0, n; i < at.count; i += n) {
     const std::int64_t row = (at.begin + i) / shared;
     n = (row + 1) * shared - at.begin - i;
     if (n > at.count - i) n = at.count - i;
     std::uint32_t word[4];
-    philox(rounds, key.draw, key.stream, static_cast<std::uint64_t>(row) / kPhiloxHalves, word);
+    philox(PhiloxRounds(key.seed), key.draw, key.stream, static_cast<std::uint64_t>(row) / kPhiloxHalves, word);
     if (half_of(word, static_cast<int>(row % kPhiloxHalves)) < share.dropped)
       std::memset(static_cast<void*>(y + i), 0, static_cast<std::size_t>(n) * sizeof(T));
     else
