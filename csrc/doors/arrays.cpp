@@ -300,6 +300,7 @@ View Arrays::view(const Name& arg, py::handle object, unsigned use, const char* 
   ++count_;
   require_contiguous(op_, arg, v.layout == 0 || (use & kAnyOrder) != 0);
   v.immutable = type.immutable;
+  is_torch_ = is_torch_ || type.is_torch;
   if (type.is_torch && (use & kWritten) != 0) written_.push_back(py::reinterpret_borrow<py::object>(object));
   // A MindSpore tensor that only has an initializer yet, for one.
   const bool is_used = v.device != Device::ascend || ascend::build() != nullptr;

@@ -13,6 +13,7 @@
 
 #include "doors/device_array.h"
 #include "doors/dlpack_arrays.h"
+#include "ops/pool.h"
 #include "ops/tensor.h"
 
 namespace boost_ext {
@@ -57,6 +58,7 @@ class Arrays {
 
   // The op, without the GIL. After it PyTorch is told which of its tensors are no longer what they were.
   template <class Fn> auto run(Fn&& fn) {
+    const OnOpenMp on(is_torch_);
     if constexpr (std::is_void_v<decltype(fn())>) {
       without_gil(fn);
       tell_written();
@@ -106,6 +108,7 @@ class Arrays {
   std::vector<pybind11::object> alive_;    // the arrays, and DLPack capsules, whose destructor gives the tensor back
   std::vector<LentTensor> lent_;
   std::vector<pybind11::object> written_;  // PyTorch's
+  bool is_torch_ = false;                  // one of them at least
 };
 
 // MindSpore Parameters and Tensors that must keep dtype and shape, for calls that are made again and again. Each call

@@ -1,5 +1,6 @@
 #include "ops/pool.h"
 
+#include <dlfcn.h>
 #include <pthread.h>
 #include <signal.h>
 
@@ -139,16 +140,52 @@ Pool& pool() {
   return *p;
 }
 
+// The functions of the library that GCC makes its OpenMP of.
+struct OpenMp {
+  void (*parallel)(void (*function)(void*), void* data, unsigned threads, unsigned flags) = nullptr;
+  int (*max_threads)() = nullptr;
+
+  OpenMp() {
+    void* const library = dlopen("libgomp.so.1", RTLD_LAZY | RTLD_NOLOAD);
+    if (library == nullptr) return;
+    parallel = reinterpret_cast<decltype(parallel)>(dlsym(library, "GOMP_parallel"));
+    max_threads = reinterpret_cast<decltype(max_threads)>(dlsym(library, "omp_get_max_threads"));
+  }
+  bool is_there() const { return parallel != nullptr && max_threads != nullptr; }
+
+  // By a whole team, which another size would end, and start again for its next user; the job has but some places.
+  void run(int threads, Job& job) const {
+    struct Places {
+      Job* job;
+      std::atomic<int> left;
+    } places{&job, {threads}};
+    const auto take = [](void* data) {
+      auto& all = *static_cast<Places*>(data);
+      const IeeeModes keep;
+      if (all.left.fetch_sub(1, std::memory_order_relaxed) > 0) all.job->work();
+    };
+    parallel(take, &places, static_cast<unsigned>(std::max(threads, max_threads())), 0);
+  }
+};
+thread_local bool on_openmp = false;
+
 std::atomic<bool> is_child{false};
 [[maybe_unused]] const int at_fork = pthread_atfork(nullptr, nullptr, [] { is_child.store(true); });
 
 }  // namespace
+
+OnOpenMp::OnOpenMp(bool is_on) : before_(on_openmp) { on_openmp = is_on; }
+OnOpenMp::~OnOpenMp() { on_openmp = before_; }
 
 bool forked() { return is_child.load(std::memory_order_relaxed); }
 
 void run_chunks(int threads, std::int64_t items, std::int64_t chunk, ChunkFunction function, void* body) {
   if (threads > 1 && items > chunk && !forked()) {
     Job job{function, body, items, chunk};
+    if (on_openmp) {
+      static const OpenMp openmp;
+      if (openmp.is_there()) return openmp.run(threads, job);
+    }
     if (pool().run(threads, job)) return;
   }
   function(body, 0, items);

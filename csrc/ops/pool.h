@@ -16,6 +16,19 @@ using ChunkFunction = void (*)(void* body, std::int64_t begin, std::int64_t end)
 // a forked process, or when the pool is at work for somebody else. It must not throw.
 void run_chunks(int threads, std::int64_t items, std::int64_t chunk, ChunkFunction function, void* body);
 
+// While one lives, chunks of calls from its thread run on the threads of GCC's OpenMP, if the process has loaded it:
+// PyTorch's, which are awake after its last function, and spin on the cores that workers of ours would need.
+class OnOpenMp {
+ public:
+  explicit OnOpenMp(bool is_on);
+  ~OnOpenMp();
+  OnOpenMp(const OnOpenMp&) = delete;
+  OnOpenMp& operator=(const OnOpenMp&) = delete;
+
+ private:
+  bool before_;
+};
+
 // True in a process that was forked: the workers stayed behind in the parent.
 bool forked();
 
