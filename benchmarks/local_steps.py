@@ -83,9 +83,11 @@ def samples(data: str) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
         return mnist1d()
     from boost_ext.demo.digits import load
 
+    def rows(images: Array, labels: Array) -> tuple[Array, Array]:
+        return images.reshape(len(labels), -1), labels
+
     digits = load()
-    train, test = (digits.train_images, digits.train_labels), (digits.test_images, digits.test_labels)
-    return (train[0].reshape(len(train[1]), -1), train[1]), (test[0].reshape(len(test[1]), -1), test[1])
+    return rows(digits.train_images, digits.train_labels), rows(digits.test_images, digits.test_labels)
 
 
 def trained(data: str, seed: int, ranks: int, steps: int, rule: dict[str, Any] | None) -> float:

@@ -36,8 +36,7 @@ def update_page(path: Path, name: str, about: dict[str, Any], rows: Sequence[Row
     """Put the rows into a Markdown page, see :func:`update_section`. Tables of other CPUs and cards stay, behind it."""
     _, tables, _ = _section(path, name)
     others = [t for t in re.split(r"(?m)^(?=\d{4}-\d\d-\d\d, )", tables) if "|---|" in t and _where(about) not in t]
-    text = "\n\n".join(["\n".join(markdown(about, rows)), *(t.strip() for t in others)])
-    update_section(path, name, [text])
+    update_section(path, name, [*markdown(about, rows), *(f"\n{t.strip()}" for t in others)])
 
 
 def update_section(path: Path, name: str, lines: Iterable[str]) -> None:

@@ -99,8 +99,8 @@ def optimizer_of(rule: str, network: Any, setting: Setting) -> Any:
             weights, rate, DECAY, rank=1, scale_type="tensor", scale=128.0, adamw=(weights[-2].name,)
         ),
         "GaLore": lambda: optim.GaLore(weights, rate, weight_decay=DECAY, scale=1.0, adamw=(weights[-2].name,)),
-        "thor": lambda: optim.thor(network, Tensor(rate), 0.03, 0.9, batch_size=setting.batch, frequency=4),
         "GaLore, rank 20": lambda: optim.GaLore(weights, rate, DECAY, rank=20, scale=1.0, adamw=(weights[-2].name,)),
+        "thor": lambda: optim.thor(network, Tensor(rate), 0.03, 0.9, batch_size=setting.batch, frequency=4),
     }
     return makers[rule]()
 

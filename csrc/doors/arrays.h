@@ -96,7 +96,7 @@ class Arrays {
   bool has_elements_ = false;  // the array that said where: one without elements may lie anywhere
   Context device_context_;
   std::size_t count_ = 0;                          // of arrays so far
-  std::vector<std::vector<std::int64_t>> shapes_;  // of these, where they are no NumPy's or MindSpore's
+  std::vector<std::vector<std::int64_t>> shapes_;  // of these, where they may lack an attribute for it
   bool on_ascend_ = false;
   // With device_target Ascend a tensor that was made of host data may still lie on the host: each is asked. To ask
   // costs as much as the pointer.

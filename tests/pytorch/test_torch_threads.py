@@ -14,7 +14,6 @@ import pytest
 
 torch: Any = pytest.importorskip("torch")
 
-import boost_ext  # noqa: E402
 from boost_ext import ops  # noqa: E402
 
 N = 1 << 20
@@ -93,33 +92,34 @@ def fresh() -> list[np.ndarray]:
 
 
 @pytest.fixture
-def threads():
-    before = boost_ext.num_threads(), torch.get_num_threads()
+def both(threads):
+    """The threads of ours and of PyTorch for one test."""
+    before = torch.get_num_threads()
 
     def choose(ours: int, theirs: int) -> None:
-        boost_ext.set_num_threads(ours)
+        threads(ours)
         torch.set_num_threads(theirs)
 
     yield choose
-    choose(*before)
+    torch.set_num_threads(before)
 
 
 @pytest.mark.parametrize(("ours", "theirs"), [(1, 2), (2, 1), (2, 2), (3, 2), (2, 5)])
-def test_same_bits(threads, ours, theirs):
-    threads(ours, theirs)
+def test_same_bits(both, ours, theirs):
+    both(ours, theirs)
     assert stepped([torch.from_numpy(a) for a in fresh()]) == stepped(fresh())
 
 
-def test_concurrent_calls(threads):
-    threads(3, 2)
+def test_concurrent_calls(both):
+    both(3, 2)
     expected = stepped(fresh())
     with ThreadPoolExecutor(3) as pool:
         found = pool.map(lambda _: stepped([torch.from_numpy(a) for a in fresh()]), range(6))
         assert list(found) == [expected] * 6
 
 
-def test_subnormal_numbers_are_kept_where_pytorch_flushes_them(threads):
-    threads(2, 2)
+def test_subnormal_numbers_are_kept_where_pytorch_flushes_them(both):
+    both(2, 2)
     small = np.full(N, 1e-40, np.float32)
     if not torch.set_flush_denormal(True):
         pytest.skip("PyTorch does not flush them on this CPU")

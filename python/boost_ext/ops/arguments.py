@@ -45,6 +45,7 @@ Numbers = float | Sequence[float]
 """One number, or one for each tensor."""
 
 
+_PLAIN = frozenset({bool, float, int})  # the types of nearly all arguments that are no arrays: told at once
 _CUDA = (2, 13)  # the types of devices of DLPack: kDLCUDA, kDLCUDAManaged
 
 
@@ -78,7 +79,7 @@ def _torch_of(tensors: Any) -> Any:
 
 def number(op: str, arg: str, value: Any) -> float:
     """A Python float, or a TypeError that names op and argument."""
-    if type(value) is float:  # by far the most
+    if type(value) is float:
         return value
     if isinstance(value, bool) or not isinstance(value, (Real, np.number)):
         raise TypeError(f"{op}: {arg} must be a number, got {type(value).__name__}")
@@ -90,12 +91,14 @@ def number(op: str, arg: str, value: Any) -> float:
 
 def scalar(op: str, arg: str, value: Any) -> Any:
     """A Python float; or an array, of whose one float32 the native op takes care, also where it lies on a device."""
-    if type(value) is not float and is_array(value) and not isinstance(value, np.generic):
+    if is_array(value) and not isinstance(value, np.generic):
         return value
     return number(op, arg, value)
 
 
 def is_array(value: Any) -> bool:
+    if type(value) in _PLAIN:
+        return False
     return hasattr(value, "__dlpack__") or hasattr(value, "__cuda_array_interface__")
 
 
@@ -121,7 +124,7 @@ def integer(op: str, arg: str, value: Any) -> int:
 
 def number_of_step(op: str, step: Any) -> Any:
     """From 1, or 0 where there is none; arrays as they are."""
-    if type(step) is not int and is_array(step) and (getattr(step, "shape", None) != () or on_device(step)):
+    if is_array(step) and (getattr(step, "shape", None) != () or on_device(step)):
         return step
     t = 0 if step is None else integer(op, "step", step)
     if not (step is None or 1 <= t < 2**63):
@@ -142,6 +145,8 @@ def factors(op: str, arg: str, value: Any) -> Any:
 
 def _items(op: str, arg: str, value: Any) -> list[Any]:
     """One value, or one for each tensor, as a list."""
+    if type(value) in _PLAIN:
+        return [value]
     if isinstance(value, np.ndarray):
         value = value.ravel().tolist()
     if not isinstance(value, Sequence) or isinstance(value, (str, bytes)):
@@ -158,15 +163,11 @@ def numbers(op: str, arg: str, value: Any) -> list[float]:
 
 def values(op: str, arg: str, value: Any) -> Any:
     """Those numbers; or an array of float32 that is not NumPy's, of which the native op takes care."""
-    if type(value) is float:
-        return [value]
     return value if is_array(value) and not isinstance(value, (np.ndarray, np.generic)) else numbers(op, arg, value)
 
 
 def flags(op: str, arg: str, value: Any) -> list[int]:
     """A bool, or one for each tensor, as integers."""
-    if type(value) is bool:
-        return [int(value)]
     items = _items(op, arg, value)
     for flag in items:
         if not isinstance(flag, (bool, np.bool_)):

@@ -284,7 +284,7 @@ class FusedOptimizer(torch.optim.Optimizer):
             options = {**options, "scales": [[s.get(f"{n}_scale") for s in states] for n in names]}
         if group["master"]:
             options = {**options, "masters": [s.get("master") for s in states]}
-        if {*map(type, bucket.params)} != {torch.nn.Parameter} and any(map(is_distributed, bucket.params)):
+        if any(map(is_distributed, bucket.params)):
             tensors = [[*map(local, xs)] for xs in tensors]
             options = {**options, **({"masters": [*map(local, options["masters"])]} if group["master"] else {})}
         self.update(tensors, group, **options)
