@@ -2,6 +2,8 @@
 # before but Python >= 3.10 and a C++17 compiler.
 PYTHON ?= python3
 VENVS ?= .venvs
+# Not compiled: the programs import a part of what is installed, and compile that.
+INSTALL := pip install -q --no-compile
 ARGS ?=
 # The MindSpore of tests and benchmarks; CONSTRAINTS= takes the newest.
 CONSTRAINTS ?= -c tests/constraints.txt
@@ -55,8 +57,8 @@ NUMPY2 := $(addprefix tests/ops/test_,arrays.py arguments.py exchange.py framewo
 test-core: $(VENVS)/core/installed
 	build/emulated/cuda_emulator_tests
 	$(SECOND) $(VENVS)/core/bin/python -m pytest -n 2 --dist worksteal $(NUMPY2) tests/ascend tests/cuda tests/test_pca.py \
-	  tests/test_pca_file.py tests/test_pca_span.py -q
-	$(SECOND) $(VENVS)/core/bin/python -m pytest -n 2 --dist worksteal tests/ops -q --device cuda
+	  tests/test_pca_file.py tests/test_pca_span.py -q $(TIER)
+	$(SECOND) $(VENVS)/core/bin/python -m pytest -n 2 --dist worksteal tests/ops -q --device cuda $(TIER)
 
 # What needs PyTorch, which no other environment has.
 test-torch: $(VENVS)/torch/installed
@@ -150,7 +152,7 @@ docs: $(VENVS)/docs/installed
 # The notebook of an example, from its script.
 KERNEL := {"jupytext": null, "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"}}
 notebook: $(VENVS)/lint/installed
-	$(VENVS)/lint/bin/python -m pip install -q jupytext
+	$(VENVS)/lint/bin/python -m $(INSTALL) jupytext
 	$(VENVS)/lint/bin/jupytext --to notebook --update-metadata '$(KERNEL)' examples/numpy_ops.py
 
 clean:
@@ -159,7 +161,7 @@ clean:
 # One environment a purpose, and one wheel for all; an environment is made again into itself when a source changes.
 $(VENVS)/%/bin/python:
 	$(PYTHON) -m venv $(VENVS)/$*
-	$(VENVS)/$*/bin/python -m pip install -q --upgrade pip
+	$(VENVS)/$*/bin/python -m $(INSTALL) --upgrade pip
 
 # Where its objects are, which other builds of the tests link.
 WHEEL_BUILD = $(shell ls -dt $(CURDIR)/build/wheel/* | head -n 1)
@@ -171,44 +173,44 @@ $(VENVS)/wheel/built: $(SOURCES) | $(VENVS)/wheel/bin/python
 
 # Of the same version as the last one: pip takes it for installed, unless it is told otherwise.
 $(VENVS)/train/installed $(VENVS)/test/installed $(VENVS)/bench/installed: $(VENVS)/%/installed: $(VENVS)/wheel/built | $(VENVS)/%/bin/python
-	$(VENVS)/$*/bin/python -m pip install -q --no-deps --force-reinstall $(VENVS)/wheel/dist/*.whl
-	$(VENVS)/$*/bin/python -m pip install -q $(CONSTRAINTS) "$$(echo $(VENVS)/wheel/dist/*.whl)[$*]"
+	$(VENVS)/$*/bin/python -m $(INSTALL) --no-deps --force-reinstall $(VENVS)/wheel/dist/*.whl
+	$(VENVS)/$*/bin/python -m $(INSTALL) $(CONSTRAINTS) "$$(echo $(VENVS)/wheel/dist/*.whl)[$*]"
 	touch $@
 
-# PyTorch without CUDA where its wheel is at hand. Not compiled: the tests import a part of it.
+# PyTorch without CUDA where its wheel is at hand.
 $(VENVS)/torch/installed: $(VENVS)/wheel/built | $(VENVS)/torch/bin/python
-	$(VENVS)/torch/bin/python -m pip install -q --no-deps --force-reinstall $(VENVS)/wheel/dist/*.whl
-	$(VENVS)/torch/bin/python -m pip install -q --no-compile $(CONSTRAINTS) "$$(echo $(VENVS)/wheel/dist/*.whl)[torch,test-core]" \
+	$(VENVS)/torch/bin/python -m $(INSTALL) --no-deps --force-reinstall $(VENVS)/wheel/dist/*.whl
+	$(VENVS)/torch/bin/python -m $(INSTALL) $(CONSTRAINTS) "$$(echo $(VENVS)/wheel/dist/*.whl)[torch,test-core]" \
 	  'markdown-it-py>=3' 'psutil>=5.9' scikit-learn
 	touch $@
 
 # Without build isolation: the tools stay where they are, so that a second build compiles only what has changed.
 $(VENVS)/dev/tools: | $(VENVS)/dev/bin/python
-	$(VENVS)/dev/bin/python -m pip install -q 'scikit-build-core>=0.10' 'pybind11>=2.13' 'cmake>=3.21' ninja
+	$(VENVS)/dev/bin/python -m $(INSTALL) 'scikit-build-core>=0.10' 'pybind11>=2.13' 'cmake>=3.21' ninja
 	touch $@
 
 $(VENVS)/dev/installed: $(NATIVE) | $(VENVS)/dev/tools
-	$(VENVS)/dev/bin/python -m pip install -q --no-build-isolation -e '.[test-core]' -C build-dir=build/dev \
+	$(VENVS)/dev/bin/python -m $(INSTALL) --no-build-isolation -e '.[test-core]' -C build-dir=build/dev \
 	  -C cmake.define.BOOST_EXT_BASELINE_ONLY=ON -C cmake.define.BOOST_EXT_UNITY=OFF \
 	  $(if $(shell command -v ccache),-C cmake.define.CMAKE_CXX_COMPILER_LAUNCHER=ccache)
 	touch $@
 
 $(VENVS)/dev/mindspore: pyproject.toml | $(VENVS)/dev/installed
-	$(VENVS)/dev/bin/python -m pip install -q $(CONSTRAINTS) 'boost_ext[test]'
+	$(VENVS)/dev/bin/python -m $(INSTALL) $(CONSTRAINTS) 'boost_ext[test]'
 	touch $@
 
 # In a build folder of its own, since its kernels of devices are made for the emulators; after the wheel, which is made of
 # the same sources in place.
 $(VENVS)/core/installed: $(SOURCES) $(EMULATORS) | $(VENVS)/core/bin/python $(VENVS)/wheel/built
-	$(SECOND) $(VENVS)/core/bin/python -m pip install -q '.[test-core]' 'numpy>=2' scikit-learn \
+	$(SECOND) $(VENVS)/core/bin/python -m $(INSTALL) '.[test-core]' 'numpy>=2' scikit-learn \
 	  -C build-dir=build/emulated -C install.strip=false -C cmake.define.BOOST_EXT_CUDA_EMULATOR=ON \
 	  -C cmake.define.BOOST_EXT_ASCEND_EMULATOR=ON -C 'cmake.define.BOOST_EXT_OBJECTS_OF=$(WHEEL_BUILD)'
 	touch $@
 
 $(VENVS)/lint/installed: pyproject.toml | $(VENVS)/lint/bin/python
-	$(VENVS)/lint/bin/python -m pip install -q 'ruff>=0.6' 'clang-format>=18' 'cmake>=3.21' ninja 'pybind11>=2.13' 'pyright[nodejs]>=1.1.414'
+	$(VENVS)/lint/bin/python -m $(INSTALL) 'ruff>=0.6' 'clang-format>=18' 'cmake>=3.21' ninja 'pybind11>=2.13' 'pyright[nodejs]>=1.1.414'
 	touch $@
 
 $(VENVS)/docs/installed: pyproject.toml | $(VENVS)/docs/bin/python
-	$(VENVS)/docs/bin/python -m pip install -q --group docs
+	$(VENVS)/docs/bin/python -m $(INSTALL) --group docs
 	touch $@

@@ -11,7 +11,9 @@ import boost_ext
 from device import memory_of
 from ops.producers import Producer
 
-needs_cuda = pytest.mark.skipif(boost_ext.build_info()["cuda"] is None, reason="this build has no CUDA kernels")
+CUDA = boost_ext.build_info()["cuda"]
+EMULATED = CUDA is not None and CUDA["emulated"]
+needs_cuda = pytest.mark.skipif(CUDA is None, reason="this build has no CUDA kernels")
 MISSING = ...  # in the place of a value: without this key
 
 

@@ -9,7 +9,7 @@ namespace {
 
 using namespace boost_ext;
 
-constexpr std::int64_t kSizes[] = {1, 7, 63, 65, 2047, 2049, 2559, 2561, 3071, 3073, 7000};
+constexpr std::int64_t kStepSizes[] = {1, 7, 63, 65, 2047, 2049, 2559, 2561, 3071, 3073, 7000};
 
 struct Case {
   Rule rule;
@@ -86,7 +86,7 @@ void test_step(const Case& c, DType dtype, bool masters, std::int64_t n, std::mt
 void test_ascend_steps() {
   std::mt19937 random(11);
   std::int32_t turn = 0;
-  for (const std::int64_t n : kSizes) {
+  for (const std::int64_t n : kStepSizes) {
     for (const DType dtype : kStorage) {
       for (const Case& c : kCases) {
         set_cores(1 + turn++ % 4);

@@ -5,16 +5,15 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-import boost_ext
 from boost_ext import _core, cuda, ops
-from on_cuda import MISSING, Exported, Interface, There, needs_cuda
+from on_cuda import EMULATED, MISSING, Exported, Interface, There, needs_cuda
 from ops.producers import ByFunctions, Exchanged
 
 pytestmark = needs_cuda
 
 # CUDA looks behind a stream's handle, whatever it is.
 emulated = pytest.mark.skipif(
-    not (boost_ext.build_info()["cuda"] or {}).get("emulated"),
+    not EMULATED,
     reason="only the emulator survives a wrong stream",
 )
 

@@ -14,8 +14,8 @@ import pytest
 from benchmarks.cuda.layouts import Layout
 
 import boost_ext
+from on_cuda import EMULATED
 
-CUDA = boost_ext.build_info()["cuda"]
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -25,7 +25,7 @@ def benchmark(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=300, env=environment, cwd=ROOT)
 
 
-@pytest.mark.skipif(CUDA is None or not CUDA["emulated"], reason="a dry run is on the emulator")
+@pytest.mark.skipif(not EMULATED, reason="a dry run is on the emulator")
 def test_every_case_gives_the_right_answer():
     result = benchmark("--dry-run")
     assert result.returncode == 0, result.stdout + result.stderr
@@ -33,7 +33,7 @@ def test_every_case_gives_the_right_answer():
     assert " ms" not in result.stdout
 
 
-@pytest.mark.skipif(CUDA is not None and CUDA["emulated"], reason="this is the build that a dry run needs")
+@pytest.mark.skipif(EMULATED, reason="this is the build that a dry run needs")
 def test_a_dry_run_needs_the_emulator():
     result = benchmark("--dry-run")
     assert result.returncode == 2

@@ -13,13 +13,12 @@ import pytest
 
 import boost_ext
 from boost_ext import cuda, ops
-from on_cuda import needs_cuda
+from on_cuda import EMULATED, needs_cuda
 from ops.producers import Allocating, allocating_type
 
-CUDA = boost_ext.build_info()["cuda"]
 pytestmark = [
     needs_cuda,
-    pytest.mark.skipif(not (CUDA or {}).get("emulated"), reason="only the emulator pretends"),
+    pytest.mark.skipif(not EMULATED, reason="only the emulator pretends"),
 ]
 
 CALL = """

@@ -10,10 +10,9 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-import boost_ext
 from boost_ext import cuda, ops
 from dtypes import assert_same_bits
-from on_cuda import Exported, Interface, needs_cuda
+from on_cuda import EMULATED, Exported, Interface, needs_cuda
 from ops.producers import ManagedVersioned, Tensor
 
 pytestmark = needs_cuda
@@ -108,7 +107,7 @@ def test_dlpack_export(x, versioned):
     t = struct.tensor
     assert (t.device_type, t.device_id, t.ndim, t.shape[0], t.code, t.bits, t.lanes) == (2, 0, 1, 1, 2, 64, 1)
     assert (t.data, t.byte_offset) == (place, 0)
-    if boost_ext.build_info()["cuda"]["emulated"]:  # type: ignore[index]
+    if EMULATED:
         assert ctypes.c_double.from_address(t.data).value == expected  # it outlives its array
     deleter = struct.deleter if versioned else ctypes.cast(struct.deleter, ctypes.c_void_p).value
     ctypes.CFUNCTYPE(None, ctypes.c_void_p)(deleter)(address)
@@ -151,9 +150,7 @@ def resident() -> int:
         return int(file.read().split()[1]) * 4096
 
 
-@pytest.mark.skipif(
-    not (boost_ext.build_info()["cuda"] or {"emulated": False})["emulated"], reason="looks at the host's memory"
-)
+@pytest.mark.skipif(not EMULATED, reason="looks at the host's memory")
 def test_memory_is_given_back():
     """Of arrays that are dropped, of capsules that nobody takes, and of those that somebody does."""
     there = Interface(np.zeros(1 << 16, np.float32))

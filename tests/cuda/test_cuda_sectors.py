@@ -10,13 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-import boost_ext
 from boost_ext import _core, ops
 from dtypes import FLOATS, normal
+from on_cuda import EMULATED
 from ops.producers import Producer
 
-CUDA = boost_ext.build_info()["cuda"]
-pytestmark = pytest.mark.skipif(CUDA is None or not CUDA["emulated"], reason="the emulator counts")
+pytestmark = pytest.mark.skipif(not EMULATED, reason="the emulator counts")
 
 SECTOR = 32
 MOST = 1.3  # of what must be touched: a line of 128 bytes that begins anywhere is in five sectors, not in four

@@ -17,9 +17,8 @@ from gpu import missing_gpu
 
 import boost_ext
 from boost_ext import _core
+from on_cuda import EMULATED
 
-CUDA = boost_ext.build_info()["cuda"]
-EMULATED = CUDA is not None and CUDA["emulated"]
 NO_GPU = missing_gpu()
 BY_NVCC = Path(__file__).parents[2] / "build" / "cuda" / "native_tests"
 EVERY_OP = Path(__file__).with_name("every_op.py")
@@ -35,7 +34,7 @@ def run(*before: str, short: bool) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.skipif(bool(NO_GPU) and not EMULATED, reason=NO_GPU)
-@pytest.mark.parametrize("short", [False, True])
+@pytest.mark.parametrize("short", [False, pytest.param(True, marks=pytest.mark.exhaustive)])
 def test_every_op_runs(short):
     result = run(short=short)
     assert result.returncode == 0, result.stdout + result.stderr

@@ -70,16 +70,20 @@ ApolloSettings usual() {
   return settings;
 }
 
-void test_steps(int threads, std::int64_t rank, bool galore) {
+constexpr std::int64_t kRank = 3;
+
+// By three threads as by one. Where weights lie does not depend on their dtype: other ranks have fewer pairs.
+void test_steps(std::int64_t rank, bool galore) {
   ApolloSettings settings = usual();
   settings.step.step = 2;
   settings.update_gap = 1;
   settings.step.scale = 0.5;
   settings.step.decay = {0.25F};
   Context context;
-  context.threads = threads;
+  context.threads = 3;
   for (DType of_weight : kFloats) {
     for (DType of_gradient : kFloats) {
+      if (rank != kRank && of_gradient != of_weight) continue;
       const bool mastered = of_gradient != DType::f32;
       settings.step.centralize = {static_cast<unsigned char>(of_gradient == DType::bf16)};
       settings.tensor_wise = of_weight == DType::f16;
@@ -126,10 +130,8 @@ void test_one_step() {
 void test_apollo_step() {
   for (const std::string& isa : cpu_features()) {
     set_isa(isa);
-    for (std::int64_t rank : {1, 3, 9}) {
-      for (int threads : {1, 3}) {
-        for (bool galore : {false, true}) test_steps(threads, rank, galore);
-      }
+    for (std::int64_t rank : {std::int64_t{1}, kRank, std::int64_t{9}}) {
+      for (bool galore : {false, true}) test_steps(rank, galore);
     }
     test_one_step();
   }
