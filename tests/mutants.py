@@ -55,6 +55,7 @@ def build(tree: Path, kind: str) -> None:
     """Build the library of the copy, for the baseline instruction set."""
     folder, pybind11 = tree / "build" / kind, output_of(sys.executable, "-m", "pybind11", "--cmakedir").strip()
     options = [f"-DPython_EXECUTABLE={sys.executable}", f"-Dpybind11_DIR={pybind11}", "-DBOOST_EXT_BASELINE_ONLY=ON"]
+    options += ["-DBOOST_EXT_UNITY=OFF"]  # one file changes
     options += EMULATORS if kind == "emulated" else ()
     options += ["-DCMAKE_CXX_COMPILER_LAUNCHER=ccache"] if shutil.which("ccache") else []
     output_of("cmake", "-S", tree, "-B", folder, "-G", "Ninja", *options)
