@@ -47,8 +47,8 @@ test-all: test
 SECOND := nice -n 10
 TIER := -m "not exhaustive"
 test-python: $(VENVS)/test/installed
-	OPENBLAS_NUM_THREADS=1 BOOST_EXT_OBJECTS=$(CURDIR)/build/wheel $(VENVS)/test/bin/python -m pytest -n 2 --dist loadfile --durations=30 \
-	  --durations-min=5 $(TIER) $(ARGS)
+	OPENBLAS_NUM_THREADS=1 BOOST_EXT_OBJECTS=$(CURDIR)/build/wheel $(VENVS)/test/bin/python -m pytest -n 2 \
+	  --dist loadfile --durations=30 --durations-min=5 $(TIER) $(ARGS)
 
 # The core, without MindSpore, on NumPy 2, with the kernels of devices on our emulators: what takes NumPy's arrays, and
 # all ops on CUDA arrays.

@@ -9,16 +9,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-import boost_ext
 from device import cudart
+from on_cuda import CUDA, EMULATED
 
 
 def missing_gpu() -> str:
     """What is missing for kernels on a GPU; empty if nothing."""
-    build = boost_ext.build_info()["cuda"]
-    if build is None:
+    if CUDA is None:
         return "this build has no CUDA kernels"
-    if build["emulated"]:
+    if EMULATED:
         return "the CUDA kernels of this build run on the host"
     count = ctypes.c_int(0)
     try:

@@ -12,10 +12,7 @@ from ops.producers import ByFunctions, Exchanged
 pytestmark = needs_cuda
 
 # CUDA looks behind a stream's handle, whatever it is.
-emulated = pytest.mark.skipif(
-    not EMULATED,
-    reason="only the emulator survives a wrong stream",
-)
+emulated = pytest.mark.skipif(not EMULATED, reason="only the emulator survives a wrong stream")
 
 
 @pytest.fixture

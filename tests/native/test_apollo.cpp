@@ -72,7 +72,7 @@ ApolloSettings usual() {
 
 constexpr std::int64_t kRank = 3;
 
-// By three threads as by one. Where weights lie does not depend on their dtype: other ranks have fewer pairs.
+// By three threads as by one. Units and tiles are those of every dtype: at other ranks, pairs of one dtype are enough.
 void test_steps(std::int64_t rank, bool galore) {
   ApolloSettings settings = usual();
   settings.step.step = 2;
