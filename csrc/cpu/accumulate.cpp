@@ -19,8 +19,8 @@ void accumulate(const Context& context, Tensors accumulators, Tensors grads, flo
               [&](auto io, std::int64_t i, auto) BOOST_EXT_INLINE_LAMBDA { io.store(a + i, factor * io.load(g + i)); });
         return;
       }
-      sweep(at.count, [&](auto io, std::int64_t i, auto)
-                          BOOST_EXT_INLINE_LAMBDA { io.store(a + i, io.load(a + i) + factor * io.load(g + i)); });
+      sweep<Full>(at.count, [&](auto io, std::int64_t i, auto)
+                                BOOST_EXT_INLINE_LAMBDA { io.store(a + i, io.load(a + i) + factor * io.load(g + i)); });
     });
   });
 }

@@ -10,7 +10,7 @@ constexpr std::int64_t kChunk = 1024;  // what is converted at a time: half the 
 // sweep() without its four accumulators: for bodies that wait for memory, roots and quotients, and are long.
 template <class Body> BOOST_EXT_INLINE void sixteens(std::int64_t n, Body&& body) {
   std::int64_t i = 0;
-  for (; i + kLanes <= n; i += kLanes) body(Full{}, i);
+  for (; i + kLanes <= n; i += kLanes) body(Ahead{}, i);
   if (i < n) body(Part{n - i}, i);
 }
 

@@ -14,7 +14,7 @@ void ema_update(const Context& context, Tensors averages, Tensors weights, float
     float* a = static_cast<float*>(averages[at.tensor].data) + at.begin;
     typed(weights[at.tensor], [&](auto* p) BOOST_EXT_INLINE_LAMBDA {
       const auto* w = p + at.begin;
-      sweep(at.count, [&](auto io, std::int64_t i, auto) BOOST_EXT_INLINE_LAMBDA {
+      sweep<Full>(at.count, [&](auto io, std::int64_t i, auto) BOOST_EXT_INLINE_LAMBDA {
         const auto average = io.load(a + i);
         io.store(a + i, average + rate * (io.load(w + i) - average));
       });

@@ -20,7 +20,7 @@ template <int R, class T>
 BOOST_EXT_INLINE void dots(FloatRows<T> rows, const float* g, std::int64_t count, double* out,
                            std::int64_t out_stride) {
   F sums[R][kAccumulators] = {};
-  sweep(count, [&](auto io, std::int64_t i, auto at) BOOST_EXT_INLINE_LAMBDA {
+  sweep<Full>(count, [&](auto io, std::int64_t i, auto at) BOOST_EXT_INLINE_LAMBDA {
     constexpr int u = decltype(at)::value;
     const F x = io.load(g + i);
 #pragma GCC unroll 4

@@ -12,6 +12,10 @@ constexpr int kQuad = 4 * kLanes;
 struct Quad {
   F v[4];
 };
+template <class T> BOOST_EXT_INLINE void prefetch_quad(const T* p) {
+  prefetch(p);
+  prefetch(p + 2 * kLanes);
+}
 BOOST_EXT_INLINE Quad load_quad(const Half* p) {
   return {{load(p), load(p + kLanes), load(p + 2 * kLanes), load(p + 3 * kLanes)}};
 }
@@ -28,7 +32,11 @@ BOOST_EXT_INLINE F product(const Quad& a, const Quad& b) {
 // body(of a, of b) for every sixty-four elements of 0..n; those that are left are copied, with zeros behind them.
 template <class T, class Body> BOOST_EXT_INLINE void quads(const T* a, const T* b, std::int64_t n, Body&& body) {
   std::int64_t i = 0;
-  for (; i + kQuad <= n; i += kQuad) body(load_quad(a + i), load_quad(b + i));
+  for (; i + kQuad <= n; i += kQuad) {
+    prefetch_quad(a + i);
+    if (b != a) prefetch_quad(b + i);
+    body(load_quad(a + i), load_quad(b + i));
+  }
   if (i == n) return;
   T left[2][kQuad] = {};
   std::memcpy(left[0], a + i, static_cast<std::size_t>(n - i) * sizeof(T));
