@@ -45,9 +45,11 @@ test-all: test
 
 # Two at a time, and before the other parts: a rank that waits for one without a core spins, for four times its own CPU time.
 SECOND := nice -n 10
+# A thread of NumPy's that has no core spins, too.
+BLAS := OPENBLAS_NUM_THREADS=1
 TIER := -m "not exhaustive"
 test-python: $(VENVS)/test/installed
-	OPENBLAS_NUM_THREADS=1 BOOST_EXT_OBJECTS=$(CURDIR)/build/wheel $(VENVS)/test/bin/python -m pytest -n 2 \
+	$(BLAS) BOOST_EXT_OBJECTS=$(CURDIR)/build/wheel $(VENVS)/test/bin/python -m pytest -n 2 \
 	  --dist loadfile --durations=30 --durations-min=5 $(TIER) $(ARGS)
 
 # The core, without MindSpore, on NumPy 2, with the kernels of devices on our emulators: what takes NumPy's arrays, and
@@ -56,13 +58,13 @@ NUMPY2 := $(addprefix tests/ops/test_,arrays.py arguments.py exchange.py framewo
   optimizer_state.py)
 test-core: $(VENVS)/core/installed
 	build/emulated/cuda_emulator_tests
-	$(SECOND) $(VENVS)/core/bin/python -m pytest -n 2 --dist worksteal $(NUMPY2) tests/ascend tests/cuda tests/test_pca.py \
+	$(BLAS) $(SECOND) $(VENVS)/core/bin/python -m pytest -n 2 --dist worksteal $(NUMPY2) tests/ascend tests/cuda tests/test_pca.py \
 	  tests/test_pca_file.py tests/test_pca_span.py -q $(TIER)
-	$(SECOND) $(VENVS)/core/bin/python -m pytest -n 2 --dist worksteal tests/ops -q --device cuda $(TIER)
+	$(BLAS) $(SECOND) $(VENVS)/core/bin/python -m pytest -n 2 --dist worksteal tests/ops -q --device cuda $(TIER)
 
 # What needs PyTorch, which no other environment has.
 test-torch: $(VENVS)/torch/installed
-	$(SECOND) $(VENVS)/torch/bin/python -m pytest -q tests/pytorch tests/ops/test_torch.py \
+	$(BLAS) $(SECOND) $(VENVS)/torch/bin/python -m pytest -q tests/pytorch tests/ops/test_torch.py \
 	  "tests/test_example_scripts.py::test_runs[pytorch_loop]" "tests/docs/test_pages.py::test_a_page[docs/torch.md]" \
 	  "tests/docs/test_pages.py::test_a_page[docs/health.md]"
 

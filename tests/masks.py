@@ -6,6 +6,8 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from remembered import remembered
+
 
 def philox(seed: int, block: npt.ArrayLike, draw: int = 0, stream: int = 0, rounds: int = 7) -> np.ndarray:
     """Philox4x32 of Salmon et al. 2011, section 3.2: four words of 32 bits for each block, as uint64 (blocks, 4)."""
@@ -45,6 +47,7 @@ def signs(shape: tuple[int, int], seed: int, draw: int = 0, stream: int = 0) -> 
     return basis
 
 
+@remembered
 def singular_basis(u: np.ndarray, rank: int) -> np.ndarray:
     """The leading singular vectors of a gradient along its shorter side, as columns. Largest elements are positive."""
     G = u.reshape(len(u), -1)

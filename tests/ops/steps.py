@@ -12,6 +12,7 @@ import pytest
 import oracle
 from boost_ext import _core, ops
 from dtypes import FLOATS, assert_same_bits, normal
+from remembered import remembered
 from rounding import Rounded, assert_within
 
 FACTS: dict[str, dict[str, Any]] = {}
@@ -52,6 +53,7 @@ class Rule:
         function = getattr(ops, f"{self.name}_step")
         assert function(weights, grads, *state, lr=rate, **known, **{**self.hyper, **options}) is None
 
+    @remembered
     def exact(
         self, w: Any, g: Any, state: Any, lr: float, step: int, decay: float, first: bool, **ready: Any
     ) -> oracle.Moments:

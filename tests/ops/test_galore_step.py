@@ -14,6 +14,7 @@ import oracle
 from boost_ext import ops
 from dtypes import DTYPES, FLOATS, assert_same_bits, normal
 from masks import singular_basis
+from remembered import remembered
 
 from .half_precision import check_masters, check_weights_alone
 from .producers import OnDevice
@@ -36,11 +37,22 @@ def state_of(shape: tuple[int, ...], rank: int) -> tuple[tuple[int, int], tuple[
     return (min(rows, columns), rank), (rank, columns) if rows <= columns else (rows, rank)
 
 
+@remembered
+def singular_values(G: np.ndarray) -> np.ndarray:
+    return np.linalg.svd(G, compute_uv=False)
+
+
+@remembered
+def singular_vectors(G: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    left, _, right = np.linalg.svd(G, full_matrices=False)
+    return left, right
+
+
 def captured(u: np.ndarray, P: np.ndarray) -> float:
     """The share of what the best basis of this rank keeps of |u|^2."""
     G = u.reshape(len(u), -1).astype(np.float64)
     kept = np.linalg.norm(G @ P if len(G) > G.shape[1] else P.T @ G) ** 2
-    return float(kept / (np.linalg.svd(G, compute_uv=False)[: P.shape[1]] ** 2).sum())
+    return float(kept / (singular_values(G)[: P.shape[1]] ** 2).sum())
 
 
 def roundings(u: np.ndarray, P: np.ndarray, v: np.ndarray, t: int, hyper: oracle.Apollo) -> np.ndarray:
@@ -149,7 +161,7 @@ def basis_of(grad: np.ndarray, rank: int, **settings: Any) -> np.ndarray:
 
 
 def with_spectrum(rng: np.random.Generator, shape: tuple[int, int], values: np.ndarray) -> np.ndarray:
-    left, _, right = np.linalg.svd(rng.standard_normal(shape), full_matrices=False)
+    left, right = singular_vectors(rng.standard_normal(shape))
     return (left * values @ right).astype(np.float32)
 
 

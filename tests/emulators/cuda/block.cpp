@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cstring>
 #include <exception>
+#include <mutex>
 #include <numeric>
 #include <sstream>
 #include <stdexcept>
@@ -48,7 +49,10 @@ struct Thread {
 };
 
 class Launch;
-thread_local Launch* launch_ = nullptr;
+// One launch at a time: what a kernel asks at each access would be slow to reach as thread-local memory.
+std::mutex one_launch_;
+Launch* launch_ = nullptr;
+thread_local bool inside_ = false;
 
 std::string text(const uint3& v) {
   return "(" + std::to_string(v.x) + ", " + std::to_string(v.y) + ", " + std::to_string(v.z) + ")";
@@ -83,10 +87,15 @@ class Launch {
     gridDim = grid;
     blockDim = block;
     launch_ = this;
+    inside_ = true;
+    watch_shared_memory();
   }
   Launch(const Launch&) = delete;
   Launch& operator=(const Launch&) = delete;
-  ~Launch() { launch_ = nullptr; }
+  ~Launch() {
+    launch_ = nullptr;
+    inside_ = false;
+  }
 
   void run_block() {
     ready_.clear();
@@ -311,7 +320,7 @@ void give_up(const std::string& mistake) { launch_of("a kernel").give_up(mistake
 
 void fence() { std::atomic_thread_fence(std::memory_order_seq_cst); }
 
-bool inside_a_kernel() { return launch_ != nullptr; }
+bool inside_a_kernel() { return inside_; }
 
 void set_seed(std::uint64_t seed) {
   seed_ = seed;
@@ -324,6 +333,7 @@ void run(dim3 grid, dim3 block, void (*kernel)(void*), void* data) {
   if (blocks > 0x1p26) throw std::logic_error("the emulator is too slow for more than 2^26 blocks");
   std::vector<unsigned> order(static_cast<std::size_t>(blocks));
   std::iota(order.begin(), order.end(), 0U);
+  const std::lock_guard<std::mutex> lock(one_launch_);
   Launch launch(grid, block, kernel, data);
   for (std::size_t i = order.size(); i > 0; --i) {
     std::swap(order[i - 1], order[launch.random().below(i)]);

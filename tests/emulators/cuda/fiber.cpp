@@ -31,7 +31,7 @@ constexpr std::size_t kStackBytes = 512 * 1024;
 constexpr std::size_t kStackBytes = 128 * 1024;
 #endif
 
-thread_local Fiber* running = nullptr;
+Fiber* running = nullptr;
 
 // Each above a page that cannot be touched: a kernel that needs more stack ends the process there.
 class Stacks {
@@ -59,7 +59,7 @@ class Stacks {
   std::vector<unsigned char*> stacks_;
 };
 
-thread_local Stacks stacks;
+Stacks stacks;
 
 #ifdef BOOST_EXT_CUDA_FAST_SWITCH
 // Keeps what the System V calling convention wants kept; the rest is the caller's. No kernel changes rounding modes.

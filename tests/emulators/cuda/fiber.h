@@ -1,4 +1,5 @@
-// A thread of a block: a stack of its own on one thread of the operating system, and the switch to it and back.
+// A thread of a block: a stack of its own on the thread that launches, and the switch to it and back. There is one
+// launch at a time.
 //
 // On x86-64 a switch is a few instructions; elsewhere, or with BOOST_EXT_CUDA_UCONTEXT, it is swapcontext, which makes
 // a system call each time. The address sanitizer is told of each switch; the thread sanitizer is not.
@@ -18,8 +19,8 @@ class Fiber {
  public:
   using Body = void (*)();
 
-  // Stack `number` of this thread, made at its first use and kept until the thread ends. Whatever ran there is
-  // forgotten, without unwinding. The body must not let an exception out.
+  // Stack `number`, made at its first use and kept. Whatever ran there is forgotten, without unwinding. The body must
+  // not let an exception out.
   void prepare(std::size_t number, Body body);
   void resume();          // runs it until it suspends itself or its body ends
   static void suspend();  // from inside: back to who resumed it

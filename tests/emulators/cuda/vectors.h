@@ -30,7 +30,7 @@ struct dim3 {
 };
 
 constexpr int warpSize = 32;
-inline thread_local uint3 threadIdx{};
-inline thread_local uint3 blockIdx{};
-inline thread_local dim3 blockDim;
-inline thread_local dim3 gridDim;
+inline uint3 threadIdx{};  // of the one kernel that runs
+inline uint3 blockIdx{};
+inline dim3 blockDim;
+inline dim3 gridDim;

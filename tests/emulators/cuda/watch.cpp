@@ -49,7 +49,7 @@ void access(void* to, const void* from, std::size_t bytes, bool writes) {
 
 }  // namespace boost_ext::cuda::emulator
 
-// For tests in Python: of the launches of this thread between the two calls, reads and writes.
+// For tests in Python: of the launches between the two calls, reads and writes.
 extern "C" __attribute__((visibility("default"))) void boost_ext_cuda_count_sectors(const void* begin,
                                                                                     std::int64_t bytes) {
   boost_ext::cuda::emulator::sectors.count(begin, static_cast<std::size_t>(bytes));
@@ -63,14 +63,16 @@ extern "C" __attribute__((visibility("default"))) void boost_ext_cuda_sectors(st
   sectors.count(nullptr, 0);
 }
 
-#if !defined(__SANITIZE_THREAD__)
+#if defined(__SANITIZE_THREAD__)
+
+void boost_ext::cuda::emulator::watch_shared_memory() {}
+
+#else
 
 #include <link.h>
 
 #include <cstddef>
 #include <vector>
-
-#include "vectors.h"
 
 namespace boost_ext::cuda::emulator {
 
@@ -85,45 +87,34 @@ struct Byte {
   bool several_lanes = false, several_warps = false;  // have read it
 };
 
+std::vector<Byte> shared_bytes;
+
+thread_local char in_shared_memory = 0;
+
 // The thread-local memory of this module, in which __shared__ variables lie.
-class Shared {
- public:
-  Shared() {
+struct Range {
+  std::uintptr_t begin = 0;
+  std::size_t bytes = 0;
+  Range() {
     dl_iterate_phdr(
         [](dl_phdr_info* info, std::size_t /*size*/, void* self) {
-          const auto mine = reinterpret_cast<std::uintptr_t>(&clock_now);
+          const auto mine = reinterpret_cast<std::uintptr_t>(&in_shared_memory);
           for (int i = 0; i < info->dlpi_phnum; ++i) {
             const auto data = reinterpret_cast<std::uintptr_t>(info->dlpi_tls_data);
             const std::size_t bytes = info->dlpi_phdr[i].p_memsz;
             if (info->dlpi_phdr[i].p_type != PT_TLS || mine < data || mine >= data + bytes) continue;
-            clock_now.shared = data;
-            clock_now.shared_bytes = bytes;
-            static_cast<Shared*>(self)->bytes_.resize(bytes);
+            static_cast<Range*>(self)->begin = data;
+            static_cast<Range*>(self)->bytes = bytes;
             return 1;
           }
           return 0;
         },
         this);
   }
-  Byte* find(std::uintptr_t address, std::size_t bytes) {
-    const std::uintptr_t at = address - clock_now.shared;
-    return at < bytes_.size() && bytes <= bytes_.size() - at ? &bytes_[at] : nullptr;
-  }
-
- private:
-  std::vector<Byte> bytes_;
 };
 
 bool ordered(const Clock& now, unsigned other, std::uint32_t time) {
   return other == now.thread || (other / kWarp == now.thread / kWarp && time < now.warp_since);
-}
-
-// Where a thread is does not lie in shared memory, but beside it.
-template <class T> bool part_of(const T& variable, std::uintptr_t address) {
-  return address - reinterpret_cast<std::uintptr_t>(&variable) < sizeof variable;
-}
-bool built_in(std::uintptr_t a) {
-  return part_of(threadIdx, a) || part_of(blockIdx, a) || part_of(blockDim, a) || part_of(gridDim, a);
 }
 
 void race(const char* what, unsigned other, const char* did) {
@@ -157,9 +148,9 @@ void write(const Clock& now, Byte& b) {
 }
 
 void touch_shared(const Clock& now, std::uintptr_t address, std::size_t bytes, bool writes) {
-  static thread_local Shared shared;
-  Byte* b = shared.find(address, bytes);
-  if (b == nullptr || built_in(address)) return;
+  const std::uintptr_t at = address - now.shared;
+  if (bytes > shared_bytes.size() - at) return;
+  Byte* b = &shared_bytes[at];
   for (std::size_t i = 0; i < bytes; ++i) {
     if (!writes && b[i].written < now.block)
       give_up("shared memory: a thread reads what none of its block has written");
@@ -176,6 +167,13 @@ inline void touch(const void* p, std::size_t bytes, bool writes, const void* cod
 }
 
 }  // namespace
+
+void watch_shared_memory() {
+  static thread_local const Range range;
+  clock_now.shared = range.begin;
+  clock_now.shared_bytes = range.bytes;
+  if (shared_bytes.size() < range.bytes) shared_bytes.resize(range.bytes);
+}
 
 }  // namespace boost_ext::cuda::emulator
 

@@ -21,17 +21,20 @@ namespace boost_ext::cuda::emulator {
 struct Clock {
   bool inside = false;           // a thread of a block runs
   unsigned thread = 0;           // its number in the block
-  std::uint32_t epoch = 1;       // never the same twice on a thread of the operating system
+  std::uint32_t epoch = 1;       // never the same twice
   std::uint32_t block = 1;       // the first epoch of this block
   std::uint32_t warp_time = 0;   // how many __syncwarp its warp has completed
   std::uint32_t warp_since = 0;  // what that was after the last one of this lane
 
-  // What every access asks first, in one place: thread-local memory is slow to reach.
+  // What every access asks first.
   bool counts_sectors = false;
-  std::uintptr_t shared = 0;            // where shared memory begins
-  std::size_t shared_bytes = SIZE_MAX;  // not known yet
+  std::uintptr_t shared = 0;  // where the shared memory of the launching thread begins
+  std::size_t shared_bytes = 0;
 };
-inline thread_local Clock clock_now;
+inline Clock clock_now;
+
+// A launch begins on this thread.
+void watch_shared_memory();
 
 // Sectors of 32 bytes that the warps touch, in a range of memory: an access of a warp is what its lanes do at the same
 // place of the code, reached by the same calls, for as many times. As a device's counters of sectors a request, before
@@ -65,7 +68,7 @@ class Sectors {
   std::map<unsigned, std::vector<std::uintptr_t>> calls_;          // of a thread, each with those around it
   std::int64_t counts_[2] = {0, 0};
 };
-inline thread_local Sectors sectors;
+inline Sectors sectors;
 
 // Ends the launch with a std::logic_error from a place that cannot throw. From inside a kernel; does not return.
 void give_up(const std::string& mistake);
