@@ -1,4 +1,4 @@
-"""Results of an oracle that are asked for again: modules of tests run once for each instruction set, on the same data."""
+"""Results of an oracle that are asked for again: a module of tests runs once for each instruction set."""
 
 from __future__ import annotations
 
