@@ -259,7 +259,7 @@ class HealthMonitor:
         size = math.prod(tensor.shape)
         some = tensor.reshape(-1)[:: _prime(-(-size // self._sample)) if size > self._sample else 1]
         if hasattr(some, "cpu"):
-            some = some.cpu().float()
+            some = some.cpu().float().numpy()
         return np.array(some, np.float64)
 
     def _fault(self, step: int, found: Sequence[TensorHealth], loss: float | None) -> Fault | None:

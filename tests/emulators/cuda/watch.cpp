@@ -87,7 +87,7 @@ struct Byte {
   bool several_lanes = false, several_warps = false;  // have read it
 };
 
-std::vector<Byte> shared_bytes;
+std::vector<Byte> watched;
 
 thread_local char in_shared_memory = 0;
 
@@ -149,8 +149,8 @@ void write(const Clock& now, Byte& b) {
 
 void touch_shared(const Clock& now, std::uintptr_t address, std::size_t bytes, bool writes) {
   const std::uintptr_t at = address - now.shared;
-  if (bytes > shared_bytes.size() - at) return;
-  Byte* b = &shared_bytes[at];
+  if (bytes > watched.size() - at) return;
+  Byte* b = &watched[at];
   for (std::size_t i = 0; i < bytes; ++i) {
     if (!writes && b[i].written < now.block)
       give_up("shared memory: a thread reads what none of its block has written");
@@ -172,7 +172,7 @@ void watch_shared_memory() {
   static thread_local const Range range;
   clock_now.shared = range.begin;
   clock_now.shared_bytes = range.bytes;
-  if (shared_bytes.size() < range.bytes) shared_bytes.resize(range.bytes);
+  if (watched.size() < range.bytes) watched.resize(range.bytes);
 }
 
 }  // namespace boost_ext::cuda::emulator
