@@ -24,6 +24,7 @@ pytestmark = pytest.mark.usefixtures("isa")
 
 MATRICES = [(1, 1), (5, 7), (9, 33), (33, 9), (4, 3, 3, 3), (16, 16), (17, 70), (70, 40), (1, 300), (300, 1)]
 OTHERS = [(), (5,), (0,), (3, 4), (4097,), (2, 0)]
+svd = remembered(np.linalg.svd)
 
 
 def sides(shape: tuple[int, ...]) -> tuple[int, int]:
@@ -37,22 +38,11 @@ def state_of(shape: tuple[int, ...], rank: int) -> tuple[tuple[int, int], tuple[
     return (min(rows, columns), rank), (rank, columns) if rows <= columns else (rows, rank)
 
 
-@remembered
-def singular_values(G: np.ndarray) -> np.ndarray:
-    return np.linalg.svd(G, compute_uv=False)
-
-
-@remembered
-def singular_vectors(G: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    left, _, right = np.linalg.svd(G, full_matrices=False)
-    return left, right
-
-
 def captured(u: np.ndarray, P: np.ndarray) -> float:
     """The share of what the best basis of this rank keeps of |u|^2."""
     G = u.reshape(len(u), -1).astype(np.float64)
     kept = np.linalg.norm(G @ P if len(G) > G.shape[1] else P.T @ G) ** 2
-    return float(kept / (singular_values(G)[: P.shape[1]] ** 2).sum())
+    return float(kept / (svd(G, compute_uv=False)[: P.shape[1]] ** 2).sum())
 
 
 def roundings(u: np.ndarray, P: np.ndarray, v: np.ndarray, t: int, hyper: oracle.Apollo) -> np.ndarray:
@@ -161,7 +151,7 @@ def basis_of(grad: np.ndarray, rank: int, **settings: Any) -> np.ndarray:
 
 
 def with_spectrum(rng: np.random.Generator, shape: tuple[int, int], values: np.ndarray) -> np.ndarray:
-    left, right = singular_vectors(rng.standard_normal(shape))
+    left, _, right = svd(rng.standard_normal(shape), full_matrices=False)
     return (left * values @ right).astype(np.float32)
 
 
