@@ -65,7 +65,7 @@ class Kernel:
 def names_of(symbols: list[str]) -> dict[str, str]:
     """The kernels of mangled symbols: names with template arguments, without namespaces and parameters."""
     shown = subprocess.run(["c++filt", *symbols], capture_output=True, text=True, check=True).stdout.splitlines()
-    names = (re.sub(r"^void |\(\w+\)(?=\d)|\w+::", "", re.sub(r"\(anonymous namespace\)::", "", x)) for x in shown)
+    names = (re.sub(r"^void |\([\w:]+\)(?=\d)|\w+::", "", re.sub(r"\(anonymous namespace\)::", "", x)) for x in shown)
     return {symbol: name.partition("(")[0] for symbol, name in zip(symbols, names, strict=True)}
 
 

@@ -3,15 +3,21 @@
 // A row is read in units: packs of 8 elements where all rows begin at one, else single elements. Which lane has which
 // unit follows from the row's length alone, and so do the order of the sum and its bits. Rows that fit into the
 // registers of a block are read once: they belong to teams of 1 to 256 lanes. Longer ones are shared by blocks, and
-// read again when the sums of their parts are known.
+// read again, from the cache, soon after they have been summed; of single elements, by a block alone if they are not
+// too long.
+#include <algorithm>
+
 #include "multi_tensor.cuh"
 #include "ops/centralize.h"
 
 namespace boost_ext::cuda {
 namespace {
 
-constexpr int kSingles = 8, kPacks = 4;    // units that a lane holds at most
-constexpr std::int64_t kMostParts = 1024;  // of a row: their sums are four loads a thread
+constexpr int kSingles = 8, kPacks = 4;       // units that a lane holds at most
+constexpr std::int64_t kMostAlone = 1 << 16;  // single elements of a row that a block works on alone
+constexpr std::int64_t kMostParts = 1024;     // of a row: their sums are four loads a thread
+constexpr std::int32_t kBehind = 256;         // parts that are on their way at a time, more or less
+constexpr std::int64_t kMostShared = kMostBlocks / 2 - kMostParts - kBehind;  // parts of a launch
 
 // Some matrices, all of a kind. Block b of the launch works on rows of matrix t where first[t] <= b < first[t + 1].
 struct Matrices {
@@ -24,7 +30,6 @@ struct Matrices {
   void* to[kCapacity];
   std::int32_t first[kCapacity + 1];
   DType dtype[kCapacity];
-  std::uint8_t aligned[kCapacity];
 };
 static_assert(sizeof(Matrices) <= kParameterBytes);
 
@@ -62,7 +67,11 @@ template <DType kType, bool kAligned> struct Vectors {
   BOOST_EXT_DEVICE Vectors(const Matrices& m, int t)
       : from(m.from[t]), to(m.to[t]), type(kType == DType::other ? DType(m.dtype[t]) : kType) {}
   BOOST_EXT_DEVICE void read(float (&x)[kPack], std::int64_t i, bool together) const {
-    const Pack p = load_pack(from, type, i, {kPack, together}, kAligned);
+    Pack p;
+    if (kAligned && together)
+      p = coming_aligned(pack_at(from, type, i), type, words_of(type)).get();
+    else
+      p = load_pack(from, type, i, {kPack, together && !kAligned}, kAligned);
 #pragma unroll
     for (int j = 0; j < kPack; ++j) x[j] = p.v[j];
   }
@@ -70,22 +79,29 @@ template <DType kType, bool kAligned> struct Vectors {
     Pack p;
 #pragma unroll
     for (int j = 0; j < kPack; ++j) p.v[j] = x[j];
-    store_pack(to, type, i, {kPack, together}, kAligned, p);
+    store_pack(to, type, i, {kPack, together, kAligned}, kAligned, p);
   }
 };
 
+// How the units of a matrix lie in memory. It is a kernel's, so that aligned packs need no registers of the other ones.
+enum class Form { singles, aligned, unaligned };
+template <Form kForm> constexpr int kAtOnce = kForm == Form::unaligned ? 3 : 4;  // blocks of a multiprocessor
+template <Form kForm> constexpr int kTeamsAtOnce = kForm == Form::unaligned ? 2 : 4;
+
 // body(units of matrix t)
-template <class Body> BOOST_EXT_DEVICE void typed(const Matrices& m, int t, Body body) {
+template <Form kForm, class Body> BOOST_EXT_DEVICE void typed(const Matrices& m, int t, Body body) {
   const DType type = m.dtype[t];
-  if (!in_packs(m.width[t])) {
+  if constexpr (kForm == Form::singles) {
     if (type == DType::f32) return body(Singles<float>(m, t));
     if (type == DType::f16) return body(Singles<__half>(m, t));
-    return body(Singles<__nv_bfloat16>(m, t));
+    body(Singles<__nv_bfloat16>(m, t));
+  } else if constexpr (kForm == Form::unaligned) {
+    body(Vectors<DType::other, false>(m, t));
+  } else {
+    if (type == DType::f32) return body(Vectors<DType::f32, true>(m, t));
+    if (type == DType::f16) return body(Vectors<DType::f16, true>(m, t));
+    body(Vectors<DType::bf16, true>(m, t));
   }
-  if (!m.aligned[t]) return body(Vectors<DType::other, false>(m, t));
-  if (type == DType::f32) return body(Vectors<DType::f32, true>(m, t));
-  if (type == DType::f16) return body(Vectors<DType::f16, true>(m, t));
-  body(Vectors<DType::bf16, true>(m, t));
 }
 
 // Units lane, lane + lanes, ... of a row as far as there are some, zeros behind them. `together`: the rows of the teams
@@ -173,10 +189,11 @@ BOOST_EXT_DEVICE void centralize_rows(const Matrices& m, int t, std::int64_t blo
   }
 }
 
-__global__ void centralize_teams(const Matrices __grid_constant__ m) {
+template <Form kForm>
+__global__ void __launch_bounds__(kThreads, kTeamsAtOnce<kForm>) centralize_teams(const Matrices __grid_constant__ m) {
   const int t = tensor_of(m.first, 0, m.count, blockIdx.x);
   const std::int64_t block = static_cast<std::int64_t>(blockIdx.x) - m.first[t];
-  typed(m, t, [&](const auto& units) {
+  typed<kForm>(m, t, [&](const auto& units) {
     const int held = held_by_lane(m.width[t], m.parts[t]);
     if (held == 1) return centralize_rows<1>(m, t, block, units);
     if (held == 2) return centralize_rows<2>(m, t, block, units);
@@ -185,52 +202,87 @@ __global__ void centralize_teams(const Matrices __grid_constant__ m) {
   });
 }
 
-// body(first element, number of units) for every batch of a block's part of a row.
-template <class Body> BOOST_EXT_DEVICE void each_batch(const Matrices& m, int t, std::int64_t block, Body body) {
+// body(units, first element, number of units) for every batch of a block's part of a row.
+template <Form kForm, class Body>
+BOOST_EXT_DEVICE void each_batch(const Matrices& m, int t, std::int64_t block, Body body) {
   const std::int64_t width = m.width[t], batch = batch_of(width), size = in_packs(width) ? kPack : 1;
   const std::int64_t row = block / m.parts[t], part = block % m.parts[t];
-  for (std::int64_t at = part * batch; at < units_of(width); at += m.parts[t] * batch) {
-    const std::int64_t rest = units_of(width) - at;
-    body(row * width + at * size, rest < batch ? rest : batch);
-  }
-}
-
-__global__ void sum_parts(const Matrices __grid_constant__ m, double* partial) {
-  const int t = tensor_of(m.first, 0, m.count, blockIdx.x);
-  const std::int64_t block = static_cast<std::int64_t>(blockIdx.x) - m.first[t];
-  typed(m, t, [&](const auto& units) {
-    using Units = std::decay_t<decltype(units)>;
-    double sum = 0;
-    each_batch(m, t, block, [&](std::int64_t begin, std::int64_t count) {
-      Held<Units, Units::kHeld> held;
-      held.read(units, begin, static_cast<int>(threadIdx.x), kThreads, count);
-      sum += held.sum();
-    });
-    sum = sum_lanes(sum, kThreads);
-    if (threadIdx.x == 0) partial[blockIdx.x] = sum;
+  typed<kForm>(m, t, [&](const auto& units) {
+    for (std::int64_t at = part * batch; at < units_of(width); at += m.parts[t] * batch) {
+      const std::int64_t rest = units_of(width) - at;
+      body(units, row * width + at * size, rest < batch ? rest : batch);
+    }
   });
 }
-
-__global__ void subtract_means(const Matrices __grid_constant__ m, const double* partial) {
-  // From the end, of which most is still in the cache.
-  const std::int64_t b = static_cast<std::int64_t>(m.first[m.count]) - 1 - static_cast<std::int64_t>(blockIdx.x);
-  const int t = tensor_of(m.first, 0, m.count, b), parts = m.parts[t], lane = static_cast<int>(threadIdx.x);
-  const std::int64_t block = b - m.first[t];
-  const double* sums = partial + m.first[t] + block / parts * parts;
+template <Form kForm> BOOST_EXT_DEVICE double sum_part(const Matrices& m, int t, std::int64_t block) {
   double sum = 0;
-  for (int p = lane; p < parts; p += kThreads) sum += sums[p];
-  const auto mean = static_cast<float>(sum_lanes(sum, kThreads) / static_cast<double>(m.width[t]));
-  typed(m, t, [&](const auto& units) {
+  each_batch<kForm>(m, t, block, [&](const auto& units, std::int64_t begin, std::int64_t count) {
     using Units = std::decay_t<decltype(units)>;
-    each_batch(m, t, block, [&](std::int64_t begin, std::int64_t count) {
-      Held<Units, Units::kHeld> held;
-      held.read(units, begin, lane, kThreads, count);
-      held.write(units, begin, lane, kThreads, count, mean);
-    });
+    Held<Units, Units::kHeld> held;
+    held.read(units, begin, static_cast<int>(threadIdx.x), kThreads, count);
+    sum += held.sum();
+  });
+  return sum_lanes(sum, kThreads);
+}
+// sum() of the row is asked for once, when the first batch is on its way.
+template <Form kForm, class Sum> BOOST_EXT_DEVICE void subtract(const Matrices& m, int t, std::int64_t block, Sum sum) {
+  bool known = false;
+  float mean = 0;
+  each_batch<kForm>(m, t, block, [&](const auto& units, std::int64_t begin, std::int64_t count) {
+    using Units = std::decay_t<decltype(units)>;
+    Held<Units, Units::kHeld> held;
+    held.read(units, begin, static_cast<int>(threadIdx.x), kThreads, count);
+    if (!known) mean = static_cast<float>(sum() / static_cast<double>(m.width[t]));
+    known = true;
+    held.write(units, begin, static_cast<int>(threadIdx.x), kThreads, count, mean);
   });
 }
 
-enum class Kind { copied, held, shared };
+__global__ void __launch_bounds__(kThreads, kAtOnce<Form::singles>)
+    centralize_alone(const Matrices __grid_constant__ m) {
+  const int t = tensor_of(m.first, 0, m.count, blockIdx.x);
+  const std::int64_t row = static_cast<std::int64_t>(blockIdx.x) - m.first[t];
+  const double sum = sum_part<Form::singles>(m, t, row);
+  subtract<Form::singles>(m, t, row, [&] { return sum; });
+}
+
+// What no sum is: all bits are ones, but of a nan that is computed, or comes from a narrower type, the last ones are
+// not.
+constexpr long long kNoSum = -1;
+
+// Blocks draw tickets: by turns one sums a part, and one takes the mean from the part that is `behind` parts before,
+// while it is in the cache. A block waits only for the sums of tickets before its own, whose blocks have begun.
+template <Form kForm>
+__global__ void __launch_bounds__(kThreads, kAtOnce<kForm>)
+    centralize_shared(const Matrices __grid_constant__ m, std::int32_t behind, long long* partial, unsigned* tickets) {
+  __shared__ unsigned drawn;
+  const int lane = static_cast<int>(threadIdx.x);
+  if (lane == 0) drawn = atomicAdd(tickets, 1U);
+  __syncthreads();
+  const bool subtracts = drawn % 2 != 0;
+  const std::int64_t b = static_cast<std::int64_t>(drawn / 2) - (subtracts ? behind : 0);
+  if (b < 0 || b >= m.first[m.count]) return;
+  const int t = tensor_of(m.first, 0, m.count, b);
+  const std::int64_t block = b - m.first[t];
+  if (!subtracts) {
+    const double sum = sum_part<kForm>(m, t, block);
+    if (lane == 0) *static_cast<volatile long long*>(partial + b) = __double_as_longlong(sum);
+    return;
+  }
+  subtract<kForm>(m, t, block, [&] {
+    const int parts = m.parts[t];
+    const volatile long long* const sums = partial + (b - block % parts);
+    double sum = 0;
+    for (int p = lane; p < parts; p += kThreads) {
+      long long bits = kNoSum;
+      while (bits == kNoSum) bits = sums[p];
+      sum += __longlong_as_double(bits);
+    }
+    return sum_lanes(sum, kThreads);
+  });
+}
+
+enum class Kind { copied, held, alone, shared };
 
 std::int64_t width_of(const View& v) { return v.size / v.rows; }
 // Up to a warp, so that neighbours read what lies side by side; then as few as can hold a row.
@@ -243,11 +295,18 @@ int lanes_of(std::int64_t width) {
 Kind kind_of(const View& v) {
   if (v.ndim < 2) return Kind::copied;
   const std::int64_t width = width_of(v);
-  return units_of(width) <= batch_of(width) ? Kind::held : Kind::shared;
+  if (units_of(width) <= batch_of(width)) return Kind::held;
+  return !in_packs(width) && width <= kMostAlone ? Kind::alone : Kind::shared;
 }
 
-// launch_one(matrices) for all tensors of a kind, as many at a time as an argument holds.
-template <class LaunchOne> void each_kind(Tensors grads, Tensors out, Kind kind, LaunchOne launch_one) {
+Form form_of(const View& from, const View& to) {
+  if (!in_packs(width_of(from))) return Form::singles;
+  const auto addresses = reinterpret_cast<std::uintptr_t>(from.data) | reinterpret_cast<std::uintptr_t>(to.data);
+  return addresses % 16 == 0 ? Form::aligned : Form::unaligned;
+}
+
+// launch_one(matrices) for all tensors of a kind and form, as many at a time as an argument holds.
+template <class LaunchOne> void each_kind(Tensors grads, Tensors out, Kind kind, Form form, LaunchOne launch_one) {
   Matrices m;
   m.count = 0;
   m.first[0] = 0;
@@ -256,21 +315,21 @@ template <class LaunchOne> void each_kind(Tensors grads, Tensors out, Kind kind,
     m.count = 0;
   };
   for (std::int64_t i = 0; i < grads.count; ++i) {
-    if (kind_of(grads[i]) != kind) continue;
+    if (kind_of(grads[i]) != kind || form_of(grads[i], out[i]) != form) continue;
     const View& v = grads[i];
     const std::int64_t width = width_of(v);
-    std::int64_t parts = 0, blocks = 0;
+    std::int64_t parts = 1, blocks = v.rows;
     if (kind == Kind::held) {
       const int lanes = lanes_of(width);
       const std::int64_t rows = kThreads / lanes * (held_of(width) / held_by_lane(width, lanes));
       parts = lanes;
       blocks = (v.rows + rows - 1) / rows;
-    } else {
+    } else if (kind == Kind::shared) {
       parts = (units_of(width) + batch_of(width) - 1) / batch_of(width);
       parts = parts < kMostParts ? parts : kMostParts;
       blocks = v.rows * parts;
     }
-    if (m.count == Matrices::kCapacity || m.first[m.count] + blocks > kMostBlocks) flush();
+    if (m.count == Matrices::kCapacity || m.first[m.count] + blocks > kMostShared) flush();
     const int t = m.count++;
     m.parts[t] = static_cast<std::int32_t>(parts);
     m.rows[t] = v.rows;
@@ -278,7 +337,6 @@ template <class LaunchOne> void each_kind(Tensors grads, Tensors out, Kind kind,
     m.from[t] = v.data;
     m.to[t] = out[i].data;
     m.dtype[t] = v.dtype;
-    m.aligned[t] = (reinterpret_cast<std::uintptr_t>(v.data) | reinterpret_cast<std::uintptr_t>(out[i].data)) % 16 == 0;
     m.first[t + 1] = static_cast<std::int32_t>(m.first[t] + blocks);
   }
   flush();
@@ -290,6 +348,21 @@ __global__ void copy_blocks(const Table<2> __grid_constant__ table) {
   void* to = table.data[1][chunk.t];
   const DType type = table.type(0, chunk.t);
   each_pack(chunk, [&](std::int64_t i, Count n) { copy_pack(to, from, type, i, n, chunk.aligned); });
+}
+
+template <Form kForm> void centralize_form(const Context& context, Tensors grads, Tensors out) {
+  each_kind(grads, out, Kind::held, kForm,
+            [&](const Matrices& m) { launch(context, centralize_teams<kForm>, m.first[m.count], kThreads, m); });
+  each_kind(grads, out, Kind::shared, kForm, [&](const Matrices& m) {
+    const std::int64_t parts = m.first[m.count];
+    const std::int32_t behind = kBehind + *std::max_element(m.parts, m.parts + m.count);
+    const Workspace<long long> partial(context, parts);
+    const Workspace<unsigned> tickets(context, 1);
+    const auto bytes = static_cast<std::size_t>(parts) * sizeof(long long);
+    check(cudaMemsetAsync(partial.get(), 0xff, bytes, stream_of(context)), "centralize");
+    check(cudaMemsetAsync(tickets.get(), 0, sizeof(unsigned), stream_of(context)), "centralize");
+    launch(context, centralize_shared<kForm>, 2 * (parts + behind), kThreads, m, behind, partial.get(), tickets.get());
+  });
 }
 
 }  // namespace
@@ -304,13 +377,11 @@ void centralize(const Context& context, Tensors grads, Tensors out) {
   }
   each_launch<2>({from, to},
                  [&](const Table<2>& table) { launch(context, copy_blocks, table.blocks(), kThreads, table); });
-  each_kind(grads, out, Kind::held,
-            [&](const Matrices& m) { launch(context, centralize_teams, m.first[m.count], kThreads, m); });
-  each_kind(grads, out, Kind::shared, [&](const Matrices& m) {
-    const Workspace<double> partial(context, m.first[m.count]);
-    launch(context, sum_parts, m.first[m.count], kThreads, m, partial.get());
-    launch(context, subtract_means, m.first[m.count], kThreads, m, partial.get());
-  });
+  centralize_form<Form::aligned>(context, grads, out);
+  centralize_form<Form::unaligned>(context, grads, out);
+  centralize_form<Form::singles>(context, grads, out);
+  each_kind(grads, out, Kind::alone, Form::singles,
+            [&](const Matrices& m) { launch(context, centralize_alone, m.first[m.count], kThreads, m); });
 }
 
 }  // namespace boost_ext::cuda

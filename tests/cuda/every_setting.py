@@ -24,6 +24,7 @@ NARROW = [rule for rule, facts in FACTS.items() if facts["narrow_state"]]
 NEEDED = {rule: {n: 0.5 for n, v in facts["hyper"].items() if v is None} for rule, facts in FACTS.items()}
 STEPPED = [rule for rule, facts in FACTS.items() if facts["corrected"]]
 SIZES = (5, 300, 4097)
+ROWS = ((3, 9), (2, 24), (2, 40_000), (2, 30_003), (2, 70_000), (2, 70_001))  # of centralize: short, long, shared
 
 
 def step(rule: str, rng: np.random.Generator, *, states: int | None = None, **options: Any) -> None:
@@ -130,7 +131,11 @@ def calls() -> Iterator[tuple[str, Callable[[np.random.Generator], Any]]]:
     for name, dtype in FLOATS.items():
         yield (
             f"centralize {name}",
-            lambda r, t=dtype: ops.centralize([normal(r, s, t) for s in ((3, 9), (2, 24), (2, 40_000), (2, 30_003))]),
+            lambda r, t=dtype: ops.centralize([normal(r, s, t) for s in ROWS]),
+        )
+        yield (
+            f"centralize {name} unaligned",
+            lambda r, t=dtype: ops.centralize([normal(r, 2 * n + 1, t)[1:].reshape(2, n) for _, n in ROWS]),
         )
         yield (
             f"centralize {name} to others",

@@ -50,7 +50,12 @@ def test_resources_of_a_kernel():
 
 def test_names():
     other = "_ZN9boost_ext4cuda17multiply_in_orderIdEEvPKT_S4_lPd"
-    assert names_of([SYMBOL, other]) == {SYMBOL: "accumulate_blocks<false>", other: "multiply_in_order<double>"}
+    of_an_enum = "_ZN9boost_ext4cuda12_GLOBAL__N_116centralize_teamsILNS0_12_GLOBAL__N_14FormE2EEEvNS1_8MatricesE"
+    assert names_of([SYMBOL, other, of_an_enum]) == {
+        SYMBOL: "accumulate_blocks<false>",
+        other: "multiply_in_order<double>",
+        of_an_enum: "centralize_teams<2>",
+    }
 
 
 def test_the_fewest_instructions_for_each_number_of_bytes():

@@ -40,6 +40,19 @@ def test_many_tensors_of_all_shapes_and_types(rng):
     check([normal(rng, s, kinds[i % 3]) for i, s in enumerate(shapes)])
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_long_rows_of_different_lengths(rng, dtype):
+    """On CUDA blocks share a row, and wait for one another's sums."""
+    kinds = [(3, 65_535), (2, 65_537), (1, 200_000), (3, 8200), (4, 70_008), (2, 2)]
+    grads = [normal(rng, s, dtype) + np.asarray(0.25, dtype) for s in kinds]
+    grads[4][1, 5] = np.nan  # of this row alone
+    rest = np.delete(grads[4].astype(np.float64), 1, axis=0)
+    check([g for i, g in enumerate(grads) if i != 4])
+    ops.centralize([grads[4], grads[0]])
+    assert np.isnan(grads[4][1].astype(np.float32)).all()
+    assert_close(np.delete(grads[4], 1, axis=0), oracle.centralize(rest), abs(rest) + 0.3, roundings=2)
+
+
 @pytest.mark.parametrize("shape", [(), (1,), (17,), (5000,)])
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_fewer_than_two_axes_are_left_alone(rng, dtype, shape):

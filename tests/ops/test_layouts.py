@@ -50,7 +50,7 @@ def test_another_order_has_the_same_result(case, kind, rng):
     if case.op in ("global_norm", "unscale_and_check"):
         assert got == pytest.approx(expected, rel=1e-14)
     for one, two in zip(leaves([*here.values()]), leaves([*there.values()]), strict=True):
-        np.testing.assert_allclose(two, one, rtol=3e-7)
+        np.testing.assert_allclose(two, one, rtol=3e-6)  # a GPU has its own powf, and ftrl takes powers' difference
 
 
 @pytest.mark.parametrize(
