@@ -22,7 +22,7 @@ from boost_ext.bench.harness import Row, milliseconds, run
 from boost_ext.machine import Watch
 
 from .. import record
-from . import gradients, projections, steps
+from . import gradients, matrices, projections, steps
 from .clock import CopyBandwidth
 from .devices import Card, Device, Emulator
 from .layouts import CudaCase, Layouts, layouts
@@ -42,6 +42,10 @@ GROUPS: dict[str, Callable[[Device, Layouts], Iterator[CudaCase]]] = {
         gradients.dropout,
         projections.dim_reduce_apply,
         projections.bfgs_update,
+        matrices.orthogonalize,
+        matrices.muon_step,
+        matrices.precondition,
+        matrices.damped_inverse,
     )
 }
 US = "boost_ext"

@@ -66,6 +66,8 @@ class Layouts:
     cut: Layout
     matrix: tuple[int, int]
     """Rows and columns of P."""
+    side: int
+    """Of square matrices."""
 
 
 def layouts(device: Device, small: bool) -> Layouts:
@@ -77,6 +79,7 @@ def layouts(device: Device, small: bool) -> Layouts:
             Layout(18_000, 60),
             Layout(20_000, 50, cut=True),
             (8, 3_001),
+            24,
         )
     most = min(250_000_000, device.free // _BYTES)
     columns = min(10_000_000, device.free // (8 * _BYTES))
@@ -87,4 +90,5 @@ def layouts(device: Device, small: bool) -> Layouts:
         Layout(18_000, 60),
         Layout(20_000_000, 500, cut=True),
         (32, columns),
+        512,
     )
