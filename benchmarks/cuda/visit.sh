@@ -208,7 +208,8 @@ metrics() {
   ncu=$(command -v ncu || command -v /usr/local/cuda/bin/ncu)
   if [ -z "$ncu" ]; then echo "ncu is not installed: no metrics" && return 0; fi
   for name in $names; do options+=(--only "$name"); done
-  log=$(timeout $((left - 5)) "$ncu" --csv --launch-count 400 --kernel-name-base demangled --kernel-name regex:boost_ext --metrics "$(
+  log=$(timeout $((left - 5)) "$ncu" --csv --launch-count 400 --kernel-name-base demangled --kernel-name regex:boost_ext \
+    --metrics "$(
     paste -sd , <<'EOF'
 l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum
 l1tex__t_requests_pipe_lsu_mem_global_op_ld.sum
