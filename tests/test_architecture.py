@@ -166,16 +166,20 @@ def test_the_ascend_backend_reaches_kernels_through_their_abi():
     assert stems == {path.stem for path in (ROOT / "kernels" / "ascend").glob("*.asc")}
 
 
+# Files of kernels/cuda that are host code, and what they need of the standard library and the linker.
+HOST_CODE = {"device": {"mutex", "optional"}, "blas": {"atomic", "dlfcn.h", "mutex", "optional"}}
+
+
 def test_cuda_kernels_know_their_contract_only():
     folder = ROOT / "kernels" / "cuda"
     for path in sorted([*folder.glob("*.cu"), *folder.glob("*.cuh")]):
         headers = {i for i in includes(path) if not i.startswith("ops/")}
-        known = KERNEL_HEADERS | ({"mutex", "optional"} if path.stem == "device" else set())  # which is host code
+        known = KERNEL_HEADERS | HOST_CODE.get(path.stem, set())
         bad = {i for i in headers if not i.endswith(".cuh") and i not in known and not i.startswith("cuda_")}
         assert not bad, f"{name(path)} includes {bad}"
         if path.suffix == ".cu":
-            assert path.stem in {*STEMS, "device"}, name(path)
-            assert f"ops/{path.stem}.h" in includes(path), name(path)
+            assert path.stem in {*STEMS, *HOST_CODE}, name(path)
+            assert {f"ops/{path.stem}.h", f"{path.stem}.cuh"} & includes(path), name(path)
 
 
 @pytest.mark.parametrize(("device", "host_part"), [("cuda", set()), ("ascend", {"boost_ext_ascend.h"})])

@@ -156,6 +156,8 @@ py::dict build_info() {
     d["runtime"] = gpu->runtime;
     d["architectures"] = gpu->architectures;
     d["emulated"] = gpu->emulated;
+    const std::string blas = cuda::blas_in_use();
+    d["cublas"] = blas.empty() ? py::object(py::none()) : py::str(blas);
     info["cuda"] = d;
   }
   info["built_isas"] = built_isas();

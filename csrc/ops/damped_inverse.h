@@ -9,7 +9,8 @@
 // factor, damping  one number a tensor, finite and >= 0
 // Cholesky's method in float64; one rounding to float32. `inverted` says whether all were. A matrix that is not
 // positive definite with its damping, or holds inf or nan, and one whose inverse is beyond float32, leave their place
-// in out as it is.
+// in out as it is. On CUDA large matrices are inverted with products of cuBLAS's, where there is one (docs/cuda.md), in
+// float64 too.
 #pragma once
 
 #include "ops/runtime.h"

@@ -5,6 +5,7 @@
 namespace boost_ext::cuda {
 
 const Build* build() { return nullptr; }
+std::string blas_in_use() { return {}; }
 void* allocate(const Context&, std::int64_t) { without_cuda(); }
 void release(const Context&, void*) noexcept {}
 void download(const Context&, void*, const void*, std::int64_t) { without_cuda(); }

@@ -12,6 +12,8 @@ struct Build {
   bool emulated = false;  // the kernels run on the host: for tests
 };
 const Build* build();  // nothing without CUDA
+// The cuBLAS that multiplies large matrices, as in "libcublas.so.13"; empty before the first of them, and without one.
+std::string blas_in_use();
 
 // Memory of the context's device, in the order of its stream. std::runtime_error for what CUDA says.
 void* allocate(const Context& context, std::int64_t bytes);

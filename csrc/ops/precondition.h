@@ -10,6 +10,8 @@
 // out          float32, of the sizes of grads, written; nothing may overlap it
 // Sums are float32, of at most 128 products each, and then of these, in a fixed order. A product is rounded once, with
 // its sum; so the bits are the same on every instruction set, but x86 without FMA emulates this, and is slow.
+// On CUDA large gradients with large blocks are multiplied by cuBLAS, where there is one (docs/cuda.md): in float32, in
+// an order of its own, which depends on its version and on the card.
 #pragma once
 
 #include "ops/runtime.h"

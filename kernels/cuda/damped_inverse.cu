@@ -1,6 +1,13 @@
 // See ops/damped_inverse.h. A block of threads inverts a matrix in tiles of 32 by 32: M = U^T U, W = U^-T,
 // M^-1 = W^T W. All three are sums of products A^T B of tiles. U lies in the upper tiles of the work memory, W in the
 // lower ones and those of the diagonal, and the inverse over both.
+//
+// A large matrix is inverted by all of the device, panel by panel of 128 rows: a block of threads finds W_kk of the
+// panel's square as above, and cuBLAS multiplies, in float64,
+//
+//   [U_k W_k] <- W_kk [A_k I_k],  [A I]_below <- [A I]_below - U_k^T [U_k W_k],  and in the end M^-1 = sum of W_k^T
+//   W_k.
+#include "blas.cuh"
 #include "jobs.cuh"
 #include "ops/damped_inverse.h"
 
@@ -12,12 +19,15 @@ constexpr int kLoads = kTile * kTile / kThreads;
 constexpr double kMostFloat = 3.4028234e38;
 constexpr std::int64_t kMostWork = std::int64_t{1} << 27;  // elements of work memory at a time, and at least a matrix
 
+constexpr std::int64_t kPanel = 128;
+
 struct Matrix {
   const double* from;
   float* to;
   double* work;
   std::int64_t extent, size;  // extent 0: a diagonal of `size` elements
   double factor, damping;
+  std::int64_t stride;  // of the rows
 };
 
 BOOST_EXT_DEVICE bool fits(double value) { return value <= kMostFloat && value >= -kMostFloat; }
@@ -111,7 +121,7 @@ BOOST_EXT_DEVICE bool factor_tile(Shared& tiles) {
 // Element (i, j) of the matrix, i <= j; beyond its end the identity.
 BOOST_EXT_DEVICE double element(const Matrix& m, std::int64_t i, std::int64_t j) {
   if (j >= m.extent) return i == j ? 1 : 0;
-  const double x = m.factor * m.from[i * m.extent + j];
+  const double x = m.factor * m.from[i * m.stride + j];
   return i == j ? x + m.damping : x;
 }
 
@@ -220,6 +230,150 @@ __global__ void __launch_bounds__(kThreads, 2) invert_all(const Jobs<Matrix> __g
 
 __global__ void set_to_one(float* number) { *number = 1; }
 
+// A large matrix and its memory, in rows: those of A and I together, panels of U and W, and the last W_kk.
+struct Large {
+  Matrix m;
+  std::int64_t extent;  // with the padding: a multiple of kTile
+  double *both, *panels, *square;
+  float* good;
+};
+
+std::int64_t doubles_of(std::int64_t extent) { return 3 * extent * extent + kPanel * kPanel; }
+std::int64_t chunks_of(const Large& l) { return blocks_of(l.extent * l.extent); }
+std::int64_t one_of(const Large&) { return 1; }
+
+// body(i, j) for the elements of this block of threads.
+template <class Body> BOOST_EXT_DEVICE void each_element(const Jobs<Large>& jobs, int which, Body body) {
+  const std::int64_t extent = jobs.job[which].extent, begin = (blockIdx.x - jobs.first[which]) * kChunk;
+  const std::int64_t end = begin + kChunk < extent * extent ? begin + kChunk : extent * extent;
+  for (std::int64_t e = begin + threadIdx.x; e < end; e += kThreads) {
+    const std::int64_t i = quotient(e, extent);
+    body(i, e - i * extent);
+  }
+}
+
+// What is below A's diagonal is not read.
+__global__ void bring_large(const Jobs<Large> __grid_constant__ jobs) {
+  const int which = job_of(jobs, blockIdx.x);
+  const Large& l = jobs.job[which];
+  if (blockIdx.x == jobs.first[which] && threadIdx.x == 0) *l.good = 1;
+  each_element(jobs, which, [&](std::int64_t i, std::int64_t j) {
+    double* const row = l.both + i * 2 * l.extent;
+    row[j] = i <= j ? element(l.m, i, j) : 0;
+    row[l.extent + j] = i == j ? 1 : 0;
+  });
+}
+
+// W_kk of the rows from `first` on, lower, with zeros above. Of a matrix that has no inverse nothing but zeros.
+__global__ void __launch_bounds__(kThreads, 2)
+    factor_panel(const Jobs<Large> __grid_constant__ jobs, std::int64_t first, std::int64_t rows, float* inverted) {
+  __shared__ Shared tiles;
+  const Large& l = jobs.job[job_of(jobs, blockIdx.x)];
+  const Matrix m{l.both + first * 2 * l.extent + first, nullptr, nullptr, rows, rows * rows, 1, 0, 2 * l.extent};
+  const bool good = factorize(m, l.square, rows, tiles);
+  if (good) invert_factor(l.square, rows, tiles);
+  if (!good && threadIdx.x == 0) *l.good = *inverted = 0;
+  __syncthreads();
+  for (std::int64_t e = threadIdx.x; e < rows * rows; e += kThreads) {
+    const std::int64_t i = quotient(e, rows), j = e - i * rows;
+    if (i < j || !good) l.square[e] = 0;
+  }
+}
+
+__global__ void look_at_large(const Jobs<Large> __grid_constant__ jobs, float* inverted) {
+  const int which = job_of(jobs, blockIdx.x);
+  const Large& l = jobs.job[which];
+  bool good = true;
+  each_element(jobs, which, [&](std::int64_t i, std::int64_t j) {
+    if (i <= j && j < l.m.extent) good = good && fits(l.both[i * 2 * l.extent + j]);
+  });
+  if (!good) *l.good = *inverted = 0;  // whoever writes it, writes the same
+}
+
+__global__ void take_large(const Jobs<Large> __grid_constant__ jobs) {
+  const int which = job_of(jobs, blockIdx.x);
+  const Large& l = jobs.job[which];
+  if (*l.good == 0) return;
+  each_element(jobs, which, [&](std::int64_t i, std::int64_t j) {
+    if (i >= l.m.extent || j >= l.m.extent) return;
+    const double value = l.both[i <= j ? i * 2 * l.extent + j : j * 2 * l.extent + i];
+    l.m.to[i * l.m.extent + j] = static_cast<float>(value);
+  });
+}
+
+// [A I] to panels of [U W], and then the inverse in the place of A. The matrices have one extent and lie `next` apart.
+void eliminate(const Context& context, const std::vector<Large>& all, std::int64_t next, float* inverted) {
+  const Blas blas(context);
+  const Large& l = all[0];
+  const std::int64_t n = l.extent;
+  const auto rows_of = [&](std::int64_t k) { return n - k < kPanel ? n - k : kPanel; };
+  Gemm<double> g{};
+  g.count = static_cast<std::int64_t>(all.size());
+  g.columns = n;
+  for (std::int64_t k = 0; k < n; k += kPanel) {
+    const std::int64_t rows = rows_of(k);
+    each_launch_of(all, one_of, [&](const Jobs<Large>& jobs) {
+      launch(context, factor_panel, jobs.blocks(), kThreads, jobs, k, rows, inverted);
+    });
+    // What is not zero of U_k and W_k without U_kk: n columns of [U W].
+    double *const from = l.both + k * 2 * n + k + rows, *const panel = l.panels + k * n;
+    g.inner = rows;
+    g.rows = rows, g.a = {l.square, rows, next}, g.b = {from, 2 * n, next}, g.c = {panel, n, next};
+    g.factor = 1, g.kept = 0;
+    blas.multiply(g);
+    g.rows = n - k - rows;
+    if (g.rows == 0) break;
+    g.a = {panel, n, next, true}, g.b = {panel, n, next}, g.c = {from + rows * 2 * n, 2 * n, next};
+    g.factor = -1, g.kept = 1;
+    blas.multiply(g);
+  }
+  // The last panel has all columns.
+  g.factor = 1, g.kept = 0;
+  for (std::int64_t k = (n - 1) / kPanel * kPanel; k >= 0; k -= kPanel) {
+    g.inner = rows_of(k);
+    g.rows = g.columns = k + g.inner;
+    const double* const w = l.panels + k * n + n - g.columns;
+    g.a = {w, n, next, true}, g.b = {w, n, next}, g.c = {l.both, 2 * n, next};
+    blas.multiply(g);
+    g.kept = 1;
+  }
+}
+
+// Matrices of one extent.
+void invert_large(const Context& context, const std::vector<Matrix>& matrices, float* inverted) {
+  const auto count = static_cast<std::int64_t>(matrices.size());
+  const std::int64_t n = quotient_up(matrices[0].extent, kTile) * kTile, next = doubles_of(n);
+  const Workspace<double> memory(context, count * next);
+  const Workspace<float> good(context, count);
+  std::vector<Large> all;
+  for (std::int64_t i = 0; i < count; ++i) {
+    double* const at = memory.get() + i * next;
+    all.push_back({matrices[static_cast<std::size_t>(i)], n, at, at + 2 * n * n, at + 3 * n * n, good.get() + i});
+  }
+  each_launch_of(all, chunks_of,
+                 [&](const Jobs<Large>& jobs) { launch(context, bring_large, jobs.blocks(), kThreads, jobs); });
+  eliminate(context, all, next, inverted);
+  each_launch_of(all, chunks_of, [&](const Jobs<Large>& jobs) {
+    launch(context, look_at_large, jobs.blocks(), kThreads, jobs, inverted);
+  });
+  each_launch_of(all, chunks_of,
+                 [&](const Jobs<Large>& jobs) { launch(context, take_large, jobs.blocks(), kThreads, jobs); });
+}
+
+// As many of one extent at a time as there is memory for.
+void invert_each_large(const Context& context, std::vector<Matrix> all, float* inverted) {
+  while (!all.empty()) {
+    std::vector<Matrix> some, others;
+    for (const Matrix& m : all) {
+      const std::int64_t doubles = (static_cast<std::int64_t>(some.size()) + 1) * doubles_of(m.extent);
+      const bool joins = some.empty() || (m.extent == some[0].extent && doubles <= kMostWork);
+      (joins ? some : others).push_back(m);
+    }
+    invert_large(context, some, inverted);
+    all.swap(others);
+  }
+}
+
 std::int64_t blocks_of_matrix(const Matrix& m) { return m.extent > 0 ? m.size / (m.extent * m.extent) : 1; }
 std::int64_t work_of(const Matrix& m) {
   const std::int64_t padded = quotient_up(m.extent, kTile) * kTile;
@@ -232,7 +386,7 @@ void damped_inverse(const Context& context, Tensors matrices, const std::int64_t
                     const double* damping, Tensors out, float* inverted) {
   const OnDevice device(context);
   launch(context, set_to_one, 1, 1, inverted);
-  std::vector<Matrix> some;
+  std::vector<Matrix> some, large;
   std::int64_t work = 0;
   const auto launch_some = [&] {
     const Workspace<double> memory(context, work);
@@ -254,8 +408,16 @@ void damped_inverse(const Context& context, Tensors matrices, const std::int64_t
              extent[t],
              matrices[t].size,
              factor[t],
-             damping[t]};
+             damping[t],
+             extent[t]};
     if (m.size == 0) continue;
+    if (is_for_blas(m.extent, m.extent)) {
+      for (std::int64_t i = 0; i < blocks_of_matrix(m); ++i) {
+        large.push_back(m);
+        large.back().from += i * m.extent * m.extent, large.back().to += i * m.extent * m.extent;
+      }
+      continue;
+    }
     const std::int64_t one = m.extent > 0 ? work_of(m) : 0, all = blocks_of_matrix(m);
     for (std::int64_t done = 0; done < all;) {
       if (work > 0 && work + one > kMostWork) launch_some();
@@ -271,6 +433,7 @@ void damped_inverse(const Context& context, Tensors matrices, const std::int64_t
     }
   }
   launch_some();
+  invert_each_large(context, std::move(large), inverted);
 }
 
 }  // namespace boost_ext::cuda

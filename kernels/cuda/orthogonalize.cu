@@ -1,5 +1,7 @@
 // See ops/orthogonalize.h. Each product of the iteration is one launch for all matrices, in tiles; of a symmetric one
-// the tiles below the diagonal are copies of those above.
+// the tiles below the diagonal are copies of those above. Large matrices are multiplied by cuBLAS, those of equal shape
+// in one call; their symmetric products are symmetric but for rounding, which the iteration bears.
+#include "blas.cuh"
 #include "jobs.cuh"
 #include "ops/orthogonalize.h"
 #include "tile_product.cuh"
@@ -21,6 +23,7 @@ struct Matrix {
   double eps;
   DType dtype;
   bool on_square() const { return most >= 2 * least; }
+  bool has_shape_of(const Matrix& m) const { return least == m.least && most == m.most; }
 };
 
 // out = factor * a b + by * add + unit * I; b is transposed where b_rows is false. Symmetric: rows is columns.
@@ -146,6 +149,45 @@ void multiply_each(const Context& context, const std::vector<Product>& products)
                  [&](const Jobs<Product>& jobs) { launch(context, multiply_all, jobs.blocks(), kThreads, jobs); });
 }
 
+// What a product is added to, in its place.
+__global__ void prepare(const Jobs<Product> __grid_constant__ jobs) {
+  const int which = job_of(jobs, blockIdx.x);
+  const Product& p = jobs.job[which];
+  const std::int64_t begin = (blockIdx.x - jobs.first[which]) * kChunk, size = p.rows * p.columns;
+  const std::int64_t end = begin + kChunk < size ? begin + kChunk : size;
+  for (std::int64_t i = begin + threadIdx.x; i < end; i += kThreads) {
+    const float value = p.add != nullptr ? p.by * p.add[i] : 0;
+    const bool on_diagonal = quotient(i, p.columns + 1) * (p.columns + 1) == i;
+    p.out[i] = on_diagonal ? value + p.unit : value;
+  }
+}
+
+// The same product of all, by the same factor; matrices of equal shape lie equally far from one another.
+void multiply_each(const Context& context, const Blas& blas, const std::vector<Product>& products) {
+  const auto is_sum = [](const Product& p) { return p.add != nullptr || p.unit != 0; };
+  const auto blocks_of_sum = [&](const Product& p) { return is_sum(p) ? blocks_of(p.rows * p.columns) : 0; };
+  each_launch_of(products, blocks_of_sum,
+                 [&](const Jobs<Product>& jobs) { launch(context, prepare, jobs.blocks(), kThreads, jobs); });
+  for (std::size_t i = 0, end = 0; i < products.size(); i = end) {
+    const Product& p = products[i];
+    const Product* next = nullptr;
+    for (end = i + 1; end < products.size(); ++end) {
+      const Product &q = products[end], &last = products[end - 1];
+      if (q.rows != p.rows || q.inner != p.inner || q.columns != p.columns || is_sum(q) != is_sum(p)) break;
+      if (next == nullptr) next = &q;
+      if (q.a - last.a != next->a - p.a || q.b - last.b != next->b - p.b || q.out - last.out != next->out - p.out)
+        break;
+    }
+    Gemm<float> g{p.rows, p.inner, p.columns, {p.a, p.inner, 0}, {}, {p.out, p.columns, 0}};
+    g.b = {p.b, p.b_rows ? p.columns : p.inner, 0, !p.b_rows};
+    g.count = static_cast<std::int64_t>(end - i);
+    if (g.count > 1) g.a.next = next->a - p.a, g.b.next = next->b - p.b, g.c.next = next->out - p.out;
+    g.factor = p.factor;
+    g.kept = is_sum(p) ? 1 : 0;
+    blas.multiply(g);
+  }
+}
+
 Product symmetric(const float* a, const float* b, std::int64_t n, std::int64_t inner, float* out) {
   return {a, b, nullptr, out, n, inner, n, 1, 0, 0, true, true};
 }
@@ -156,14 +198,18 @@ void swap(float*& a, float*& b) {
   b = was;
 }
 
-void iterate(const Context& context, std::vector<Matrix>& all, std::int64_t steps) {
+// By cuBLAS, if it is given. Then a I is always in the polynomial: a X would have to be written before the product.
+void iterate(const Context& context, const Blas* blas, std::vector<Matrix>& all, std::int64_t steps) {
   using Polynomial = NewtonSchulz;
   std::vector<Product> products;
   // One product of each matrix that has it.
   const auto launch_each = [&](auto&& product_of) {
     products.clear();
     for (Matrix& m : all) product_of(m);
-    multiply_each(context, products);
+    if (blas != nullptr)
+      multiply_each(context, *blas, products);
+    else
+      multiply_each(context, products);
   };
   for (std::int64_t s = 0; s < steps; ++s) {
     launch_each([&](const Matrix& m) {
@@ -174,12 +220,14 @@ void iterate(const Context& context, std::vector<Matrix>& all, std::int64_t step
     });
     launch_each([&](const Matrix& m) {
       Product p = symmetric(m.a, m.a, m.least, m.least, s == 0 && m.on_square() ? m.q : m.p);
-      p.factor = Polynomial::c, p.add = m.a, p.by = Polynomial::b, p.unit = m.on_square() ? Polynomial::a : 0;
+      p.factor = Polynomial::c, p.add = m.a, p.by = Polynomial::b;
+      p.unit = m.on_square() || blas != nullptr ? Polynomial::a : 0;
       products.push_back(p);
     });
     launch_each([&](Matrix& m) {
       if (!m.on_square()) {
-        products.push_back({m.p, m.x, m.x, m.result, m.least, m.least, m.most, 1, Polynomial::a, 0, true, false});
+        const float* const add = blas != nullptr ? nullptr : m.x;
+        products.push_back({m.p, m.x, add, m.result, m.least, m.least, m.most, 1, Polynomial::a, 0, true, false});
         swap(m.x, m.result);
       } else if (s > 0) {
         products.push_back(symmetric(m.p, m.q, m.least, m.least, m.next));
@@ -201,9 +249,11 @@ void iterate(const Context& context, std::vector<Matrix>& all, std::int64_t step
   });
 }
 
-std::int64_t floats_of(const Matrix& m) { return 2 * m.rows * m.columns + 4 * m.least * m.least; }
+std::int64_t aligned(std::int64_t floats) { return (floats + kPack - 1) / kPack * kPack; }
+std::int64_t floats_of(const Matrix& m) { return 2 * aligned(m.rows * m.columns) + 4 * aligned(m.least * m.least); }
 
-void run_some(const Context& context, std::vector<Matrix>& some, std::int64_t steps) {
+void run_some(const Context& context, std::vector<Matrix>& some, std::int64_t steps, bool by_blas) {
+  if (some.empty()) return;
   std::int64_t floats = 0, sums = 0;
   for (const Matrix& m : some) floats += floats_of(m), sums += chunks_of(m);
   const Workspace<float> memory(context, floats);
@@ -211,8 +261,8 @@ void run_some(const Context& context, std::vector<Matrix>& some, std::int64_t st
   float* at = memory.get();
   double* sum = chunks.get();
   for (Matrix& m : some) {
-    for (float** part : {&m.x, &m.result}) *part = at, at += m.rows * m.columns;
-    for (float** part : {&m.a, &m.p, &m.q, &m.next}) *part = at, at += m.least * m.least;
+    for (float** part : {&m.x, &m.result}) *part = at, at += aligned(m.rows * m.columns);
+    for (float** part : {&m.a, &m.p, &m.q, &m.next}) *part = at, at += aligned(m.least * m.least);
     m.sums = sum;
     sum += chunks_of(m);
   }
@@ -222,7 +272,12 @@ void run_some(const Context& context, std::vector<Matrix>& some, std::int64_t st
                  [&](const Jobs<Matrix>& jobs) { launch(context, add_chunks, jobs.blocks(), kThreads, jobs); });
   each_launch_of(some, chunks_of,
                  [&](const Jobs<Matrix>& jobs) { launch(context, bring, jobs.blocks(), kThreads, jobs); });
-  iterate(context, some, steps);
+  if (by_blas) {
+    const Blas blas(context);
+    iterate(context, &blas, some, steps);
+  } else {
+    iterate(context, nullptr, some, steps);
+  }
   each_launch_of(some, chunks_of,
                  [&](const Jobs<Matrix>& jobs) { launch(context, take, jobs.blocks(), kThreads, jobs); });
   some.clear();
@@ -232,8 +287,11 @@ void run_some(const Context& context, std::vector<Matrix>& some, std::int64_t st
 
 void orthogonalize(const Context& context, Tensors matrices, Tensors out, std::int64_t steps, double eps) {
   const OnDevice device(context);
-  std::vector<Matrix> some;
-  std::int64_t work = 0;
+  struct Some {
+    std::vector<Matrix> matrices;
+    std::int64_t work = 0;
+  };
+  Some small, large;
   for (std::int64_t t = 0; t < matrices.count; ++t) {
     const View& v = matrices[t];
     if (v.size == 0) continue;
@@ -241,14 +299,23 @@ void orthogonalize(const Context& context, Tensors matrices, Tensors out, std::i
     m.from = v.data, m.to = static_cast<float*>(out[t].data), m.dtype = v.dtype, m.eps = eps;
     m.rows = v.rows, m.columns = v.size / v.rows;
     m.least = m.rows < m.columns ? m.rows : m.columns, m.most = m.rows < m.columns ? m.columns : m.rows;
-    if (work > 0 && work + floats_of(m) > kMostWork) {
-      run_some(context, some, steps);
-      work = 0;
+    const bool by_blas = is_for_blas(m.least, m.most);
+    Some& some = by_blas ? large : small;
+    if (some.work > 0 && some.work + floats_of(m) > kMostWork) {
+      run_some(context, some.matrices, steps, by_blas);
+      some.work = 0;
     }
-    work += floats_of(m);
-    some.push_back(m);
+    some.work += floats_of(m);
+    // Those of equal shape, which are multiplied together, lie one behind another.
+    std::size_t place = some.matrices.size();
+    if (by_blas) {
+      while (place > 0 && !some.matrices[place - 1].has_shape_of(m)) --place;
+      if (place == 0) place = some.matrices.size();
+    }
+    some.matrices.insert(some.matrices.begin() + static_cast<std::ptrdiff_t>(place), m);
   }
-  run_some(context, some, steps);
+  run_some(context, small.matrices, steps, false);
+  run_some(context, large.matrices, steps, true);
 }
 
 }  // namespace boost_ext::cuda

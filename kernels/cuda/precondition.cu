@@ -1,5 +1,6 @@
 // See ops/precondition.h. A product with blocks on each side is two launches, with L g in between; diagonals are taken
-// in where the other product reads or writes.
+// in where the other product reads or writes. Large ones are cuBLAS's.
+#include "blas.cuh"
 #include "jobs.cuh"
 #include "ops/precondition.h"
 #include "tile_product.cuh"
@@ -89,6 +90,7 @@ __global__ void __launch_bounds__(kThreads, 2) multiply_blocks(const Jobs<Produc
   });
 }
 
+// Where there is only one, or none, the others are 1.
 __global__ void multiply_diagonals(const Jobs<Product> __grid_constant__ jobs) {
   const int which = job_of(jobs, blockIdx.x);
   const Product& p = jobs.job[which];
@@ -96,7 +98,10 @@ __global__ void multiply_diagonals(const Jobs<Product> __grid_constant__ jobs) {
   const std::int64_t end = smaller(begin + kChunk, p.rows * p.columns);
   for (std::int64_t i = begin + threadIdx.x; i < end; i += kThreads) {
     const std::int64_t row = quotient(i, p.columns);
-    p.out[i] = p.scale * load(p.x, p.dtype, i) * p.by_row[row] * p.by_column[i - row * p.columns];
+    float value = p.scale * load(p.x, p.dtype, i);
+    if (p.by_row != nullptr) value *= p.by_row[row];
+    if (p.by_column != nullptr) value *= p.by_column[i - row * p.columns];
+    p.out[i] = value;
   }
 }
 
@@ -136,6 +141,65 @@ void launch_all(const Context& context, Waiting& waiting) {
   waiting = {};
 }
 
+void launch_diagonals(const Context& context, const std::vector<Product>& products) {
+  each_launch_of(
+      products, [](const Product& p) { return blocks_of(p.rows * p.columns); },
+      [&](const Jobs<Product>& jobs) { launch(context, multiply_diagonals, jobs.blocks(), kThreads, jobs); });
+}
+
+// Whether cuBLAS multiplies a gradient with its blocks.
+bool is_large(const Product& p, const Factor& left, const Factor& right) {
+  std::int64_t least = smaller(p.rows, p.columns);
+  for (const Factor& f : {left, right}) {
+    if (f.block > 0) least = smaller(least, f.block);
+  }
+  return is_for_blas(least, p.rows < p.columns ? p.columns : p.rows);
+}
+
+// p.out = blocks * x, or x * blocks, where x is float32 as it is; all whole blocks in one call, and what is left of the
+// last one in another.
+void multiply_by_blas(const Blas& blas, const Product& p, bool left) {
+  const auto* const x = static_cast<const float*>(p.x);
+  const std::int64_t along = left ? p.rows : p.columns, step = left ? p.block * p.columns : p.block;
+  const auto multiply = [&](std::int64_t first, std::int64_t count, std::int64_t inner) {
+    const Batch<const float> of_x{x + first * step, p.columns, step};
+    const Batch<const float> blocks{p.blocks + first * p.block * p.block, p.block, p.block * p.block};
+    Gemm<float> g{};
+    g.rows = left ? inner : p.rows, g.inner = inner, g.columns = left ? p.columns : inner;
+    g.a = left ? blocks : of_x, g.b = left ? of_x : blocks;
+    g.c = {p.out + first * step, p.columns, step};
+    g.count = count, g.factor = 1;
+    if (count > 0 && inner > 0) blas.multiply(g);
+  };
+  const std::int64_t whole = along / p.block;
+  multiply(0, whole, p.block);
+  multiply(whole, 1, along - whole * p.block);
+}
+
+// p is the gradient; its diagonals are multiplied with it first.
+void precondition_by_blas(const Context& context, Product p, const Factor& left, const Factor& right) {
+  const std::int64_t size = p.rows * p.columns;
+  const bool as_it_is = p.dtype == DType::f32 && p.scale == 1 && p.by_row == nullptr && p.by_column == nullptr;
+  const bool both = left.block > 0 && right.block > 0;
+  const Workspace<float> wide(context, as_it_is ? 0 : size), between(context, both ? size : 0);
+  float* const out = p.out;
+  if (!as_it_is) {
+    p.out = wide.get();
+    launch_diagonals(context, {p});
+    p.x = p.out;
+  }
+  const Blas blas(context);
+  if (left.block > 0) {
+    p.blocks = left.data, p.block = left.block, p.out = both ? between.get() : out;
+    multiply_by_blas(blas, p, true);
+    p.x = p.out;
+  }
+  if (right.block > 0) {
+    p.blocks = right.data, p.block = right.block, p.out = out;
+    multiply_by_blas(blas, p, false);
+  }
+}
+
 }  // namespace
 
 void precondition(const Context& context, float inv_scale, Tensors grads, const Factor* left, const Factor* right,
@@ -158,6 +222,10 @@ void precondition(const Context& context, float inv_scale, Tensors grads, const 
     if (!by_left) p.by_row = left[t].data;
     if (!by_right) p.by_column = right[t].data;
     if (!by_left && !by_right) diagonal.push_back(p);
+    if ((by_left || by_right) && is_large(p, left[t], right[t])) {
+      precondition_by_blas(context, p, left[t], right[t]);
+      continue;
+    }
     if (by_left && by_right && waiting.between > 0 && waiting.between + g.size > kMostBetween) {
       launch_all(context, waiting);
     }
@@ -181,9 +249,7 @@ void precondition(const Context& context, float inv_scale, Tensors grads, const 
     }
   }
   launch_all(context, waiting);
-  each_launch_of(
-      diagonal, [](const Product& p) { return blocks_of(p.rows * p.columns); },
-      [&](const Jobs<Product>& jobs) { launch(context, multiply_diagonals, jobs.blocks(), kThreads, jobs); });
+  launch_diagonals(context, diagonal);
   each_launch<2>({plain, plain_out}, [&](const Table<2>& table) {
     launch(context, scale_blocks, table.blocks(), kThreads, table, inv_scale);
   });

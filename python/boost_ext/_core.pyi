@@ -6,6 +6,7 @@ class _CudaInfo(TypedDict):
     runtime: str
     architectures: list[str]
     emulated: bool
+    cublas: str | None
 
 class _AscendInfo(TypedDict):
     emulated: bool

@@ -117,6 +117,15 @@ def apollo(rng: np.random.Generator, rank: int, **options: Any) -> None:
     ops.apollo_step(params, grads, first, second, [*norms, None], lr=0.1, step=2, **options)
 
 
+def large(rng: np.random.Generator) -> None:
+    """What cuBLAS multiplies, where there is one."""
+    n = 257
+    x, out, identity = normal(rng, (n, n)), np.empty((n, n), np.float32), np.eye(n, dtype=np.float32)[None]
+    ops.orthogonalize(x, out)
+    ops.precondition(x, identity, identity, out, inv_scale=0.5)
+    ops.damped_inverse(np.eye(n)[None], out[None])
+
+
 def matrices(rng: np.random.Generator, dtype: Any) -> None:
     k = 19
     ops.bfgs_update(np.eye(k, dtype=dtype), np.ones(k, dtype), np.ones(k, dtype))
@@ -163,6 +172,7 @@ def calls() -> Iterator[tuple[str, Callable[[np.random.Generator], Any]]]:
             [np.empty((9, 7), np.float32), np.empty(300, np.float32)],
         ),
     )
+    yield "large matrices", large
     for name in ("float32", "float64"):
         yield f"bfgs_update {name}", lambda r, t=name: matrices(r, t)
     for centralize in (False, True):

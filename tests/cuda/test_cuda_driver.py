@@ -26,7 +26,7 @@ import ctypes, sys
 import numpy as np
 from boost_ext import _core, ops
 from ops.producers import Producer
-ctypes.CDLL(_core.__file__).boost_ext_cuda_pretend(*map(int, sys.argv[1:]))
+ctypes.CDLL(_core.__file__).boost_ext_cuda_pretend(*map(int, sys.argv[1:]), 1)
 x = np.arange(9000, dtype=np.float32)
 print(float(ops.global_norm([Producer(x, device=(2, 0))])), np.linalg.norm(x.astype(np.float64)))
 """

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from gpu import needs_gpu, to_gpu, to_host, torch
 
+import boost_ext
 from boost_ext import ops
 from device import cudart
 from dtypes import normal
@@ -169,3 +170,35 @@ def test_workspace_in_a_graph_is_its_own(rng):
         other = ops.global_norm(torch.full_like(x, 7))
         assert out.item() == 1024 * value
         assert float(other) == 1024 * 7
+
+
+def test_large_matrices_in_a_graph(rng):
+    """cuBLAS, which PyTorch has loaded, with memory that belongs to the graph."""
+    n = 300
+    x, identity = to_gpu(normal(rng, (n, n))), torch.eye(n, device="cuda")
+    curvature = torch.eye(n, dtype=torch.float64, device="cuda")[None] * 3
+    inverted = torch.zeros(1, device="cuda")
+    out = [torch.zeros(n, n, device="cuda") for _ in range(3)]
+
+    def run() -> list[Any]:
+        ops.orthogonalize(x, out[0])
+        ops.precondition(x, identity[None], identity[None], out[1], inv_scale=0.5)
+        ops.damped_inverse(curvature, out[2][None], inverted=inverted)
+        return out
+
+    run()
+    assert boost_ext.build_info()["cuda"]["cublas"] is not None
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        run()
+    for _ in range(2):
+        x.copy_(to_gpu(normal(rng, (n, n))))
+        curvature.mul_(2)
+        eager = [o.clone() for o in run()]
+        for o in out:
+            o.zero_()
+        graph.replay()
+        torch.empty(1 << 22, device="cuda").fill_(float("nan"))
+        assert [to_host(o).tobytes() for o in out] == [to_host(o).tobytes() for o in eager]
+        assert inverted.item() == 1

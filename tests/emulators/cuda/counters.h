@@ -13,5 +13,6 @@ struct Counters {
 };
 Counters& counters();
 int device_of(cudaStream_t stream);
+bool holds(const void* address, std::size_t bytes);  // memory that is not the device's may be as long as it likes
 
 }  // namespace boost_ext::cuda::emulator

@@ -9,6 +9,7 @@
 #include "arithmetic.h"
 #include "atomics.h"
 #include "block.h"
+#include "cublas.h"
 #include "keywords.h"
 #include "launch.h"
 #include "runtime_api.h"

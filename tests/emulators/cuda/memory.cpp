@@ -117,6 +117,8 @@ int current_device() {
 
 }  // namespace
 
+bool holds(const void* address, std::size_t bytes) { return memory().holds(address, bytes); }
+
 }  // namespace boost_ext::cuda::emulator
 
 using namespace boost_ext::cuda::emulator;

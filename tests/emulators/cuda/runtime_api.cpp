@@ -90,8 +90,9 @@ Counts counts() {
 
 using namespace boost_ext::cuda::emulator;
 
-extern "C" __attribute__((visibility("default"))) void boost_ext_cuda_pretend(int driver, int memory_pools) {
-  pretended() = {driver, memory_pools};
+extern "C" __attribute__((visibility("default"))) void boost_ext_cuda_pretend(int driver, int memory_pools,
+                                                                              int cublas) {
+  pretended() = {driver, memory_pools, cublas};
 }
 
 // For tests in Python: the kernels that have been launched, as offsets in this module, whose symbols name them. Writes

@@ -152,10 +152,11 @@ struct Counts {
 };
 Counts counts();
 
-// A driver and devices other than they are, for tests of what is made of them.
+// A driver, devices and libraries other than they are, for tests of what is made of them.
 struct Pretended {
   int driver = CUDART_VERSION;
   int memory_pools = 1;
+  int cublas = 1;  // 0: there is none; 2: it does not start
 };
 Pretended& pretended();
 
