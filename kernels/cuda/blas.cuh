@@ -9,7 +9,7 @@
 namespace boost_ext::cuda {
 
 // A matrix with a smaller side is one of many in a launch of our own kernels.
-constexpr std::int64_t kLeastSide = 256;
+constexpr std::int64_t kLeastSide = 128;
 
 // Whether cuBLAS multiplies matrices whose sides are at least `least` and at most `most`.
 bool is_for_blas(std::int64_t least, std::int64_t most);

@@ -5,8 +5,6 @@
 // registers of a block are read once: they belong to teams of 1 to 256 lanes. Longer ones are shared by blocks, and
 // read again, from the cache, soon after they have been summed; of single elements, by a block alone if they are not
 // too long.
-#include <algorithm>
-
 #include "multi_tensor.cuh"
 #include "ops/centralize.h"
 
@@ -355,7 +353,9 @@ template <Form kForm> void centralize_form(const Context& context, Tensors grads
             [&](const Matrices& m) { launch(context, centralize_teams<kForm>, m.first[m.count], kThreads, m); });
   each_kind(grads, out, Kind::shared, kForm, [&](const Matrices& m) {
     const std::int64_t parts = m.first[m.count];
-    const std::int32_t behind = kBehind + *std::max_element(m.parts, m.parts + m.count);
+    std::int32_t behind = 0;
+    for (int t = 0; t < m.count; ++t) behind = m.parts[t] > behind ? m.parts[t] : behind;
+    behind += kBehind;
     const Workspace<long long> partial(context, parts);
     const Workspace<unsigned> tickets(context, 1);
     const auto bytes = static_cast<std::size_t>(parts) * sizeof(long long);

@@ -23,7 +23,7 @@ from on_cuda import EMULATED, needs_cuda
 
 pytestmark = needs_cuda
 
-LEAST = 256
+LEAST = 128
 """The least side of a matrix for cuBLAS: kernels/cuda/blas.cuh."""
 
 
