@@ -22,18 +22,13 @@ template <int kCount, bool kWhole> BOOST_EXT_DEVICE int mine(int e) {
   return kWhole ? thread * kCount + e : e * kThreads + thread;
 }
 
-// sums[j][e] += w[r].v[j] * p[r, mine(e)]: one addition a row, in the order of the rows. Of codes the coordinate is
-// first multiplied with the scale, and product and addition are one operation; `scale` is that of mine(0) in row 0: of
-// mine(e) it is e blocks on, or the same.
+// sums[j][e] += w[r].v[j] * p[r, mine(e)]: one addition a row, in the order of the rows.
 template <class T, int kVectors, bool kWhole>
 BOOST_EXT_DEVICE void add_rows(const T* p, std::int64_t n, int rows, int count, const Weights<kVectors>* w,
-                               [[maybe_unused]] const float* scale, [[maybe_unused]] std::int64_t blocks,
                                float (&sums)[kVectors][kVector<T>]) {
-  static_assert(!kCodes<T> || (kThreads == kProjectionBlock && kProjectionBlock % kVector<T> == 0));
   constexpr int kCount = kVector<T>;
   [[maybe_unused]] constexpr int kTogether =
-      kCodes<T> ? (kWhole && kVectors <= 2 ? 8 / kVectors : 1)
-                : 32 / (kWhole && kVectors <= 2 ? 4 : kCount * (kWhole ? 1 : 2));  // rows in flight at once
+      32 / (kWhole && kVectors <= 2 ? 4 : kCount * (kWhole ? 1 : 2));  // rows in flight at once
 #pragma unroll kTogether
   for (int r = 0; r < rows; ++r, p += n) {
     const Weights<kVectors> weights = w[r];
@@ -49,19 +44,10 @@ BOOST_EXT_DEVICE void add_rows(const T* p, std::int64_t n, int rows, int count, 
         x[e] = i < count ? as_float(p[i]) : 0.0F;
       }
     }
-    if constexpr (kCodes<T>) {
 #pragma unroll
-      for (int e = 0; e < kCount; ++e) {
-        const float by = kWhole || mine<kCount, false>(e) < count ? scale[r * blocks + (kWhole ? 0 : e)] : 0.0F;
+    for (int j = 0; j < kVectors; ++j) {
 #pragma unroll
-        for (int j = 0; j < kVectors; ++j) sums[j][e] = __fmaf_rn(weights.v[j] * by, x[e], sums[j][e]);
-      }
-    } else {
-#pragma unroll
-      for (int j = 0; j < kVectors; ++j) {
-#pragma unroll
-        for (int e = 0; e < kCount; ++e) sums[j][e] += weights.v[j] * x[e];
-      }
+      for (int e = 0; e < kCount; ++e) sums[j][e] += weights.v[j] * x[e];
     }
   }
 }
@@ -95,12 +81,9 @@ template <class T> constexpr int kColumns = kThreads * kVector<T>;  // of a bloc
 // What a block works on: `count` columns of a chunk, of tensor t from `begin` on.
 template <class T, int kVectors, bool kWhole>
 BOOST_EXT_DEVICE void add_block(const Table<1 + kVectors>& table, const Coordinates<kVectors>& vectors, std::int64_t k,
-                                std::int64_t n, int t, std::int64_t begin, int count, const Scales& scales,
-                                Weights<kVectors>* w) {
+                                std::int64_t n, int t, std::int64_t begin, int count, Weights<kVectors>* w) {
   const T* p = static_cast<const T*>(table.data[0][t]) + begin;
   const int thread = static_cast<int>(threadIdx.x);
-  const float* scale = nullptr;
-  if constexpr (kCodes<T>) scale = scales.data + (scales.column(p) + mine<kVector<T>, kWhole>(0)) / kProjectionBlock;
   float sums[kVectors][kVector<T>] = {};
   for (std::int64_t row = 0; row < k; row += kRows, p += kRows * n) {
     const int rows = static_cast<int>(k - row < kRows ? k - row : kRows);
@@ -110,7 +93,7 @@ BOOST_EXT_DEVICE void add_block(const Table<1 + kVectors>& table, const Coordina
       for (int j = 0; j < kVectors; ++j) w[thread].v[j] = vectors.v[j] != nullptr ? vectors.v[j][row + thread] : 0.0F;
     }
     __syncthreads();
-    add_rows<T, kVectors, kWhole>(p, n, rows, count, w, scale + row * scales.blocks, scales.blocks, sums);
+    add_rows<T, kVectors, kWhole>(p, n, rows, count, w, sums);
   }
 #pragma unroll
   for (int j = 0; j < kVectors; ++j) {
@@ -123,28 +106,190 @@ BOOST_EXT_DEVICE void add_block(const Table<1 + kVectors>& table, const Coordina
 
 // Lists of the table: the columns of P, then the outputs.
 template <class T, int kVectors>
-__global__ void __launch_bounds__(kThreads)
-    add_columns(const Table<1 + kVectors> __grid_constant__ table, Coordinates<kVectors> vectors, std::int64_t k,
-                std::int64_t n, Scales scales) {
+__global__ void __launch_bounds__(kThreads) add_columns(const Table<1 + kVectors> __grid_constant__ table,
+                                                        Coordinates<kVectors> vectors, std::int64_t k, std::int64_t n) {
   __shared__ Weights<kVectors> w[kRows];
   constexpr int kParts = kChunk / kColumns<T>;
   const Chunk chunk = chunk_of(table, blockIdx.x / kParts);
   const int part = static_cast<int>(blockIdx.x % kParts) * kColumns<T>;
   const int count = chunk.count - part;
   if (count <= 0) return;
-  bool whole = count >= kColumns<T> && chunk.aligned && n % kVector<T> == 0;
-  if constexpr (kCodes<T>)  // a vector lies in one block
-    whole = whole && scales.column(static_cast<const T*>(table.data[0][chunk.t])) % kVector<T> == 0;
-  if (whole)
-    add_block<T, kVectors, true>(table, vectors, k, n, chunk.t, chunk.begin + part, kColumns<T>, scales, w);
+  if (count >= kColumns<T> && chunk.aligned && n % kVector<T> == 0)
+    add_block<T, kVectors, true>(table, vectors, k, n, chunk.t, chunk.begin + part, kColumns<T>, w);
   else
-    add_block<T, kVectors, false>(table, vectors, k, n, chunk.t, chunk.begin + part, count, scales, w);
+    add_block<T, kVectors, false>(table, vectors, k, n, chunk.t, chunk.begin + part, count, w);
 }
 
-// `count` <= kVectors of the vectors, from `first` on.
+// Of codes a thread has a pack of columns, which begins at a multiple of kPack columns of P, whatever tensors begin
+// there: no block ends in a pack, and where rows have a multiple of kPack columns, it is aligned in all of them. A
+// tensor's first pack may begin in the tensor before it: `lead` columns of it belong to that one.
+constexpr int kCodeColumns = kThreads * kPack;  // of a block
+constexpr int kBlocksOfColumns = kCodeColumns / static_cast<int>(kProjectionBlock) + 1;
+constexpr int kRowsOfCodes = 32;  // whose coordinates, multiplied with their scales, lie in shared memory at a time
+
+enum class Reads : std::uint8_t {
+  aligned,  // to 8 bytes
+  words,    // as in_words<4>() has it
+  bytes,    // of which there may be fewer than a pack
+};
+
+template <Reads kReads> struct CodePack {
+  unsigned word[kReads == Reads::words ? 3 : 2];
+
+  BOOST_EXT_DEVICE void load(const Code* p, [[maybe_unused]] int bytes) {
+    if constexpr (kReads == Reads::aligned) {
+      const uint2 x = *reinterpret_cast<const uint2*>(p);
+      word[0] = x.x, word[1] = x.y;
+    } else if constexpr (kReads == Reads::words) {
+      const auto* words = reinterpret_cast<const unsigned*>(word_of<4>(p));
+#pragma unroll
+      for (int w = 0; w < 3; ++w) word[w] = words[w];
+    } else {
+      word[0] = word[1] = 0;
+#pragma unroll
+      for (int e = 0; e < kPack; ++e) {
+        if (e < bytes) word[e / 4] |= unsigned{static_cast<unsigned char>(p[e])} << (8 * (e % 4));
+      }
+    }
+  }
+  // The same p, or one that is a multiple of 4 bytes away.
+  BOOST_EXT_DEVICE unsigned get(int w, [[maybe_unused]] const Code* p) const {
+    if constexpr (kReads == Reads::words)
+      return shifted(word[w], word[w + 1], static_cast<int>(reinterpret_cast<std::uintptr_t>(p) % 4));
+    else
+      return word[w];
+  }
+};
+
+// The coordinates of rows, multiplied with the scales of a block's columns; zeros of rows that are not there.
+template <int kVectors>
+BOOST_EXT_DEVICE void load_weights(const Coordinates<kVectors>& vectors, std::int64_t row, std::int64_t k,
+                                   const Scales& scales, std::int64_t block, Weights<kVectors> (*w)[kBlocksOfColumns]) {
+  constexpr int kSide = 16;
+  static_assert(kBlocksOfColumns <= kSide);
+  const int side = static_cast<int>(threadIdx.x) % kSide;
+  __syncthreads();  // somebody may still read the last rows' coordinates
+#pragma unroll 1
+  for (int r = static_cast<int>(threadIdx.x) / kSide; r < kRowsOfCodes; r += kThreads / kSide) {
+    if (side >= kBlocksOfColumns) continue;
+    const bool there = row + r < k && block + side < scales.blocks;
+    const float scale = there ? scales.data[(row + r) * scales.blocks + block + side] : 0.0F;
+#pragma unroll
+    for (int j = 0; j < kVectors; ++j) {
+      w[r][side].v[j] = there && vectors.v[j] != nullptr ? vectors.v[j][row + r] * scale : 0.0F;
+    }
+  }
+  __syncthreads();
+}
+
+// sums[j][e] = the sum of vectors.v[j][r] * scale * p[r, e] over the rows in their order: the coordinate is first
+// multiplied with the scale, and product and addition are one operation. `column` is that of thread 0.
+template <int kVectors, Reads kReads>
+BOOST_EXT_DEVICE void add_packs(const Code* p, int bytes, const Coordinates<kVectors>& vectors, std::int64_t k,
+                                std::int64_t n, const Scales& scales, std::int64_t column,
+                                Weights<kVectors> (*w)[kBlocksOfColumns], Pack (&sums)[kVectors]) {
+  constexpr int kTogether = 8;  // rows in flight at once
+  static_assert(kRowsOfCodes % kTogether == 0);
+  const std::int64_t block = column / kProjectionBlock;
+  const auto mine = static_cast<int>((column + static_cast<int>(threadIdx.x) * kPack) / kProjectionBlock - block);
+  const Weights<kVectors>* weights = nullptr;
+#pragma unroll 1
+  for (std::int64_t row = 0; row < k; row += kTogether) {
+    CodePack<kReads> packs[kTogether] = {};
+    const Code* from = p;
+    if (row + kTogether <= k) {
+#pragma unroll
+      for (int r = 0; r < kTogether; ++r, from += n) packs[r].load(from, bytes);
+    } else {
+#pragma unroll
+      for (int r = 0; r < kTogether; ++r, from += n) {
+        if (row + r < k) packs[r].load(from, bytes);
+      }
+    }
+    if (row % kRowsOfCodes == 0) {
+      load_weights(vectors, row, k, scales, block, w);
+      weights = w[0] + mine;
+    }
+#pragma unroll
+    for (int r = 0; r < kTogether; ++r, p += n, weights += kBlocksOfColumns) {
+      const unsigned words[] = {packs[r].get(0, p), packs[r].get(1, p)};
+      const Weights<kVectors> of_row = *weights;
+#pragma unroll
+      for (int e = 0; e < kPack; ++e) {
+        const float x = from_byte(words[e / 4], e % 4);
+#pragma unroll
+        for (int j = 0; j < kVectors; ++j) sums[j].v[e] = __fmaf_rn(of_row.v[j], x, sums[j].v[e]);
+      }
+    }
+  }
+}
+
+// Of packs side by side, as each_pack() has them, but for the `lead` columns at the beginning.
+template <int kVectors>
+__global__ void __launch_bounds__(kThreads, kVectors <= 2 ? 4 : 3)
+    add_columns_of_codes(const Table<1 + kVectors> __grid_constant__ table, Coordinates<kVectors> vectors,
+                         std::int64_t k, std::int64_t n, Scales scales) {
+  __shared__ Weights<kVectors> w[kRowsOfCodes][kBlocksOfColumns];
+  constexpr int kParts = kChunk / kCodeColumns;
+  const Chunk chunk = chunk_of(table, blockIdx.x / kParts);
+  const int part = static_cast<int>(blockIdx.x % kParts) * kCodeColumns;
+  const int count = chunk.count - part;
+  if (count <= 0) return;
+  const std::int64_t begin = chunk.begin + part;
+  const int lead = begin == 0 ? table.group[chunk.t] : 0;
+  const int thread = static_cast<int>(threadIdx.x), mine = thread * kPack, warp = mine - thread % kWarp * kPack;
+  const Code* const p = static_cast<const Code*>(table.data[0][chunk.t]) + begin;
+  const Code* const of_mine = mine < count ? p + mine : p;  // what is not the tensor's is not stored
+  const std::int64_t column = scales.column(p);
+  const int most = (count < kCodeColumns ? count : kCodeColumns) + kPack;
+  Pack sums[kVectors] = {};
+  if (reinterpret_cast<std::uintptr_t>(scales.P) % kPack == 0 && n % kPack == 0) {
+    add_packs<kVectors, Reads::aligned>(of_mine, kPack, vectors, k, n, scales, column, w, sums);
+  } else if (in_words<4>(p, p + (k - 1) * n + most, scales)) {
+    add_packs<kVectors, Reads::words>(of_mine, kPack, vectors, k, n, scales, column, w, sums);
+  } else {
+    const int bytes = n - column - mine < kPack ? static_cast<int>(n - column - mine) : kPack;
+    add_packs<kVectors, Reads::bytes>(of_mine, bytes, vectors, k, n, scales, column, w, sums);
+  }
+  const bool together = warp >= lead && warp + kWarp * kPack <= count;
+#pragma unroll
+  for (int j = 0; j < kVectors; ++j) {
+    if (vectors.v[j] == nullptr) continue;
+    const DType type = table.type(1 + j, chunk.t);
+    void* const out = table.data[1 + j][chunk.t];
+    if (together) {
+      store_pack(out, type, begin + mine, Count(kPack, true), false, sums[j]);
+    } else {
+#pragma unroll
+      for (int e = 0; e < kPack; ++e) {
+        if (mine + e >= lead && mine + e < count) store(out, type, begin + mine + e, sums[j].v[e]);
+      }
+    }
+  }
+}
+
+// Moves the beginning of tensors to that of their first pack. Returns the columns before each of them.
+std::vector<int> begin_with_packs(const View& P, Views& columns, Views& out) {
+  const auto* const first = static_cast<const Code*>(P.data);
+  std::vector<int> leads(columns.size());
+  for (std::size_t t = 0; t < columns.size(); ++t) {
+    if (columns[t].size == 0) continue;
+    leads[t] = static_cast<int>((static_cast<const Code*>(columns[t].data) - first) % kPack);
+    for (Views* list : {&columns, &out}) {
+      for (std::size_t i = t; i < list->size(); i += columns.size()) {
+        View& v = (*list)[i];
+        v.data = static_cast<char*>(v.data) - leads[t] * item_size(v.dtype);
+        v.size += leads[t];
+      }
+    }
+  }
+  return leads;
+}
+
+// `count` <= kVectors of the vectors, from `first` on. leads[t]: of a P of codes.
 template <class T, int kVectors>
 void add_vectors(const Context& context, const View& P, const Scales& scales, Tensors columns, Tensors vectors,
-                 Tensors out, std::int64_t first, std::int64_t count, std::int64_t n) {
+                 Tensors out, std::int64_t first, std::int64_t count, std::int64_t n, const std::vector<int>& leads) {
   static_assert(kRows <= kThreads);
   const std::int64_t tensors = columns.count;
   const Views nothing(static_cast<std::size_t>(tensors));
@@ -155,15 +300,20 @@ void add_vectors(const Context& context, const View& P, const Scales& scales, Te
     return Tensors(out.data + (first + j) * tensors, tensors);
   };
   const auto run = [&](const Table<1 + kVectors>& table) {
-    launch(context, add_columns<T, kVectors>, std::int64_t{table.blocks()} * (kChunk / kColumns<T>), kThreads, table,
-           coordinates, P.rows, n, scales);
+    if constexpr (kCodes<T>)
+      launch(context, add_columns_of_codes<kVectors>, std::int64_t{table.blocks()} * (kChunk / kCodeColumns), kThreads,
+             table, coordinates, P.rows, n, scales);
+    else
+      launch(context, add_columns<T, kVectors>, std::int64_t{table.blocks()} * (kChunk / kColumns<T>), kThreads, table,
+             coordinates, P.rows, n);
   };
+  const auto lead = [&](std::int64_t t) { return kCodes<T> ? leads[static_cast<std::size_t>(t)] : 0; };
   if constexpr (kVectors == 1)
-    each_launch<2>({columns, list(0)}, run);
+    each_launch<2>({columns, list(0)}, run, lead);
   else if constexpr (kVectors == 2)
-    each_launch<3>({columns, list(0), list(1)}, run);
+    each_launch<3>({columns, list(0), list(1)}, run, lead);
   else
-    each_launch<5>({columns, list(0), list(1), list(2), list(3)}, run);
+    each_launch<5>({columns, list(0), list(1), list(2), list(3)}, run, lead);
 }
 
 }  // namespace
@@ -171,18 +321,20 @@ void add_vectors(const Context& context, const View& P, const Scales& scales, Te
 void pca_back_project(const Context& context, const View& P, const float* scale, Tensors vectors, Tensors out,
                       std::int64_t tensors, std::int64_t n) {
   const OnDevice device(context);
-  const Views columns = columns_of(P, {out.data, tensors});
+  Views columns = columns_of(P, {out.data, tensors}), outputs(out.data, out.data + out.count);
   const Scales scales(P, scale, n);
   with_type(P.dtype, [&](auto element) {
     using T = decltype(element);
+    std::vector<int> leads;
+    if constexpr (kCodes<T>) leads = begin_with_packs(P, columns, outputs);
     for (std::int64_t j = 0; j < vectors.count; j += kTile) {
       const std::int64_t count = vectors.count - j < kTile ? vectors.count - j : kTile;
       if (count == 1)
-        add_vectors<T, 1>(context, P, scales, columns, vectors, out, j, count, n);
+        add_vectors<T, 1>(context, P, scales, columns, vectors, outputs, j, count, n, leads);
       else if (count == 2)
-        add_vectors<T, 2>(context, P, scales, columns, vectors, out, j, count, n);
+        add_vectors<T, 2>(context, P, scales, columns, vectors, outputs, j, count, n, leads);
       else
-        add_vectors<T, kTile>(context, P, scales, columns, vectors, out, j, count, n);
+        add_vectors<T, kTile>(context, P, scales, columns, vectors, outputs, j, count, n, leads);
     }
   });
 }

@@ -28,10 +28,13 @@ inline Views columns_of(const View& P, Tensors tensors) {
 struct Scales {
   const float* data;
   std::int64_t blocks;  // of a row
-  const Code* P;
+  const Code *P, *end;
 
   Scales(const View& matrix, const float* scale, std::int64_t n)
-      : data(scale), blocks((n + kProjectionBlock - 1) / kProjectionBlock), P(static_cast<const Code*>(matrix.data)) {}
+      : data(scale),
+        blocks((n + kProjectionBlock - 1) / kProjectionBlock),
+        P(static_cast<const Code*>(matrix.data)),
+        end(P + matrix.size) {}
   BOOST_EXT_DEVICE std::int64_t column(const Code* in_row_0) const { return in_row_0 - P; }
 };
 
@@ -64,6 +67,15 @@ template <int kBytes> BOOST_EXT_DEVICE Vector load_vector(const void* p) {
     for (int i = 0; i < 4; ++i) x.word[i] = half[2 * i] | unsigned{half[2 * i + 1]} << 16;
     return x;
   }
+}
+
+// Codes that begin at any byte are read in words of kBytes that begin at multiples of it: from fewer than kBytes before
+// `begin` on, and up to kBytes behind `end`. Whether all of that belongs to P.
+template <int kBytes> BOOST_EXT_DEVICE const char* word_of(const Code* code) {
+  return reinterpret_cast<const char*>(code) - reinterpret_cast<std::uintptr_t>(code) % kBytes;
+}
+template <int kBytes> BOOST_EXT_DEVICE bool in_words(const Code* begin, const Code* end, const Scales& scales) {
+  return word_of<kBytes>(begin) >= reinterpret_cast<const char*>(scales.P) && end + kBytes <= scales.end;
 }
 
 BOOST_EXT_DEVICE float from_bits(unsigned half, __half) {

@@ -82,9 +82,10 @@ def projections(rng: np.random.Generator, dtype: Any, vectors: int) -> None:
     ops.pca_project(P, out[0], np.empty(3, np.float32))
 
 
-def codes(rng: np.random.Generator, vectors: int) -> None:
-    P, scale = rng.integers(-127, 128, (3, 8198), np.int8), normal(rng, (3, -(-8198 // PROJECTION_BLOCK)))
-    out = [[np.empty(4097, np.float32), np.empty(4101, np.float32)] for _ in range(vectors)]
+def codes(rng: np.random.Generator, vectors: int, sizes: tuple[int, int]) -> None:
+    n = sum(sizes)
+    P, scale = rng.integers(-127, 128, (3, n), np.int8), normal(rng, (3, -(-n // PROJECTION_BLOCK)))
+    out = [[np.empty(size, np.float32) for size in sizes] for _ in range(vectors)]
     ops.pca_back_project(P, [normal(rng, 3) for _ in range(vectors)], out, scale=scale)
     ops.pca_project(P, out[0], np.empty(3, np.float32), scale=scale)
 
@@ -153,7 +154,8 @@ def calls() -> Iterator[tuple[str, Callable[[np.random.Generator], Any]]]:
         for vectors in (1, 2, 4):
             yield f"projections {name} {vectors}", lambda r, t=dtype, v=vectors: projections(r, t, v)
     for vectors in (1, 2, 4):
-        yield f"projections codes {vectors}", lambda r, v=vectors: codes(r, v)
+        for sizes in ((4097, 4101), (4096, 4112)):  # of which those of 16 bytes have a kernel of their own
+            yield f"projections codes {vectors} {sizes}", lambda r, v=vectors, s=sizes: codes(r, v, s)
     for started in (False, True):
         yield f"dim_reduce_direction started={started}", lambda r, s=started: direction(r, s)
     for save in (False, True):

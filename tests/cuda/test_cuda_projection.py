@@ -121,18 +121,40 @@ def codes_of(rng: np.random.Generator, rows: int, size: int) -> tuple[np.ndarray
     return rng.integers(-127, 128, (rows, size), np.int8), normal(rng, (rows, -(-size // 256)))
 
 
-@pytest.mark.parametrize("size", [4096, 4100, 9001])  # whose rows begin at 16, 4 and 1 bytes
-def test_project_codes_gives_the_same_bits_wherever_they_lie(rng, size):
+@pytest.mark.parametrize("size", [4096, 4100, 4104, 9001])  # whose rows begin at 16, 4, 8 and 1 bytes
+def test_codes_give_the_same_bits_wherever_they_lie(rng, size):
+    """At each byte of 16, and where what comes behind or before them belongs to nobody."""
     memory = np.empty(9 * size + 32, np.int8)
     memory = memory[-memory.ctypes.data % 16 :]
     for rows in (3, 9):
         values, scale = codes_of(rng, rows, size)
         grads = [normal(rng, s) for s in (21, size - 24, 3)]
-        expected = cuda("pca_project")(values, grads, scale=scale)
-        for offset in (1, 2, 4, 8, 12):
+        vectors = [normal(rng, rows) for _ in range(2)]
+
+        def results(P, scale=scale, grads=grads, vectors=vectors):
+            images = [copies(grads) for _ in vectors]
+            cuda("pca_back_project")(P, vectors, images, scale=scale)
+            return [cuda("pca_project")(P, grads, scale=scale), *(x for tensors in images for x in tensors)]
+
+        expected = results(values)
+        for offset in range(16):
             P = memory[offset : offset + rows * size].reshape(rows, size)
             P[...] = values
-            assert_same_bits(cuda("pca_project")(P, grads, scale=scale), expected)
+            assert_all_same_bits(results(P), expected)
+
+
+@pytest.mark.parametrize("start", range(16))
+def test_project_codes_of_a_tensor_at_any_column(rng, start):
+    """Blocks end at each place of a vector: in whole chunks, in the last vector, behind it; where warps share a row."""
+    for rows in (2, 8, 17):
+        sizes = [256 + start, 4096, 1, 512 - 1, 4096 + 256 - start]
+        P, scale = codes_of(rng, rows, sum(sizes))
+        grads = [normal(rng, s) for s in sizes]
+        exact = P * np.repeat(scale.astype(np.float64), 256, axis=1)[:, : P.shape[1]]
+        of = [g.astype(np.float64) for g in grads]
+        magnitude = oracle.pca_project(abs(exact), [abs(g) for g in of])
+        got = cuda("pca_project")(P, grads, scale=scale)
+        assert_close(got, oracle.pca_project(exact, of), magnitude, ROUNDINGS)
 
 
 @pytest.mark.parametrize("rows", [1, 5, 16, 17])
@@ -151,15 +173,16 @@ def test_project_codes(rng, rows, sizes):
         assert_same_bits(alone, np.full(rows, got[r]))
 
 
-@pytest.mark.parametrize("count", [1, 2, 3, 5])
-@pytest.mark.parametrize("sizes", [[4096, 4096], [8192, 16, 4096], [5, 4096, 0, 250, 4097, 1]])
+@pytest.mark.parametrize("count", [1, 2, 3, 4, 5])
+@pytest.mark.parametrize("sizes", [[4096, 4096], [8192, 16, 4096], [5, 4096, 0, 250, 4097, 1], [3, 2, 2, 4098, 4100]])
 def test_back_project_of_codes_rounds_once_a_row(rng, count, sizes):
     check_back_project(rng, *codes_of(rng, 5, sum(sizes)), sizes=sizes, count=count)
 
 
 def test_back_project_codes_of_any_number_of_rows(rng):
-    for rows in (255, 256, 257):
-        check_back_project(rng, *codes_of(rng, rows, 4096 + 7), sizes=[4096, 7], count=2)
+    for rows in (1, 7, 9, 31, 32, 33, 40, 65):
+        for last in (7, 8):
+            check_back_project(rng, *codes_of(rng, rows, 2048 + last), sizes=[2048, last], count=2)
 
 
 def test_project_makes_an_array_on_the_device():

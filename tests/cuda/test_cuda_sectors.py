@@ -49,14 +49,19 @@ class Memory:
         return [self.one(dtype, shape, reads, writes, fill) for shape in shapes]
 
     def touched(self, call: Callable[[], Any]) -> tuple[int, int]:
-        library = ctypes.CDLL(_core.__file__)
-        library.boost_ext_cuda_count_sectors(ctypes.c_void_p(self._memory.ctypes.data), ctypes.c_int64(self._next))
-        try:
-            call()
-        finally:
-            reads, writes = ctypes.c_int64(), ctypes.c_int64()
-            library.boost_ext_cuda_sectors(ctypes.byref(reads), ctypes.byref(writes))
-        return reads.value, writes.value
+        return touched(self._memory[: self._next], call)
+
+
+def touched(memory: np.ndarray, call: Callable[[], Any]) -> tuple[int, int]:
+    """Sectors that are read and written, of accesses that begin there."""
+    library = ctypes.CDLL(_core.__file__)
+    library.boost_ext_cuda_count_sectors(ctypes.c_void_p(memory.ctypes.data), ctypes.c_int64(memory.nbytes))
+    try:
+        call()
+    finally:
+        reads, writes = ctypes.c_int64(), ctypes.c_int64()
+        library.boost_ext_cuda_sectors(ctypes.byref(reads), ctypes.byref(writes))
+    return reads.value, writes.value
 
 
 def there(array: Any) -> Any:
@@ -195,11 +200,19 @@ def momentum_rows(m: Memory, dtype: Any) -> Callable[[], Any]:
     return lambda: ops.momentum_step(params, grads, moments, lr=0.1, indices=index)
 
 
+def pca_back_project_codes(m: Memory, dtype: Any) -> Callable[[], Any]:
+    """What is written: tensors of P's columns that begin at any byte; codes are read in words that lanes share."""
+    n = sum(int(np.prod(shape)) for shape in SHAPES)
+    P, scale = there(np.ones((3, n), np.int8)), there(np.ones((3, -(-n // 256)), F32))
+    vectors, out = [there(np.ones(3, F32)) for _ in range(2)], [m.many(dtype, 0, 1), m.many(F32, 0, 1)]
+    return lambda: ops.pca_back_project(P, vectors, out, scale=scale)
+
+
 CALLS = (
     *(unscale_and_check, global_norm, clip_by_global_norm, accumulate, accumulate_first, adasum_pair, centralize),
     *(centralize_long_rows, centralize_vectors, dropout, dim_reduce_apply, dim_reduce_trial, precondition, adam),
     *(adam_centralized, adam_16_bits, adam_8_bits, momentum_masters, lamb, adafactor_vectors, adafactor_matrices),
-    momentum_rows,
+    *(momentum_rows, pca_back_project_codes),
 )
 
 
@@ -210,9 +223,27 @@ def test_few_sectors_are_touched_in_vain(op, dtype, odd):
     memory = Memory(odd)
     call = op(memory, FLOATS[dtype])
     for what, least, got in zip(("read", "written"), memory.least, memory.touched(call), strict=True):
-        in_words = op not in (adam_8_bits, momentum_rows) and (
+        in_words = op not in (adam_8_bits, momentum_rows, pca_back_project_codes) and (
             odd % 2 == 0 or (dtype == "float32" and op is not adam_16_bits)
         )
         most = MOST if in_words or odd == 0 else MOST_OF_ODD
         assert got <= most * least, f"{what}: {got} sectors, {got / least:.2f} times the least"
         assert got >= least  # it counts
+
+
+@pytest.mark.parametrize("n", [8, 512, 4100, 6001])
+@pytest.mark.parametrize("rows", [1, 2, 9])
+def test_nothing_beside_codes_is_read(n, rows):
+    """Though they are read in words of more than a byte, which begin before them and end behind them."""
+    memory = np.ones(rows * n + 256, np.int8)
+    scale, v, g = there(np.ones((rows, -(-n // 256)), F32)), there(np.ones(rows, F32)), there(np.ones(n, F32))
+    for offset in range(64, 80):
+        end = offset + rows * n
+        P, out = Producer(memory[offset:end].reshape(rows, n), device=(2, 0)), there(np.zeros(rows, F32))
+        for call in (
+            lambda P=P, out=out: ops.pca_project(P, [g], out, scale=scale),
+            lambda P=P: ops.pca_back_project(P, [v], [[g]], scale=scale),
+        ):
+            assert touched(memory[:offset], call) == (0, 0)
+            assert touched(memory[end:], call) == (0, 0)
+            assert touched(memory[offset:end], call)[0] > 0
