@@ -6,7 +6,11 @@ namespace boost_ext::cuda {
 namespace {
 
 constexpr int kWarps = kThreads / kWarp;
-constexpr int kRows = 32;  // of P that a block works on: once for all of them it reads its chunk of the gradient
+// Rows of P that a block works on: once for all of them it reads its chunk of the gradient. Fewer where they are long,
+// so that the last blocks of a launch leave the device idle for less time.
+template <class T> constexpr int kRows = sizeof(T) == 4 ? 16 : 32;
+// Vectors of a row that are on their way at a time; of halves, whose arithmetic takes longer, more.
+template <class T> constexpr int kTogether = sizeof(T) == 2 ? 8 : 4;
 
 // Where element i of a chunk lies in shared memory: a lane reads the elements that belong to its vector of P four at a
 // time, and lanes beside one another read fours beside one another.
@@ -37,7 +41,7 @@ template <int kBytes, class T> BOOST_EXT_DEVICE double dot(const T* p, const flo
   float sums[kVector<T>] = {};
   int i = lane * kVector<T>;
   g += lane;
-#pragma unroll 4
+#pragma unroll kTogether < T>
   for (; i + kVector<T> <= count; i += kStep, g += kStep / 4) {
     const Vector x = load_vector<kBytes>(p + i);
 #pragma unroll
@@ -233,11 +237,13 @@ BOOST_EXT_DEVICE void store_sums(const float (&sums)[2], double* place, std::int
   if (two && lane == kWarp / 2) place[apart] = sum;
 }
 
-// Block b: kRows rows and a chunk of columns; blocks beside one another share the chunk. `parts` warps share a row, and
-// each leaves its sum in a place of its own. Of codes, kAligned: all tensors' columns in all rows begin at 16 bytes and
-// at a multiple of a vector's columns. It is a kernel of its own, since both ways in one need more registers.
+// Block b: kRows<T> rows and a chunk of columns; blocks beside one another share the chunk. `parts` warps share a row,
+// and each leaves its sum in a place of its own. Of codes, kAligned: all tensors' columns in all rows begin at 16 bytes
+// and at a multiple of a vector's columns. It is a kernel of its own, since both ways in one need more registers.
 template <class T, bool kAligned>
-__global__ void __launch_bounds__(kThreads, kCodes<T> ? 4 : 6)
+__global__ void __launch_bounds__(kThreads, sizeof(T) == 1   ? 4
+                                            : sizeof(T) == 2 ? 5
+                                                             : 6)
     dot_blocks(const Table<2> __grid_constant__ table, std::int64_t k, std::int64_t n, int tiles, int parts,
                double* partial, std::int64_t places, Scales scales) {
   __shared__ float4 chunk_of_grads[kChunk / 4];
@@ -252,8 +258,8 @@ __global__ void __launch_bounds__(kThreads, kCodes<T> ? 4 : 6)
   const int rest = chunk.count - first;
   const int count = rest < kChunk / parts ? rest : kChunk / parts;
   const int step = kWarps / parts, lane = static_cast<int>(threadIdx.x) % kWarp;
-  const std::int64_t row = static_cast<std::int64_t>(blockIdx.x % tiles) * kRows + warp / parts;
-  const int most = kRows - warp / parts;
+  const std::int64_t row = static_cast<std::int64_t>(blockIdx.x % tiles) * kRows<T> + warp / parts;
+  const int most = kRows<T> - warp / parts;
   int rows = k - row < most ? static_cast<int>(k - row) : most;  // from `row` on
   double* place = partial + row * places + (table.block + block) * parts + part;
   const T* p = columns + row * n + first;
@@ -315,7 +321,6 @@ int warps_a_row(std::int64_t k) {
 void pca_project(const Context& context, const View& P, const float* scale, Tensors grads, std::int64_t n, float* out) {
   const OnDevice device(context);
   const std::int64_t k = P.rows;
-  const std::int64_t tiles = (k + kRows - 1) / kRows;
   const int parts = warps_a_row(k);
   const std::int64_t places = blocks_of(grads) * parts;
   const Workspace<double> partial(context, k * places);
@@ -328,6 +333,7 @@ void pca_project(const Context& context, const View& P, const float* scale, Tens
   each_launch<2>({grads, columns}, [&](const Table<2>& table) {
     with_type(P.dtype, [&](auto element) {
       using T = decltype(element);
+      const std::int64_t tiles = (k + kRows<T> - 1) / kRows<T>;
       const auto kernel = kCodes<T> && is_aligned(table) ? dot_blocks<T, kCodes<T>> : dot_blocks<T, false>;
       launch(context, kernel, table.blocks() * tiles, kThreads, table, k, n, static_cast<int>(tiles), parts,
              partial.get(), places, Scales(P, scale, n));
