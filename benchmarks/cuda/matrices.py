@@ -57,17 +57,20 @@ def _orthogonalize(device: Device, label: str, shapes: Sequence[Shape]) -> CudaC
 
 def muon_step(device: Device, sizes: Layouts) -> Iterator[CudaCase]:
     for label, shapes in _lists(sizes):
+        for whole_call in (False, True):
+            yield _muon_step(device, label, shapes, True, whole_call)
         yield _muon_step(device, label, shapes, False)
-        yield _muon_step(device, label, shapes, True)
 
 
-def _muon_step(device: Device, label: str, shapes: Sequence[Shape], whole_call: bool) -> CudaCase:
+def _muon_step(
+    device: Device, label: str, shapes: Sequence[Shape], allow_tf32: bool, whole_call: bool = False
+) -> CudaCase:
     start, grads = _uniform(device, shapes), _uniform(device, shapes, seed=100)
     weights, moments, peers = [device.clone(w) for w in start], [device.full(shape, 0) for shape in shapes], []
     nothing = [device.clone(m) for m in moments]
 
     def ours() -> Any:
-        ops.muon_step(weights, grads, moments, lr=LR, momentum=MOMENTUM, step=1)
+        ops.muon_step(weights, grads, moments, lr=LR, momentum=MOMENTUM, step=1, allow_tf32=allow_tf32)
         return weights
 
     def reset() -> None:
@@ -87,12 +90,12 @@ def _muon_step(device: Device, label: str, shapes: Sequence[Shape], whole_call: 
 
         peers.append(Peer("torch.optim.Muon, in bfloat16", step, goal=1 if whole_call else None, tolerance=0.02))
     return CudaCase(
-        f"muon_step, {label}" + ", with the host's part" * whole_call,
+        f"muon_step{', TF32' * allow_tf32}, {label}" + ", with the host's part" * whole_call,
         ours,
         lambda: [stepped(device.wide(w), device.wide(g)) for w, g in zip(start, grads, strict=True)],
         tuple(peers),
         reset=reset,
-        tolerance=1e-3,
+        tolerance=0.02 if allow_tf32 else 1e-3,
         whole_call=whole_call,
     )
 

@@ -59,8 +59,9 @@ double scale_of(const View& w, bool match_rms) {
 }  // namespace
 
 MuonSettings muon_settings(const double* x, std::size_t count) {
-  require(count == 5, kMuonStep, ": hyper must hold 5 numbers, got ", count);
-  MuonSettings settings{x[0], x[1] != 0, static_cast<std::int64_t>(x[2]), x[3], x[4] != 0, {}};
+  require(count == 5 || count == 6, kMuonStep, ": hyper must hold 5 or 6 numbers, got ", count);
+  const bool allow_tf32 = count > 5 && x[5] != 0;
+  MuonSettings settings{x[0], x[1] != 0, static_cast<std::int64_t>(x[2]), x[3], x[4] != 0, allow_tf32, {}};
   settings.step.rule = Rule::adamw;
   return settings;
 }

@@ -8,7 +8,8 @@
 //
 // Jordan et al., "Muon: an optimizer for hidden layers in neural networks", 2024; match_rms after Liu et al., "Muon is
 // scalable for LLM training", 2025, eq. 4, with which a matrix moves as far as by AdamW. A tensor of more than two axes
-// is the matrix of its first axis by all others. Arithmetic is float32; iteration and norm are those of orthogonalize.
+// is the matrix of its first axis by all others. Arithmetic is float32; iteration and norm are those of orthogonalize,
+// on CUDA with TF32 products of large matrices if it is allowed.
 // A tensor with a second moment makes the step of AdamW in optimizer_step, by the same lr, decay, scale and ratio.
 //
 // weights, masters, grads   as for optimizer_step, in C order; no split masters
@@ -31,12 +32,13 @@ struct MuonSettings {
   std::int64_t iterations = 5;
   double eps = 1e-7;  // beside the norm
   bool match_rms = false;
-  StepSettings step;  // of AdamW, whose hyperparameters are in it, and what matrices share with it
+  bool allow_tf32 = false;  // of large products on CUDA: factors rounded to 11 bits, for tensor cores
+  StepSettings step;        // of AdamW, whose hyperparameters are in it, and what matrices share with it
 };
 
 void muon_step(const Context& context, const MuonSettings& settings, const MatrixTensors& tensors);
 
-// From numbers in the order of the members: what doors have.
+// From numbers in the order of the members, of which the last one may be left out: what doors have.
 MuonSettings muon_settings(const double* numbers, std::size_t count);
 
 // What a kernel sees: the matrices.

@@ -42,6 +42,8 @@ bool shared_by_threads(const View& v);
 
 BOOST_EXT_CPU_KERNEL(void, orthogonalize, const Context&, Tensors matrices, Tensors out, std::int64_t steps, double eps)
 
-BOOST_EXT_CUDA_KERNEL(orthogonalize, const Context&, Tensors matrices, Tensors out, std::int64_t steps, double eps)
+// allow_tf32: factors of cuBLAS's products may be rounded to TF32.
+BOOST_EXT_CUDA_KERNEL(orthogonalize, const Context&, Tensors matrices, Tensors out, std::int64_t steps, double eps,
+                      bool allow_tf32)
 
 }  // namespace boost_ext

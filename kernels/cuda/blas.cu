@@ -14,6 +14,7 @@ constexpr std::int64_t kMostSide = 2147483647;               // it counts in int
 constexpr std::int64_t kWorkBytes = std::int64_t{32} << 20;  // what NVIDIA recommends for compute capability 9.0
 constexpr std::int64_t kAlignment = 256;                     // of it
 constexpr int kAsItIs = 0, kTransposed = 1;                  // of cublasOperation_t
+constexpr int kDefaultMath = 0, kTf32Math = 3;               // of cublasMath_t
 
 template <class T>
 using Multiply = int (*)(void*, int, int, int, int, int, const T*, const T*, int, const T*, int, const T*, T*, int);
@@ -26,6 +27,7 @@ struct Library {
   int (*create)(void**);
   int (*set_stream)(void*, cudaStream_t);
   int (*set_workspace)(void*, void*, std::size_t);
+  int (*set_math_mode)(void*, int);
   const char* (*status_string)(int);
   Multiply<float> multiply_f32;
   Multiply<double> multiply_f64;
@@ -67,6 +69,7 @@ std::optional<Library> find_library() {
       const bool whole =
           find(library, "cublasCreate_v2", l.create) && find(library, "cublasSetStream_v2", l.set_stream) &&
           find(library, "cublasSetWorkspace_v2", l.set_workspace) &&
+          find(library, "cublasSetMathMode", l.set_math_mode) &&
           find(library, "cublasGetStatusString", l.status_string) && find(library, "cublasSgemm_v2", l.multiply_f32) &&
           find(library, "cublasDgemm_v2", l.multiply_f64) &&
           find(library, "cublasSgemmStridedBatched", l.multiply_batch_f32) &&
@@ -134,13 +137,14 @@ bool is_for_blas(std::int64_t least, std::int64_t most) {
   return least >= kLeastSide && most <= kMostSide && library().has_value();
 }
 
-Blas::Blas(const Context& context)
+Blas::Blas(const Context& context, bool allow_tf32)
     : memory_(context, kWorkBytes + kAlignment), lock_(handles().mutex), handle_(handle_of(context.device_id)) {
   // Of a new stream the library forgets the memory.
   check_blas(library()->set_stream(handle_, stream_of(context)), "stream");
   const auto begin = reinterpret_cast<std::uintptr_t>(memory_.get());
   auto* const aligned = reinterpret_cast<void*>((begin + kAlignment - 1) / kAlignment * kAlignment);
   check_blas(library()->set_workspace(handle_, aligned, static_cast<std::size_t>(kWorkBytes)), "memory");
+  check_blas(library()->set_math_mode(handle_, allow_tf32 ? kTf32Math : kDefaultMath), "math mode");
 }
 
 void Blas::multiply(const Gemm<float>& g) const {

@@ -34,7 +34,8 @@ template <class T> struct Gemm {
 // stream, and could not be captured in a graph. The context's device is the current one.
 class Blas {
  public:
-  explicit Blas(const Context& context);
+  // allow_tf32: of float32 factors may be rounded to TF32, for tensor cores.
+  explicit Blas(const Context& context, bool allow_tf32 = false);
   void multiply(const Gemm<float>& g) const;
   void multiply(const Gemm<double>& g) const;
 

@@ -98,7 +98,7 @@ void step_some(const Context& context, const MuonStep& step, std::vector<Matrix>
     launch(context, gather, jobs.blocks(), kThreads, jobs, static_cast<float>(s.momentum),
            static_cast<float>(1 - s.momentum), s.nesterov, step.skip);
   });
-  orthogonalize(context, views, views, s.iterations, s.eps);
+  orthogonalize(context, views, views, s.iterations, s.eps, s.allow_tf32);
   each_launch_of(some, blocks_of_matrix<Matrix>,
                  [&](const Matrices& jobs) { launch(context, update, jobs.blocks(), kThreads, jobs, step.skip); });
   some.clear();

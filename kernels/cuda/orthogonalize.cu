@@ -252,7 +252,7 @@ void iterate(const Context& context, const Blas* blas, std::vector<Matrix>& all,
 std::int64_t aligned(std::int64_t floats) { return (floats + kPack - 1) / kPack * kPack; }
 std::int64_t floats_of(const Matrix& m) { return 2 * aligned(m.rows * m.columns) + 4 * aligned(m.least * m.least); }
 
-void run_some(const Context& context, std::vector<Matrix>& some, std::int64_t steps, bool by_blas) {
+void run_some(const Context& context, std::vector<Matrix>& some, std::int64_t steps, bool by_blas, bool allow_tf32) {
   if (some.empty()) return;
   std::int64_t floats = 0, sums = 0;
   for (const Matrix& m : some) floats += floats_of(m), sums += chunks_of(m);
@@ -273,7 +273,7 @@ void run_some(const Context& context, std::vector<Matrix>& some, std::int64_t st
   each_launch_of(some, chunks_of,
                  [&](const Jobs<Matrix>& jobs) { launch(context, bring, jobs.blocks(), kThreads, jobs); });
   if (by_blas) {
-    const Blas blas(context);
+    const Blas blas(context, allow_tf32);
     iterate(context, &blas, some, steps);
   } else {
     iterate(context, nullptr, some, steps);
@@ -285,7 +285,8 @@ void run_some(const Context& context, std::vector<Matrix>& some, std::int64_t st
 
 }  // namespace
 
-void orthogonalize(const Context& context, Tensors matrices, Tensors out, std::int64_t steps, double eps) {
+void orthogonalize(const Context& context, Tensors matrices, Tensors out, std::int64_t steps, double eps,
+                   bool allow_tf32) {
   const OnDevice device(context);
   struct Some {
     std::vector<Matrix> matrices;
@@ -302,7 +303,7 @@ void orthogonalize(const Context& context, Tensors matrices, Tensors out, std::i
     const bool by_blas = is_for_blas(m.least, m.most);
     Some& some = by_blas ? large : small;
     if (some.work > 0 && some.work + floats_of(m) > kMostWork) {
-      run_some(context, some.matrices, steps, by_blas);
+      run_some(context, some.matrices, steps, by_blas, allow_tf32);
       some.work = 0;
     }
     some.work += floats_of(m);
@@ -314,8 +315,8 @@ void orthogonalize(const Context& context, Tensors matrices, Tensors out, std::i
     }
     some.matrices.insert(some.matrices.begin() + static_cast<std::ptrdiff_t>(place), m);
   }
-  run_some(context, small.matrices, steps, false);
-  run_some(context, large.matrices, steps, true);
+  run_some(context, small.matrices, steps, false, allow_tf32);
+  run_some(context, large.matrices, steps, true, allow_tf32);
 }
 
 }  // namespace boost_ext::cuda

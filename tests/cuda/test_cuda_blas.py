@@ -107,6 +107,22 @@ def test_muon_step_of_large_matrices(rng):
         np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-4)
 
 
+def test_muon_step_in_tf32(rng):
+    """Its 11 bits in large products alone; the next call without it has float32's."""
+    shapes = [(LEAST, LEAST + 9), (5, 7)]
+    start, g = ([normal(rng, s) for s in shapes] for _ in range(2))
+    found = []
+    for allowed in (False, True, False):
+        w = [x.copy() for x in start]
+        m = [np.zeros(s, np.float32) for s in shapes]
+        cuda("muon_step")(w, g, m, [None] * 2, lr=1.0, step=1, allow_tf32=allowed)
+        found.append(w)
+    for one, two in zip(found[0], found[2], strict=True):
+        assert_same_bits(one, two)
+    assert_same_bits(found[1][1], found[0][1])
+    assert 1e-5 < abs(found[1][0] - found[0][0]).max() < 1e-2
+
+
 # precondition
 
 

@@ -71,6 +71,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "match_rms": {"adjust_lr_fn": "match_rms_adamw"},
     "steps": {"ns_steps": 2},
     "none": {"ns_steps": 0},
+    "tf32": {"allow_tf32": True},
 }
 
 
@@ -234,6 +235,7 @@ BAD: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"nesterov": 1}, TypeError, "nesterov must be a bool, got int"),
     ({"ns_steps": -1}, ValueError, "ns_steps must be >= 0 and <= 100, got -1"),
     ({"ns_steps": 1.5}, TypeError, "ns_steps must be an integer, got float"),
+    ({"allow_tf32": 1}, TypeError, "allow_tf32 must be a bool, got int"),
     ({"eps": -1.0}, ValueError, "eps must be finite and >= 0, got -1"),
     ({"adjust_lr_fn": "none"}, ValueError, "adjust_lr_fn must be one of original, match_rms_adamw, got 'none'"),
     ({"adjust_lr_fn": None}, TypeError, "adjust_lr_fn must be a string, got NoneType"),

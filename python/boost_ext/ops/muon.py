@@ -33,6 +33,7 @@ def muon_step(
     inv_scale: float = 1.0,
     ratio: Numbers = 1.0,
     centralize: bool | Sequence[bool] = False,
+    allow_tf32: bool = False,
     masters: Array | Sequence[Array | None] | None = None,
     skip: Array | None = None,
 ) -> None:
@@ -71,6 +72,8 @@ def muon_step(
         inv_scale: 1 / loss scale.
         ratio: a factor on each gradient.
         centralize: gradient centralization; tensors of one axis have none.
+        allow_tf32: on CUDA round the factors of large matrices' products to TF32, which has 11 bits of float32's 24 (and
+            bfloat16 8): several times as fast on tensor cores. For the CPU nothing changes.
         masters: as for the other steps, see :class:`StepOptions`.
         skip: one float32, where the tensors are: nothing is written if it is not 0. Default: none.
 
@@ -106,6 +109,7 @@ def muon_step(
         float(iterations),
         number(_OP, "eps", eps),
         float(adjust_lr_fn == "match_rms_adamw"),
+        switch(_OP, "allow_tf32", allow_tf32),
     ]
     adamw = [number(_OP, k, v) for k, v in (("beta1", beta1), ("beta2", beta2), ("adamw_eps", adamw_eps))]
     _core.muon_step(

@@ -20,7 +20,8 @@ _COEFFICIENTS = (3.4445, -4.775, 2.0315)
 class Muon(FusedOptimizer):
     """Muon: matrices step along their orthogonalized momentum, all other tensors by AdamW, in one native call a group.
 
-    The rule for matrices is that of ``torch.optim.Muon``, with the iteration in float32 instead of bfloat16. A tensor
+    The rule for matrices is that of ``torch.optim.Muon``, with the iteration in float32 instead of bfloat16; on a GPU
+    with factors of large products in TF32, unless `allow_tf32` is False (see :func:`boost_ext.ops.muon_step`). A tensor
     of more than two axes, such as a convolution, is the matrix of its first axis by all others. Tensors of fewer than
     two axes make the steps of :class:`~boost_ext.torch.AdamW`, and so do those of a group with ``use_muon=False``: take
     one for embeddings and the last layer. AdamW mostly needs another `lr`, unless `adjust_lr_fn` is "match_rms_adamw".
@@ -63,11 +64,13 @@ class Muon(FusedOptimizer):
         use_muon: bool = True,
         betas: tuple[float, float] = (0.9, 0.999),
         adamw_eps: float = 1e-8,
+        allow_tf32: bool = True,
         **storage: Unpack[Storage],
     ) -> None:
         defaults: dict[str, Any] = {"lr": lr, "weight_decay": weight_decay, "momentum": momentum, "nesterov": nesterov}
         defaults |= {"ns_coefficients": ns_coefficients, "eps": eps, "ns_steps": ns_steps, "adjust_lr_fn": adjust_lr_fn}
         defaults |= {"use_muon": use_muon, "betas": betas, "adamw_eps": adamw_eps}
+        defaults["allow_tf32"] = allow_tf32
         super().__init__(params, defaults, **storage)
 
     def require(self, group: dict[str, Any]) -> None:
@@ -104,6 +107,7 @@ class Muon(FusedOptimizer):
             adamw_eps=group["adamw_eps"],
             weight_decay=options["weight_decay"],
             inv_scale=float(options["inv_scale"]),
+            allow_tf32=group["allow_tf32"],
             masters=options.get("masters"),
             skip=options["skip"],
         )

@@ -3,6 +3,8 @@
 #include <dlfcn.h>
 
 #include <algorithm>
+#include <cmath>
+#include <cstdint>
 #include <cstring>
 #include <map>
 #include <memory>
@@ -19,12 +21,14 @@ namespace {
 
 enum Status { kSuccess = 0, kNotInitialized = 1, kInvalidValue = 7, kExecutionFailed = 13 };
 enum Operation { kAsItIs = 0, kTransposed = 1 };
+enum Math { kDefaultMath = 0, kTf32Math = 3 };
 constexpr std::size_t kAlignment = 256;  // of the workspace
 
 struct Handle {
   int device;
   cudaStream_t stream = nullptr;
   void* workspace = nullptr;
+  int math = kDefaultMath;
 };
 
 // Nobody gives them back.
@@ -72,6 +76,26 @@ int set_workspace(void* p, void* workspace, std::size_t bytes) {
   std::memset(workspace, 0xff, bytes);  // its contents are the library's
   return kSuccess;
 }
+
+int set_math_mode(void* p, int math) {
+  Handle* const handle = handle_of(p);
+  if (handle == nullptr) return kNotInitialized;
+  if (math != kDefaultMath && math != kTf32Math) return kInvalidValue;
+  handle->math = math;
+  return kSuccess;
+}
+
+// To 10 bits behind the first one, to the nearest; a nan stays one.
+float to_tf32(float x) {
+  constexpr std::uint32_t kRest = (1U << 13) - 1, kHalf = 1U << 12;
+  std::uint32_t bits;
+  std::memcpy(&bits, &x, sizeof bits);
+  if (!std::isfinite(x)) return x;
+  bits = (bits + kHalf - 1 + (bits >> 13 & 1)) & ~kRest;
+  std::memcpy(&x, &bits, sizeof bits);
+  return x;
+}
+double to_tf32(double x) { return x; }
 
 const char* status_string(int status) {
   switch (status) {
@@ -133,13 +157,15 @@ int multiply_batch(void* p, int a_operation, int b_operation, int m, int n, int 
     }
     for (std::int64_t l = 0; l < k; ++l) {
       for (std::int64_t i = 0; i < m; ++i) {
-        turned[static_cast<std::size_t>(l * m + i)] = a[a_turned ? i * a_leading + l : l * a_leading + i];
+        const T value = a[a_turned ? i * a_leading + l : l * a_leading + i];
+        turned[static_cast<std::size_t>(l * m + i)] = handle->math == kTf32Math ? to_tf32(value) : value;
       }
     }
     for (std::int64_t j = 0; j < n; ++j) {
       std::fill(sums.begin(), sums.end(), T{0});
       for (std::int64_t l = 0; l < k; ++l) {
-        const T by = b[b_turned ? l * b_leading + j : j * b_leading + l];
+        const T factor_of_b = b[b_turned ? l * b_leading + j : j * b_leading + l];
+        const T by = handle->math == kTf32Math ? to_tf32(factor_of_b) : factor_of_b;
         const T* const column = &turned[static_cast<std::size_t>(l * m)];
         for (std::size_t i = 0; i < sums.size(); ++i) sums[i] += column[i] * by;
       }
@@ -180,6 +206,7 @@ void* find_function(void* library, const char* name) {
       {"cublasCreate_v2", reinterpret_cast<void*>(&create)},
       {"cublasSetStream_v2", reinterpret_cast<void*>(&set_stream)},
       {"cublasSetWorkspace_v2", reinterpret_cast<void*>(&set_workspace)},
+      {"cublasSetMathMode", reinterpret_cast<void*>(&set_math_mode)},
       {"cublasGetStatusString", reinterpret_cast<void*>(&status_string)},
       {"cublasSgemm_v2", reinterpret_cast<void*>(&multiply<float>)},
       {"cublasDgemm_v2", reinterpret_cast<void*>(&multiply<double>)},
