@@ -72,8 +72,8 @@ def muon_step(
         inv_scale: 1 / loss scale.
         ratio: a factor on each gradient.
         centralize: gradient centralization; tensors of one axis have none.
-        allow_tf32: on CUDA round the factors of large matrices' products to TF32, which has 11 bits of float32's 24 (and
-            bfloat16 8): several times as fast on tensor cores. For the CPU nothing changes.
+        allow_tf32: on CUDA round the factors of large matrices' products to TF32, which keeps 11 bits of float32's 24
+            (bfloat16 has 8): several times as fast on tensor cores. For the CPU nothing changes.
         masters: as for the other steps, see :class:`StepOptions`.
         skip: one float32, where the tensors are: nothing is written if it is not 0. Default: none.
 
