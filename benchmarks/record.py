@@ -35,7 +35,8 @@ def write_json(path: Path, about: dict[str, Any], probes: list[dict[str, Any]], 
 def update_page(path: Path, name: str, about: dict[str, Any], rows: Sequence[Row]) -> None:
     """Put the rows into a Markdown page, see :func:`update_section`. Tables of other CPUs and cards stay, behind it."""
     _, tables, _ = _section(path, name)
-    others = [t for t in re.split(r"(?m)^(?=\d{4}-\d\d-\d\d, )", tables) if "|---|" in t and _where(about) not in t]
+    of_each = re.split(r"(?m)^(?=\d{4}-\d\d-\d\d, )", tables)
+    others = [t for t in of_each if "|---|" in t and f", {_machine(about)}" not in t]
     update_section(path, name, [*markdown(about, rows), *(f"\n{t.strip()}" for t in others)])
 
 
@@ -76,10 +77,15 @@ def markdown(about: dict[str, Any], rows: Sequence[Row]) -> Iterator[str]:
         yield f"| {case} | {milliseconds(row.ours, 0)} | {row.peer} | {time} | {row.ratio:.3g} | {goal} |"
 
 
-def _where(about: dict[str, Any]) -> str:
+def _machine(about: dict[str, Any]) -> str:
     if card := about.get("card"):
-        return f"{card}, {about['copy_gb_per_second']:.0f} GB/s copied"
+        return f"{card}, "
     return f"{about['cpu'].strip()}, {about['threads']} threads, {about['boost_ext']['isa']}"
+
+
+def _where(about: dict[str, Any]) -> str:
+    """The machine, and the rate of the copy that was measured on a card."""
+    return _machine(about) + (f"{about['copy_gb_per_second']:.0f} GB/s copied" if about.get("card") else "")
 
 
 def plot(path: Path, about: dict[str, Any], rows: Sequence[Row]) -> None:

@@ -50,3 +50,13 @@ def test_a_page_has_one_table_for_each_cpu(tmp_path: Path) -> None:
     assert lines[0] == "# Title"
     assert lines[-2:] == ["<!-- end -->", "behind"]
     assert "Still to be measured." not in lines
+
+
+def test_a_card_has_one_table_whatever_it_copied_in_a_second(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("<!-- benchmark: cuda dropout -->\n<!-- end -->\n")
+    for card, rate in (("NVIDIA H100", 3009), ("NVIDIA H100 NVL", 3500), ("NVIDIA H100", 3010)):
+        about = {"date": "2026-11-26T10:00", "card": card, "copy_gb_per_second": rate, "versions": {}, "others": 0}
+        update_page(page, "cuda dropout", about, [Row("dropout", 1, 0, "PyTorch", 2, 0, 2, 1, 5)])
+    found = re.findall(r"^\S+, (.*) GB/s copied", page.read_text(), re.MULTILINE)
+    assert found == ["NVIDIA H100, 3010", "NVIDIA H100 NVL, 3500"]
