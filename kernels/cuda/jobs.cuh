@@ -28,6 +28,14 @@ template <class Job> BOOST_EXT_DEVICE int job_of(const Jobs<Job>& jobs, std::int
   return low;
 }
 
+// body(i) for the elements of this block, which has one chunk of the `size` elements of job `which`.
+template <class Job, class Body>
+BOOST_EXT_DEVICE void each_of_chunk(const Jobs<Job>& jobs, int which, std::int64_t size, Body body) {
+  const std::int64_t begin = (blockIdx.x - jobs.first[which]) * kChunk;
+  const std::int64_t end = begin + kChunk < size ? begin + kChunk : size;
+  for (std::int64_t i = begin + threadIdx.x; i < end; i += kThreads) body(i);
+}
+
 // launch_one(jobs) for all jobs, as many at a time as an argument holds; blocks_of(job) may be 0.
 template <class Job, class BlocksOf, class LaunchOne>
 void each_launch_of(const std::vector<Job>& all, BlocksOf blocks_of, LaunchOne launch_one) {

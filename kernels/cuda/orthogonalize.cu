@@ -65,12 +65,10 @@ __global__ void add_chunks(const Jobs<Matrix> __grid_constant__ jobs) {
 template <class Each> BOOST_EXT_DEVICE void each_element(const Jobs<Matrix>& jobs, Each each) {
   const int which = job_of(jobs, blockIdx.x);
   const Matrix& m = jobs.job[which];
-  const std::int64_t begin = (blockIdx.x - jobs.first[which]) * kChunk, size = m.rows * m.columns;
-  const std::int64_t end = begin + kChunk < size ? begin + kChunk : size;
-  for (std::int64_t i = begin + threadIdx.x; i < end; i += kThreads) {
+  each_of_chunk(jobs, which, m.rows * m.columns, [&](std::int64_t i) {
     const std::int64_t row = quotient(i, m.columns), column = i - row * m.columns;
     each(m, i, m.rows > m.columns ? column * m.most + row : i);
-  }
+  });
 }
 __global__ void bring(const Jobs<Matrix> __grid_constant__ jobs) {
   each_element(jobs, [](const Matrix& m, std::int64_t i, std::int64_t at) {
@@ -153,13 +151,11 @@ void multiply_each(const Context& context, const std::vector<Product>& products)
 __global__ void prepare(const Jobs<Product> __grid_constant__ jobs) {
   const int which = job_of(jobs, blockIdx.x);
   const Product& p = jobs.job[which];
-  const std::int64_t begin = (blockIdx.x - jobs.first[which]) * kChunk, size = p.rows * p.columns;
-  const std::int64_t end = begin + kChunk < size ? begin + kChunk : size;
-  for (std::int64_t i = begin + threadIdx.x; i < end; i += kThreads) {
+  each_of_chunk(jobs, which, p.rows * p.columns, [&](std::int64_t i) {
     const float value = p.add != nullptr ? p.by * p.add[i] : 0;
     const bool on_diagonal = quotient(i, p.columns + 1) * (p.columns + 1) == i;
     p.out[i] = on_diagonal ? value + p.unit : value;
-  }
+  });
 }
 
 // The same product of all, by the same factor; matrices of equal shape lie equally far from one another.

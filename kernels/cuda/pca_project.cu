@@ -11,6 +11,8 @@ constexpr int kWarps = kThreads / kWarp;
 template <class T> constexpr int kRows = sizeof(T) == 4 ? 16 : 32;
 // Vectors of a row that are on their way at a time; of halves, whose arithmetic takes longer, more.
 template <class T> constexpr int kTogether = sizeof(T) == 2 ? 8 : 4;
+// Blocks of a multiprocessor, by their registers.
+template <class T> constexpr int kResident = sizeof(T) == 1 ? 4 : sizeof(T) == 2 ? 5 : 6;
 
 // Where element i of a chunk lies in shared memory: a lane reads the elements that belong to its vector of P four at a
 // time, and lanes beside one another read fours beside one another.
@@ -36,12 +38,12 @@ template <class T> BOOST_EXT_DEVICE void load_chunk(const Table<2>& table, const
 
 // <p, g> over `count` elements, of which this lane takes every 32nd vector, whatever p is aligned to.
 template <int kBytes, class T> BOOST_EXT_DEVICE double dot(const T* p, const float4* g, int count) {
-  constexpr int kStep = kWarp * kVector<T>;
+  constexpr int kStep = kWarp * kVector<T>, kUnrolled = kTogether<T>;
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
   float sums[kVector<T>] = {};
   int i = lane * kVector<T>;
   g += lane;
-#pragma unroll kTogether < T>
+#pragma unroll kUnrolled
   for (; i + kVector<T> <= count; i += kStep, g += kStep / 4) {
     const Vector x = load_vector<kBytes>(p + i);
 #pragma unroll
@@ -241,9 +243,7 @@ BOOST_EXT_DEVICE void store_sums(const float (&sums)[2], double* place, std::int
 // and each leaves its sum in a place of its own. Of codes, kAligned: all tensors' columns in all rows begin at 16 bytes
 // and at a multiple of a vector's columns. It is a kernel of its own, since both ways in one need more registers.
 template <class T, bool kAligned>
-__global__ void __launch_bounds__(kThreads, sizeof(T) == 1   ? 4
-                                            : sizeof(T) == 2 ? 5
-                                                             : 6)
+__global__ void __launch_bounds__(kThreads, kResident<T>)
     dot_blocks(const Table<2> __grid_constant__ table, std::int64_t k, std::int64_t n, int tiles, int parts,
                double* partial, std::int64_t places, Scales scales) {
   __shared__ float4 chunk_of_grads[kChunk / 4];

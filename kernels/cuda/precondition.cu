@@ -94,15 +94,13 @@ __global__ void __launch_bounds__(kThreads, 2) multiply_blocks(const Jobs<Produc
 __global__ void multiply_diagonals(const Jobs<Product> __grid_constant__ jobs) {
   const int which = job_of(jobs, blockIdx.x);
   const Product& p = jobs.job[which];
-  const std::int64_t begin = (blockIdx.x - jobs.first[which]) * kChunk;
-  const std::int64_t end = smaller(begin + kChunk, p.rows * p.columns);
-  for (std::int64_t i = begin + threadIdx.x; i < end; i += kThreads) {
+  each_of_chunk(jobs, which, p.rows * p.columns, [&](std::int64_t i) {
     const std::int64_t row = quotient(i, p.columns);
     float value = p.scale * load(p.x, p.dtype, i);
     if (p.by_row != nullptr) value *= p.by_row[row];
     if (p.by_column != nullptr) value *= p.by_column[i - row * p.columns];
     p.out[i] = value;
-  }
+  });
 }
 
 __global__ void scale_blocks(const Table<2> __grid_constant__ table, float scale) {
