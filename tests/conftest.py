@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, settings
 
 import boost_ext
 import device
-from boost_ext import _core, convolutions
+from boost_ext import _core, convolutions, environment, machine
 
 # The same examples on every run and no time limit: a test that fails only now and then tells nobody anything.
 settings.register_profile(
@@ -25,7 +25,7 @@ settings.register_profile(
 )
 settings.load_profile("boost_ext")
 
-convolutions.make_fast()  # before MindSpore is imported; the tests that train would be slow
+environment.make_fast()  # before MindSpore is imported; the tests that train would be slow
 
 gc.disable()  # until all is collected
 
@@ -113,13 +113,16 @@ def rng() -> np.random.Generator:
 
 @pytest.fixture
 def pretend(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """To the module convolutions: a CPU with or without AVX-512, and what the environment says of oneDNN."""
+    """To the modules convolutions and environment: a CPU with or without AVX-512, its cores, and what is set for oneDNN
+    and for MindSpore's threads."""
 
-    def pretend(*, avx512: bool, onednn: str = "", dnnl: str = "") -> None:
+    def pretend(*, avx512: bool, onednn: str = "", dnnl: str = "", cores: float = 16, blocking: str = "") -> None:
         isas = ["baseline", "avx2", *(["avx512"] if avx512 else [])]
         monkeypatch.setattr(convolutions, "build_info", lambda: {"cpu_isas": isas})
         # Empty, which is as good as not set, and not deleted: so pytest also undoes what the test itself sets.
         monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", onednn)
         monkeypatch.setenv("DNNL_MAX_CPU_ISA", dnnl)
+        monkeypatch.setattr(machine, "usable_cores", lambda: cores)
+        monkeypatch.setenv(environment.DISPATCH, blocking)
 
     return pretend

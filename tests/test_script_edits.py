@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from textwrap import dedent
 
 import pytest
 
 from boost_ext.cli.script_edits import diff, edited
 
+VARIABLES = {"ONEDNN_MAX_CPU_ISA": "AVX2", "MS_DEV_HOST_BLOCKING_RUN": "1"}
 
-def edit(source: str, level: str = "O0", limit_isa: bool = False) -> tuple[str, list[str]]:
-    return edited(dedent(source), level, limit_isa=limit_isa)
+
+def edit(source: str, level: str = "O0", variables: Mapping[str, str] | None = None) -> tuple[str, list[str]]:
+    return edited(dedent(source), level, variables or {})
 
 
 def patched(before: str, patch: str) -> str:
@@ -109,11 +112,12 @@ def test_a_level_is_an_argument() -> None:
     assert notes == [f"line {line}: boost_level O1 is yours to write here" for line in (5, 6)]
 
 
-def test_the_variable_comes_before_all_imports() -> None:
-    changed, _ = edit('"""Trains."""\n\nfrom __future__ import annotations\n\nimport numpy\n', limit_isa=True)
+def test_the_variables_come_before_all_imports() -> None:
+    changed, _ = edit('"""Trains."""\n\nfrom __future__ import annotations\n\nimport numpy\n', variables=VARIABLES)
     assert changed == (
         '"""Trains."""\n\nfrom __future__ import annotations\n\nimport os\n\n'
-        'os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX2")\nimport numpy\n'
+        'os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX2")\n'
+        'os.environ.setdefault("MS_DEV_HOST_BLOCKING_RUN", "1")\nimport numpy\n'
     )
 
 
@@ -137,7 +141,7 @@ def test_what_a_person_has_to_look_at() -> None:
 @pytest.mark.parametrize("source", ["1" + "+1" * 50_000, "-" * 50_000 + "1"])
 def test_nested_too_deeply_for_the_parser(source: str) -> None:
     with pytest.raises(ValueError, match=r"^run: script must be Python, got code that is nested too deeply$"):
-        edited(source, "O1", limit_isa=True)
+        edited(source, "O1", VARIABLES)
 
 
 def test_no_python() -> None:

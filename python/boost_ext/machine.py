@@ -10,7 +10,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-__all__ = ["Watch", "facts", "limits", "versions"]
+__all__ = ["Watch", "facts", "limits", "usable_cores", "versions"]
 
 _PACKAGES = ("numpy", "mindspore", "torch", "ml_dtypes", "scikit-learn", "matplotlib")
 _FEATURES = (
@@ -51,13 +51,22 @@ def facts() -> dict[str, Any]:
         "cpu": model,
         "features": [feature for feature in _FEATURES if feature in features],
         "cores": os.cpu_count(),
-        "cores_allowed": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "cores_allowed": _cores_allowed(),
         "cores_limit": cores,
         "memory": memory_all,
         "memory_free": memory_free,
         "memory_limit": memory,
         "load": round(os.getloadavg()[0], 2),
     }
+
+
+def _cores_allowed() -> int | None:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+
+
+def usable_cores() -> float:
+    """How many cores' time this process gets: by affinity, and by the container's limit."""
+    return min(_cores_allowed() or 1, limits()[0] or float("inf"))
 
 
 def _lines(path: Path) -> list[str]:

@@ -57,7 +57,7 @@ def test_the_same_losses_by_hand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     """What --dry proposes. The forms that run leaves to MindSpore are an error when written like that."""
     source = SCRIPT.read_text().replace(", with_two_losses, with_gradients):", "):")
     (tmp_path / "before.py").write_text(source)
-    (tmp_path / "after.py").write_text(edited(source, "O0", limit_isa=False)[0])
+    (tmp_path / "after.py").write_text(edited(source, "O0", {})[0])
     before, _ = plainly(tmp_path / "before.py", ms.PYNATIVE_MODE, monkeypatch)
     after, kinds = plainly(tmp_path / "after.py", ms.PYNATIVE_MODE, monkeypatch)
     assert before == after

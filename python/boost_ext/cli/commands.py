@@ -31,7 +31,7 @@ from rich.progress import (
 )
 
 import boost_ext
-from boost_ext import convolutions
+from boost_ext import environment
 from boost_ext.machine import versions
 from boost_ext.requirements import missing
 from boost_ext.terminal import progress
@@ -196,8 +196,8 @@ def run(
     """Run a MindSpore script as it is, faster.
 
     Its Model, amp.build_train_network and the training cells of mindspore.nn train with boost_ext; arguments, outputs
-    and numbers stay. Where AVX-512 makes MindSpore's convolutions slow, ONEDNN_MAX_CPU_ISA is set, unless it is.
-    The plan and what was measured go to stderr. Exit code: the script's.
+    and numbers stay. Where MindSpore needs ONEDNN_MAX_CPU_ISA (AVX-512) or MS_DEV_HOST_BLOCKING_RUN (one or two cores)
+    to be fast, they are set, unless they are. The plan and what was measured go to stderr. Exit code: the script's.
     """
     from boost_ext.cli import script_run
 
@@ -216,7 +216,7 @@ def run(
         children = script_run.compare([*(["-m"] if module else []), script], arguments or [], options)
         script_run.print_comparison(children, Console(stderr=True))
         raise typer.Exit(next((child.code for child in children.values() if child.code), 0))
-    record = script_run.Record(script, limited=convolutions.make_fast())
+    record = script_run.Record(script, variables=environment.make_fast())
     script_run.after_mindspore(partial(_swap_in, record, level.value, eager))
     raise typer.Exit(script_run.execute(file, arguments or [], record, spec))
 
@@ -231,7 +231,7 @@ def _print_edits(script: Path, level: str) -> None:
     from boost_ext.cli.script_edits import diff, edited
 
     source = script.read_text(encoding="utf-8")
-    changed, notes = edited(source, level, limit_isa=convolutions.needs_limit())
+    changed, notes = edited(source, level, environment.missing())
     typer.echo(diff(source, changed, str(script)), nl=False)
     for note in notes:
         Console(stderr=True).print(note, soft_wrap=True, highlight=False, markup=False)
@@ -263,21 +263,19 @@ def train(
 
     The same network, initial weights, batches and number of epochs each time: plain MindSpore (plain), the step cell
     (boost), mixed precision with dynamic loss scaling (amp), and DimReduce in the subspace that the checkpoints of a
-    short plain run span (dim_reduce). Ends with a table, plots as PNG, and all numbers as JSON. Where AVX-512 makes
-    MindSpore's convolutions slow, all runs do without it, unless ONEDNN_MAX_CPU_ISA is set.
+    short plain run span (dim_reduce). Ends with a table, plots as PNG, and all numbers as JSON. Where MindSpore needs
+    ONEDNN_MAX_CPU_ISA or MS_DEV_HOST_BLOCKING_RUN to be fast, all runs get them, unless they are set.
     """
     with _errors():
         folder = output or Path("runs", "train", time.strftime("%Y%m%d-%H%M%S"))
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
             raise ValueError(f"train: --output must be a new or empty directory, got {folder}")
-        limited = convolutions.make_fast()  # before MindSpore is imported; one process, so for all runs alike
+        variables = environment.make_fast()  # before MindSpore is imported; one process, so for all runs alike
         _need("train", "mindspore", "sklearn", "matplotlib")
         folder.mkdir(parents=True, exist_ok=True)
-    if limited:
+    for name, value in variables.items():
         Console().print(
-            f"Set {convolutions.VARIABLE}={convolutions.FAST} for all runs, the plain one too: "
-            "MindSpore's convolutions are slow with this CPU's AVX-512.",
-            highlight=False,
+            f"Set {name}={value} for all runs, the plain one too: MindSpore is slow here without it.", highlight=False
         )
     from boost_ext.demo.settings import Settings
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.markup import escape
 
-from boost_ext import convolutions
+from boost_ext import environment
 from boost_ext import ops as ARRAY_OPS
 from boost_ext.config import BoostConfig
 from boost_ext.plan import Plan, plan
@@ -177,5 +177,5 @@ def print_report(report: ScriptReport, console: Console) -> None:
 
 def print_advice(console: Console) -> None:
     """Print advice to make training faster on this machine, if there is any."""
-    if advice := convolutions.advice():
-        console.print(f"[bold yellow]Slow convolutions:[/] {escape(advice)}", soft_wrap=True, highlight=False)
+    for what, advice in environment.advice().items():
+        console.print(f"[bold yellow]Slow {what}:[/] {escape(advice)}", soft_wrap=True, highlight=False)

@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 from rich.markup import escape
 from rich.table import Table
 
 import boost_ext
-from boost_ext import convolutions, machine
+from boost_ext import convolutions, environment, machine
 
 __all__ = ["facts", "table"]
 
 
 def facts() -> dict[str, Any]:
-    """As JSON knows it: the build, and under ``machine``, ``packages`` and ``convolutions`` what it found here."""
+    """As JSON knows it: the build, and under ``machine``, ``packages``, ``convolutions`` and ``dispatch`` what it found
+    here."""
     return {
         **boost_ext.build_info(),
         "machine": machine.facts(),
         "packages": machine.versions(),
         "convolutions": {"limit": convolutions.limit(), "advice": convolutions.advice()},
+        "dispatch": {
+            "blocking": os.environ.get(environment.DISPATCH),
+            "advice": environment.advice().get("PYNATIVE_MODE"),
+        },
     }
 
 
@@ -42,6 +48,8 @@ def table(known: dict[str, Any]) -> Table:
         "used": f"{known['isa']}, {known['threads']} threads",
         convolutions.VARIABLE: known["convolutions"]["limit"] or "not set",
         "convolutions": convolutions.state(),
+        environment.DISPATCH: known["dispatch"]["blocking"] or "not set",
+        "PYNATIVE_MODE": f"slow: set {environment.DISPATCH}=1" if known["dispatch"]["advice"] else "fast",
         **known["packages"],
     }
     result = Table(title=f"boost_ext {known['version']}", title_justify="left", show_header=False, box=None)

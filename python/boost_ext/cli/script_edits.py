@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import ast
 import difflib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
-
-from boost_ext import convolutions
 
 __all__ = ["diff", "edited"]
 
@@ -39,13 +37,13 @@ def diff(before: str, after: str, name: str) -> str:
     return "".join(line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines)
 
 
-def edited(source: str, level: str, *, limit_isa: bool) -> tuple[str, list[str]]:
+def edited(source: str, level: str, variables: Mapping[str, str]) -> tuple[str, list[str]]:
     """Replace the training classes of MindSpore in a script by those of boost_ext.
 
     Args:
         source (str): the script.
         level (str): "O0", "O1" or "O2". Above O0, calls get it as ``boost_level``.
-        limit_isa (bool): whether the script has to set ``ONEDNN_MAX_CPU_ISA``.
+        variables (Mapping[str, str]): environment variables that the script has to set.
 
     Returns:
         tuple(str, list[str]): the new source, and notes on lines that were not edited.
@@ -59,7 +57,7 @@ def edited(source: str, level: str, *, limit_isa: bool) -> tuple[str, list[str]]
         raise ValueError(f"run: script must be Python, got line {error.lineno}: {error.msg}") from error
     except (RecursionError, MemoryError) as error:  # of Python's parser
         raise ValueError("run: script must be Python, got code that is nested too deeply") from error
-    return script.edited(limit_isa), script.notes
+    return script.edited(variables), script.notes
 
 
 class _Script:
@@ -76,7 +74,7 @@ class _Script:
         self.bound = dict(self._bindings())
         self.parents = {id(child): node for node in ast.walk(self.tree) for child in ast.iter_child_nodes(node)}
 
-    def edited(self, limit_isa: bool) -> str:
+    def edited(self, variables: Mapping[str, str]) -> str:
         uses = list(self._uses())
         # A base class or isinstance() needs MindSpore's class. If all uses are calls, the import can change instead.
         kept = {node.id for node, _ in uses if isinstance(node, ast.Name) and self._call(node) is None}
@@ -94,7 +92,7 @@ class _Script:
             if isinstance(statement, ast.ImportFrom):
                 self._edit_import(statement, kept)
         self._note_the_rest()
-        self._insert_imports(limit_isa)
+        self._insert_imports(variables)
         result = self.bytes
         for edit in sorted(self.edits, reverse=True):
             result = result[: edit.start] + edit.text.encode() + result[edit.end :]
@@ -192,7 +190,7 @@ class _Script:
                 self.edits.append(_Edit(self._span(node.names[last])[1], self._span(alias)[1], ""))
         self.edits.append(_Edit(end, end, "".join(f"\n{indent}{line}" for line in lines)))
 
-    def _insert_imports(self, limit_isa: bool) -> None:
+    def _insert_imports(self, variables: Mapping[str, str]) -> None:
         body = self.tree.body
         first = next((i for i, node in enumerate(body) if not _comes_first(node)), None)
         if first is None:
@@ -207,10 +205,10 @@ class _Script:
         if lines:
             at = self.starts[of_mindspore[-1].end_lineno or 0] if of_mindspore else self.starts[body[first].lineno - 1]
             self.edits.append(_Edit(at, at, lines))
-        if limit_isa:
+        if variables:
             at = self.starts[body[first].lineno - 1]
-            text = f'import os\n\nos.environ.setdefault("{convolutions.VARIABLE}", "{convolutions.FAST}")\n'
-            self.edits.append(_Edit(at, at, text))
+            lines = "".join(f'os.environ.setdefault("{name}", "{value}")\n' for name, value in variables.items())
+            self.edits.append(_Edit(at, at, f"import os\n\n{lines}"))
 
     def _at(self, line: int | None, column: int | None) -> int:
         return self.starts[(line or 1) - 1] + (column or 0)

@@ -21,7 +21,7 @@ from typing import NamedTuple, TextIO
 from rich.console import Console
 from rich.markup import escape
 
-from boost_ext import convolutions
+from boost_ext import convolutions, environment
 from boost_ext.plan import Plan
 
 __all__ = ["Child", "Record", "Swap", "after_mindspore", "compare", "execute", "module_spec", "print_comparison"]
@@ -72,12 +72,12 @@ class Record:
         script (str): its path.
         swaps (list[Swap]): the replacements.
         left (list[tuple[str, str, str]]): line, name and reason of what was not replaced.
-        limited (bool): whether the run set ``ONEDNN_MAX_CPU_ISA``.
+        variables (Mapping[str, str]): the environment variables that the run has set.
         file (TextIO): Default: stderr, so that the output of the script stays its own.
     """
 
     script: str
-    limited: bool = False
+    variables: Mapping[str, str] = field(default_factory=dict)
     swaps: list[Swap] = field(default_factory=list)
     left: list[tuple[str, str, str]] = field(default_factory=list)
     file: TextIO | None = None
@@ -128,12 +128,18 @@ class Record:
             )
         for where, what, why in self.left:
             self.say(f"  {where}: {what} stayed MindSpore's: {why}")
-        if self.limited:
-            self.say(f"  {convolutions.VARIABLE}={convolutions.FAST} was set: without it this CPU convolves slowly")
-        elif convolutions.are_slow():
+        for name, value in self.variables.items():
+            self.say(f"  {name}={value} was set: {_WITHOUT[name]}")
+        if convolutions.are_slow():
             self.say(f"  convolutions are slow on this CPU with {convolutions.VARIABLE}={convolutions.limit()}")
-        if self.swaps or self.limited:
+        if self.swaps or self.variables:
             self.say("  the plain run was not measured; --compare does both")
+
+
+_WITHOUT = {
+    convolutions.VARIABLE: "without it this CPU convolves slowly",
+    environment.DISPATCH: "without it MindSpore's threads wait for one another on so few cores",
+}
 
 
 def _measured(swap: Swap) -> str:
@@ -284,15 +290,14 @@ def compare(script: Sequence[str], arguments: Sequence[str], options: Sequence[s
         options (Sequence[str]): of ``boost-ext run``.
 
     Returns:
-        dict: the runs by name, "boost_ext" first and "plain" last. On a CPU that needs the limit of oneDNN there is a
-        plain run with the limit between them, which separates the gain of the limit from that of the steps.
+        dict: the runs by name, "boost_ext" first and "plain" last. On a machine that needs environment variables there
+        is a plain run with them between the two, which separates their gain from that of the steps.
     """
     plain = [sys.executable, *script, *arguments]
     boosted = [sys.executable, "-m", "boost_ext", "run", *options, *script, *arguments]
     children = {"boost_ext": _timed(boosted)}
-    if convolutions.needs_limit():
-        limit = {convolutions.VARIABLE: convolutions.FAST}
-        children[f"plain, {convolutions.VARIABLE}={convolutions.FAST}"] = _timed(plain, limit)
+    if missing := environment.missing():
+        children["plain, " + " ".join(f"{name}={value}" for name, value in missing.items())] = _timed(plain, missing)
     return {**children, "plain": _timed(plain)}
 
 

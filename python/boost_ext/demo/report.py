@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 
-from boost_ext import convolutions
+from boost_ext import convolutions, environment
 from boost_ext.demo.results import Run
 from boost_ext.demo.settings import Settings
 from boost_ext.files import save_figure, write_text
@@ -101,6 +102,7 @@ def write_json(path: Path, runs: Sequence[Run], settings: Settings, versions: di
         "settings": settings.as_dict(),
         "versions": versions,
         "onednn_max_cpu_isa": convolutions.limit(),
+        "ms_dev_host_blocking_run": os.environ.get(environment.DISPATCH),
         "runs": [run.as_dict(settings.target) for run in runs],
     }
     write_text(path, json.dumps(content, indent=1) + "\n")
