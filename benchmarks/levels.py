@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from boost_ext import convolutions
+from boost_ext import convolutions, environment
 from boost_ext.files import save_figure, write_text
 
 FREEZE = {"mode": "manual", "less_bn": False, "grad_freeze": True}
@@ -310,7 +310,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("runs/bench/levels"))
     options = parser.parse_args()
     os.environ.setdefault("GLOG_v", "3")
-    convolutions.make_fast()  # for all variants alike; beside slow convolutions nothing else of a step would show
+    environment.make_fast()  # for all variants alike; beside slow convolutions nothing else of a step would show
 
     import mindspore as ms
     from rich.console import Console

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from boost_ext import convolutions
+from boost_ext import environment
 
 _STEPS_A_TURN = 5
 _LAST = 20
@@ -153,7 +153,7 @@ def steps(name: str, variants: Sequence[int], mode: str, rounds: int) -> dict[st
 
 def main() -> None:
     os.environ.setdefault("GLOG_v", "3")
-    convolutions.make_fast()  # for all variants alike; beside slow convolutions nothing else of a step would show
+    environment.make_fast()  # for all variants alike; beside slow convolutions nothing else of a step would show
     request = json.loads(sys.argv[1])
     found = {"whole": whole, "steps": steps}[request.pop("measure")](**request)
     print(_MARK + json.dumps(found), flush=True)

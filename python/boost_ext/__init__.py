@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from boost_ext import config as config
     from boost_ext import cuda as cuda
     from boost_ext import distributed as distributed
+    from boost_ext import environment as environment
     from boost_ext import health as health
     from boost_ext import local_steps as local_steps
     from boost_ext import model as model
@@ -42,8 +43,8 @@ __all__ = ["__version__", "adasum_simulate", "build_info", "num_threads", "ops",
 __version__: str = build_info()["version"]
 
 _AT_FIRST_USE = (
-    *("amp", "boost", "callbacks", "checkpoint", "config", "cuda", "distributed", "health", "local_steps", "model"),
-    *("nn", "optim", "pca", "plan", "run_log", "run_report", "torch", "writers"),
+    *("amp", "boost", "callbacks", "checkpoint", "config", "cuda", "distributed", "environment", "health"),
+    *("local_steps", "model", "nn", "optim", "pca", "plan", "run_log", "run_report", "torch", "writers"),
 )
 
 

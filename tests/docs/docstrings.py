@@ -11,7 +11,7 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-_NAMES = "ops adasum config convolutions cuda health local_steps pca pca_span plan run_log run_report"
+_NAMES = "ops adasum config convolutions cuda environment health local_steps pca pca_span plan run_log run_report"
 CORE = ["boost_ext", *(f"boost_ext.{name}" for name in _NAMES.split())]
 """The public modules that need no MindSpore."""
 
