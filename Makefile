@@ -30,9 +30,10 @@ train-distributed: $(VENVS)/train/installed
 	$(VENVS)/train/bin/boost-ext train --ranks 2 --mode graph $(ARGS)
 
 # Two parts at a time, with the environments that they need: one part compiles while another waits for packages or for
-# ranks. nvcc's build is done when test-core compares the emulated kernels with it.
+# ranks. nvcc's build is done when test-core compares the emulated kernels with it, and test-core, which fills two cores, is
+# what may be left at the end.
 test:
-	+$(MAKE) -j 2 -O TIER='$(TIER)' test-python test-nvcc test-native test-core test-torch
+	+$(MAKE) -j 2 -O TIER='$(TIER)' test-python test-nvcc test-native test-torch test-core
 
 # Of the editable build, with one network that MindSpore compiles.
 test-quick: $(VENVS)/dev/mindspore
