@@ -2,8 +2,10 @@
 # before but Python >= 3.10 and a C++17 compiler.
 PYTHON ?= python3
 VENVS ?= .venvs
-# Not compiled: the programs import a part of what is installed, and compile that.
+# Not compiled: the programs import a part of what is installed, and compile that, once. Where Python is told to keep nothing
+# of it, as in many containers, each of hundreds of processes would compile MindSpore anew, in two seconds.
 INSTALL := pip install -q --no-compile
+unexport PYTHONDONTWRITEBYTECODE
 ARGS ?=
 # The MindSpore of tests and benchmarks; CONSTRAINTS= takes the newest.
 CONSTRAINTS ?= -c tests/constraints.txt
