@@ -27,9 +27,9 @@ def resident() -> float:
 
 def train(cell_name: str, mode: str, steps: int) -> Iterator[float]:
     """The resident memory after each tenth of the steps."""
-    from boost_ext import convolutions
+    from boost_ext import environment
 
-    convolutions.make_fast()
+    environment.make_fast()
 
     import mindspore as ms
     import numpy as np

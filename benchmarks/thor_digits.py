@@ -123,9 +123,9 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("runs/bench"))
     options = parser.parse_args()
 
-    from boost_ext import convolutions
+    from boost_ext import environment
 
-    convolutions.make_fast()  # before MindSpore is imported
+    environment.make_fast()  # before MindSpore is imported
     steps, seeds = (12, range(2)) if options.quick else (60, range(4))
     momentum, thor = racers()
     curves: dict[str, list[list[tuple[int, float]]]] = {}

@@ -196,9 +196,9 @@ def main() -> None:
     parser.add_argument("--page", type=Path, metavar="FILE", help="docs/weight_averaging.md, and the plot beside it")
     options = parser.parse_args()
 
-    from boost_ext import convolutions
+    from boost_ext import environment
 
-    convolutions.make_fast()  # before MindSpore is imported
+    environment.make_fast()  # before MindSpore is imported
     from rich.progress import track
 
     first = FIRST_SWEEP_SEED if options.sweep else 0
