@@ -152,11 +152,12 @@ constexpr auto kNothing = [](auto&&...) {};
 // State of 8 and 16 bits: never; by loops for any mixture; or also by loops of their own, which take long to compile.
 enum class Narrow : std::uint8_t { never, any, fast };
 
-// body(chunk, squares, w, u, state) -> w for all elements, with the ready gradients u of the weights w; it changes
-// state. What comes back is stored if kWrite; with kGradient false u is 0, and states are only read.
+// body_of(tensor)(squares, w, u, state) -> w for all elements, with the ready gradients u of the weights w; it changes
+// state. What comes back is stored if kWrite; with kGradient false u is 0, and states are only read. A body holds values
+// alone: to the compiler a store of codes may change all that is behind a reference, and it would read that again.
 // after(chunk, weights, squares) after each chunk, done(at, squares) after each block.
-template <int kStates, bool kGradient, bool kWrite, Narrow kNarrow, class Body, class After, class Done>
-void each_element(const Context& context, const OptimizerStep& s, RowMeans& means, Body body, After after,
+template <int kStates, bool kGradient, bool kWrite, Narrow kNarrow, class BodyOf, class After, class Done>
+void each_element(const Context& context, const OptimizerStep& s, RowMeans& means, BodyOf body_of, After after,
                   Done done_with) {
   const auto step_block = [&](Block at, auto storage) {
     constexpr Storage kStorage = decltype(storage)::value;
@@ -168,6 +169,7 @@ void each_element(const Context& context, const OptimizerStep& s, RowMeans& mean
     const View& grads = s.grads[at.tensor];
     const float* of_rows = kGradient ? means.of(at.tensor) : nullptr;
     const std::int64_t row = of_rows ? weights.size / weights.rows : 0;
+    const auto body = body_of(at.tensor);
     float mean = 0;
     if (kGradient && means.by_row()[at.tensor]) mean = row_mean(wide, grads, at, scale, l2);
     alignas(64) float w_scratch[kChunk], g_scratch[kChunk], waiting[kStates + 1][kChunk];
@@ -194,7 +196,7 @@ void each_element(const Context& context, const OptimizerStep& s, RowMeans& mean
           F u{}, x[kStates + 1];
           states.load(io, i, x);
           if (kGradient) u = scale * io.load(g + i) + l2 * old - all(mean);
-          const F next = body(c, squares, old, u, x);
+          const F next = body(squares, old, u, x);
           if (kGradient) states.store(io, i, x, random);
           if (kWrite) io.store(w + i, next);
         });
@@ -246,8 +248,10 @@ template <Narrow kNarrow, class R> void apply_rule(const Context& context, const
   RowMeans means(context, s);
   each_element<R::kStates, true, true, kNarrow>(
       context, s, means,
-      [&](const Chunk& c, Squares&, F w, F u, F* state)
-          BOOST_EXT_INLINE_LAMBDA { return rule(of_tensor(s, c.tensor), w, u, state); },
+      [&](std::int64_t t) {
+        return [rule, of = of_tensor(s, t)](Squares&, F w, F u, F* state)
+                   BOOST_EXT_INLINE_LAMBDA { return rule(of, w, u, state); };
+      },
       kNothing, kNothing);
 }
 template <class R> void apply(const Context& context, const OptimizerStep& s) {
@@ -268,10 +272,12 @@ void apply_lamb(const Context& context, const OptimizerStep& s) {
   Scratch<double> w_squares(blocks.count()), r_squares(blocks.count());
   each_element<2, true, false, Narrow::fast>(
       context, s, means,
-      [&](const Chunk&, Squares& squares, F w, F u, F* mv) BOOST_EXT_INLINE_LAMBDA {
-        rule.moments(u, mv);
-        add_square(squares.weights, w);
-        return w;
+      [&](std::int64_t) {
+        return [rule](Squares& squares, F w, F u, F* mv) BOOST_EXT_INLINE_LAMBDA {
+          rule.moments(u, mv);
+          add_square(squares.weights, w);
+          return w;
+        };
       },
       [&](const Chunk& c, const float* w, Squares& squares) {
         States<Storage::any, 2> moments(s, c, nullptr);
@@ -302,9 +308,9 @@ void apply_lamb(const Context& context, const OptimizerStep& s) {
   }
   each_element<2, false, true, Narrow::fast>(
       context, s, means,
-      [&](const Chunk& c, Squares&, F w, F, const F* mv) BOOST_EXT_INLINE_LAMBDA {
-        const float rate = s.lr[c.tensor] * trust[c.tensor];
-        return w - rate * rule.direction(of_tensor(s, c.tensor), w, mv);
+      [&](std::int64_t t) {
+        return [rule, of = of_tensor(s, t), rate = s.lr[t] * trust[t]](Squares&, F w, F, const F* mv)
+                   BOOST_EXT_INLINE_LAMBDA { return w - rate * rule.direction(of, w, mv); };
       },
       kNothing, kNothing);
 }
