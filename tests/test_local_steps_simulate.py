@@ -122,7 +122,9 @@ def test_what_is_sent_and_the_error_are_the_whole(compress: str, n: int) -> None
     sent = rule.encode(anchor, [weights], error)
     assert all(array.nbytes % 4 == 0 for array in sent)
     assert sum(array.nbytes for array in sent) == rule.sent_bytes(n)
-    got = rule.combine([array[None] for array in sent], [n])
+    moved = np.zeros_like(anchor)
+    rule.combine({"anchor": moved}, [array[None] for array in sent], [n])
+    got = -moved
     np.testing.assert_allclose(got + error, difference, rtol=0, atol=1e-6)
     if compress == "topk":
         assert np.abs(error[got != 0]).max() < np.abs(difference).max() / 100

@@ -53,7 +53,7 @@ Array: TypeAlias = npt.NDArray[Any]
 
 _BLOCK = PROJECTION_BLOCK
 _CHUNK = 1 << 16  # elements of which the largest are sent; their places take two bytes
-_PIECE = 1 << 20  # elements, whole blocks
+_PIECE = 1 << 17  # elements at a time, whole blocks: what is computed on the way stays in the cache
 _LARGEST = 1e37
 _ALIGNED = 4  # elements sent of each chunk are a multiple: whole words of four bytes
 
@@ -118,7 +118,7 @@ class OuterRule:
             error *= np.float32(self.error_decay)
         begin = 0
         for flat in (array.reshape(-1) for array in arrays):
-            for start in range(0, flat.size, _PIECE):  # what is computed on the way stays in the cache
+            for start in range(0, flat.size, _PIECE):
                 mine = flat[start : start + _PIECE]
                 place = slice(begin + start, begin + start + mine.size)
                 total[place] += anchor[place] - mine
@@ -150,21 +150,24 @@ class OuterRule:
         kept = _ALIGNED * max(1, -(-int(self.density * _CHUNK) // _ALIGNED))
         return places.astype(np.int64) + np.arange(places.size) // kept * _CHUNK
 
-    def combine(self, received: Sequence[Array], sizes: Sequence[int]) -> Array:
-        """The vector that the anchor moves against, from what all ranks have sent; the same on each of them.
+    def combine(self, state: Mapping[str, Array], received: Sequence[Array], sizes: Sequence[int]) -> None:
+        """The outer step by what all ranks have sent, the same on each of them: writes the anchor, and its momentum.
 
         Args:
+            state: the anchor and the momentum.
             received: for each array of :meth:`encode` those of all ranks, stacked.
             sizes: of the tensors, for "adasum".
         """
         rows = self._rows(received, self.length(sum(sizes)))
         if self.outer == "adasum":
-            return _adasum(rows, sizes)
-        ranks = rows.count
-        mean = rows.combined(np.full(ranks, 1 / ranks, np.float32))
-        if self.outer != "adacons" or ranks == 1:
-            return mean
-        return rows.combined(_consensus(rows.dots(mean), rows.squares()))
+            return self.move(state, _adasum(rows, sizes))
+        factors = np.full(rows.count, 1 / rows.count, np.float32)
+        if self.outer == "adacons" and rows.count > 1:
+            factors = _consensus(rows.dots(rows.combined(factors, slice(0, rows.size))), rows.squares())
+        for start in range(0, rows.size, rows.piece):
+            place = slice(start, min(start + rows.piece, rows.size))
+            part = {name: vector[place] for name, vector in state.items()}
+            self.move(part, rows.combined(factors, place))
 
     def _rows(self, received: Sequence[Array], size: int) -> _Dense | _Sparse:
         if self.compress is None:
@@ -175,7 +178,7 @@ class OuterRule:
         return _Sparse(np.stack([self._index(p) for p in received[2]]), ops.dequantize_projection(codes, scale), size)
 
     def move(self, state: Mapping[str, Array], total: Array) -> None:
-        """The outer step: writes the anchor, and its momentum."""
+        """The outer step by the vector that the anchor moves against: writes the anchor, and its momentum."""
         anchor = state["anchor"]
         if self.outer == "nesterov":
             rate, hyper = self.learning_rate, self.momentum
@@ -190,14 +193,22 @@ class _Dense:
 
     matrix: Array
     scale: Array | None
+    piece = _PIECE
 
     @property
     def count(self) -> int:
         return len(self.matrix)
 
-    def combined(self, factors: Array) -> Array:
-        out = np.empty(self.matrix.shape[1], np.float32)
-        ops.pca_back_project(self.matrix, [factors], [[out]], scale=self.scale)
+    @property
+    def size(self) -> int:
+        return int(self.matrix.shape[1])
+
+    def combined(self, factors: Array, place: slice) -> Array:
+        out = np.empty(place.stop - place.start, np.float32)
+        scale = self.scale
+        if scale is not None:
+            scale = np.ascontiguousarray(scale[:, place.start // _BLOCK : -(-place.stop // _BLOCK)])
+        ops.pca_back_project(np.ascontiguousarray(self.matrix[:, place]), [factors], [[out]], scale=scale)
         return out
 
     def dots(self, vector: Array) -> Array:
@@ -224,8 +235,12 @@ class _Sparse:
     def count(self) -> int:
         return len(self.values)
 
-    def combined(self, factors: Array) -> Array:
-        out = np.zeros(self.size, np.float32)
+    @property
+    def piece(self) -> int:
+        return self.size
+
+    def combined(self, factors: Array, place: slice) -> Array:
+        out = np.zeros(place.stop, np.float32)
         for index, values, factor in zip(self.index, self.values, factors, strict=True):
             out[index] += np.float32(factor) * values
         return out
@@ -417,8 +432,7 @@ class LocalStepsSimulator:
             if not are_finite(arrays):
                 raise FloatingPointError(f"{type(self).__name__}: weights[{rank}] must be finite at an exchange")
         sent = [self.rule.encode(anchor, own, e) for own, e in zip(self.weights, self._errors, strict=True)]
-        total = self.rule.combine([np.stack(arrays) for arrays in zip(*sent, strict=True)], self._sizes)
-        self.rule.move(self._common, total)
+        self.rule.combine(self._common, [np.stack(arrays) for arrays in zip(*sent, strict=True)], self._sizes)
         parts = np.split(anchor, np.cumsum(self._sizes))
         for arrays in self.weights:
             for array, part in zip(arrays, parts, strict=False):

@@ -211,9 +211,9 @@ class LocalSteps(typed.Cell):
             if rule.compress is None and rule.outer in ("mean", "nesterov") and self.ranks.size > 2:
                 total = self._summed(sent[0])  # fewer bytes than all differences on each rank
                 total /= np.float32(self.ranks.size)
+                rule.move(held, total)
             else:
-                total = rule.combine([self._of_all(array) for array in sent], self.sizes)
-            rule.move(held, total)
+                rule.combine(held, [self._of_all(array) for array in sent], self.sizes)
             _set(self.weights, held["anchor"])
         _set(self.statistics, statistics)
 
@@ -231,11 +231,11 @@ class LocalSteps(typed.Cell):
         if self.ranks.size == 1:
             return np.asarray(array[None])
         words = np.ascontiguousarray(array).view(np.int32)
-        gathered = self.gather(Tensor(words)).asnumpy()
+        gathered = self.gather(Tensor.from_numpy(words)).asnumpy()
         return np.asarray(np.asarray(gathered).view(array.dtype).reshape(self.ranks.size, -1))
 
     def _summed(self, vector: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        return np.array(self.sum(Tensor(vector)).asnumpy())
+        return np.array(self.sum(Tensor.from_numpy(vector)).asnumpy())
 
     def _written(self, *names: str) -> _Written:
         return _Written([self.slots[name] for name in names])
@@ -286,7 +286,7 @@ class _Written:
 def _set(parameters: Sequence[Parameter], vector: np.ndarray[Any, Any]) -> None:
     begin = 0
     for p in parameters:
-        write(p, Tensor(vector[begin : begin + p.size].reshape(p.shape)))
+        write(p, Tensor.from_numpy(vector[begin : begin + p.size].reshape(p.shape)))
         begin += p.size
 
 
