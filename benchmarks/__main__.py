@@ -72,11 +72,15 @@ def main() -> None:
         os.environ[variable] = str(threads)  # read when the libraries are loaded, below
     os.environ.setdefault("GLOG_v", "3")  # MindSpore warns about every op it has to build
 
+    from boost_ext import environment
     from boost_ext.machine import Watch
 
     from . import report
     from .measured import bandwidth, parts, rows_apart, rows_of
 
+    # Not oneDNN's limit: nothing convolves here, and MindSpore's matrix products are slower with it.
+    if blocking := environment.missing().get(environment.DISPATCH):
+        os.environ[environment.DISPATCH] = blocking
     out = options.out or Path("runs/bench/quick" if quick else "runs/bench")
     started = time.perf_counter()
     about = report.machine(threads) | {"quick": quick}

@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from boost_ext import convolutions, environment
+from boost_ext import environment
 from boost_ext.files import save_figure, write_text
 
 FREEZE = {"mode": "manual", "less_bn": False, "grad_freeze": True}
@@ -323,7 +323,6 @@ def main() -> None:
     result: dict[str, Any] = report.machine(len(os.sched_getaffinity(0)))
     result |= {"quick": options.quick, "rounds": options.rounds, "epochs": options.epochs, "seeds": options.seeds}
     result |= {"first_seed": options.first_seed, "data": options.data}
-    result["onednn_max_cpu_isa"] = convolutions.limit()
     if options.only != "accuracy":
         shape = (4, 1, 1) if options.quick else (32, options.rounds, 3)
         result |= {"milliseconds": {}, "compilation": {}}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime, timezone
@@ -10,9 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import boost_ext
+from boost_ext import convolutions, environment
 from boost_ext.bench.harness import Row, milliseconds
 from boost_ext.files import save_figure, write_text
 from boost_ext.machine import facts, versions
+
+VARIABLES = (convolutions.VARIABLE, environment.DISPATCH)
+"""How MindSpore ran, which belongs to its times."""
 
 
 def machine(threads: int) -> dict[str, Any]:
@@ -23,6 +28,7 @@ def machine(threads: int) -> dict[str, Any]:
         "threads": threads,
         "boost_ext": boost_ext.build_info(),
         "versions": versions("numpy", "mindspore", "torch"),
+        "variables": {name: os.environ[name] for name in VARIABLES if os.environ.get(name)},
     }
 
 
@@ -62,7 +68,9 @@ def _section(path: Path, name: str) -> tuple[str, str, str]:
 
 def markdown(about: dict[str, Any], rows: Sequence[Row]) -> Iterator[str]:
     versions = ", ".join(f"{k} {v}" for k, v in about["versions"].items() if v)
-    yield f"{about['date'][:10]}, {_where(about)}; {versions}. Other processes took {about['others']:.0%} of the cores."
+    set_to = "".join(f"; {k}={v}" for k, v in about.get("variables", {}).items())
+    others = f"Other processes took {about['others']:.0%} of the cores."
+    yield f"{about['date'][:10]}, {_where(about)}; {versions}{set_to}. {others}"
     yield ""
     yield "| case | ours ms | peer | peer ms | ratio | goal |"
     yield "|---|---|---|---|---|---|"
