@@ -380,16 +380,31 @@ def modules(package: Path) -> dict[str, Path]:
     return {m.removesuffix(".__init__"): p for m, p in dotted.items()}
 
 
+def in_a_circle(above: dict[str, set[str]]) -> list[str]:
+    """The names that are left without those that need, or are needed by, no other one of them."""
+    left = dict(above)
+    while free := [m for m in left if not above[m] & set(left) or not any(m in above[other] for other in left)]:
+        for m in free:
+            del left[m]
+    return sorted(left)
+
+
 @pytest.mark.parametrize("package", [PACKAGE, ROOT / "benchmarks"], ids=lambda p: p.name)
 def test_no_circle_of_modules(package):
     """But for a package itself, which its modules name to reach one another, and which imports them."""
     known = modules(package)
     above = {m: (imports(p) & set(known)) - {m, m.rpartition(".")[0], package.name} for m, p in known.items()}
-    left = dict(above)
-    while free := [m for m in left if not above[m] & set(left) or not any(m in above[other] for other in left)]:
-        for m in free:
-            del left[m]
-    assert not left, f"in a circle: {sorted(left)}"
+    assert not in_a_circle(above)
+
+
+def test_no_circle_of_packages():
+    """Nor of the folders and modules of boost_ext, also inside functions."""
+    above: dict[str, set[str]] = {}
+    for path in files(PACKAGE, ".py"):
+        if path != PACKAGE / "__init__.py":
+            taken = {m.split(".")[1] for m in imports(path) if m.startswith("boost_ext.")}
+            above.setdefault(part(path), set()).update(taken - {part(path)})
+    assert not in_a_circle(above)
 
 
 @pytest.mark.parametrize("package", [PACKAGE, ROOT / "benchmarks"], ids=lambda p: p.name)

@@ -14,6 +14,7 @@ import pytest
 from rich.console import Console
 
 from boost_ext.cli import script_run
+from boost_ext.scripts import Swap
 
 SEES = """
 import multiprocessing, os, pickle, sys
@@ -177,7 +178,7 @@ def test_after_mindspore(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Non
 
 
 def test_steps_are_counted_by_python_or_by_the_cell() -> None:
-    swap = script_run.Swap("train.py:1", "mindspore.Model", None, lambda: 9)  # type: ignore[arg-type]
+    swap = Swap("train.py:1", "mindspore.Model", None, lambda: 9)  # type: ignore[arg-type]
     for began, end in ((0.0, 2.0), (2.5, 3.0), (3.0, 3.5), (3.5, 4.0)):
         swap.stepped(began, end)
     assert (swap.first, list(swap.between), swap.calls) == (2.0, [1.0, 0.5, 0.5], 4)

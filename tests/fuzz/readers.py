@@ -19,12 +19,12 @@ from tests.matrix_file import begin, forge
 
 from boost_ext import pca
 from boost_ext import report as run_report
-from boost_ext.cli.doctor import mindspore_boost_uses
 from boost_ext.cli.script_edits import edited
 from boost_ext.config import BoostConfig
 from boost_ext.ops.projection_codes import QuantizedMatrix, quantize_projection
 from boost_ext.report.log import End, Evaluation, Header, LineSearch, RunLogWriter, Step, TensorOverflow
 from boost_ext.report.tables import tables
+from boost_ext.scripts import mindspore_boost_uses
 from boost_ext.subspace.reference import reference_parameters
 from boost_ext.subspace.span import load_span, weight_span
 

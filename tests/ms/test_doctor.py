@@ -16,9 +16,9 @@ from tests.ms import doctored
 from typer.testing import Result
 
 from boost_ext import ops
-from boost_ext.cli.doctor import mindspore_boost_uses
 from boost_ext.ms.training import first_step
 from boost_ext.ms.training.doctor import run_script
+from boost_ext.scripts import mindspore_boost_uses
 
 run, script = doctored.run, doctored.script
 

@@ -19,8 +19,8 @@ from mindspore import Tensor, nn, ops
 
 import boost_ext.nn
 from boost_ext.cli.script_edits import edited
-from boost_ext.cli.script_run import Record
 from boost_ext.ms.training import swaps
+from boost_ext.scripts import Record
 
 SCRIPT = Path(__file__).with_name("training_forms.py")
 

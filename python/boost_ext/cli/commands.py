@@ -200,6 +200,7 @@ def run(
     to be fast, they are set, unless they are. The plan and what was measured go to stderr. Exit code: the script's.
     """
     from boost_ext.cli import script_run
+    from boost_ext.scripts import Record
 
     with _errors():
         spec = script_run.module_spec(script) if module else None
@@ -216,7 +217,7 @@ def run(
         children = script_run.compare([*(["-m"] if module else []), script], arguments or [], options)
         script_run.print_comparison(children, Console(stderr=True))
         raise typer.Exit(next((child.code for child in children.values() if child.code), 0))
-    record = script_run.Record(script, variables=environment.make_fast())
+    record = Record(script, variables=environment.make_fast())
     script_run.after_mindspore(partial(_swap_in, record, level.value, eager))
     raise typer.Exit(script_run.execute(file, arguments or [], record, spec))
 

@@ -12,128 +12,34 @@ import subprocess
 import sys
 import time
 import types
-from array import array
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple, TextIO
+from typing import NamedTuple
 
 from rich.console import Console
 from rich.markup import escape
 
 from boost_ext import convolutions, environment
-from boost_ext.plan import Plan
+from boost_ext.scripts import Record, Swap
 
-__all__ = ["Child", "Record", "Swap", "after_mindspore", "compare", "execute", "module_spec", "print_comparison"]
-
-
-@dataclass
-class Swap:
-    """A training cell or a Model of the script that was replaced.
-
-    Attributes:
-        where (str): the line of the script.
-        what (str): the name in the script.
-        plan (Plan): of the training.
-        notes (list[str]): shown after the plan.
-        counter (Callable): returns the steps that the cell of boost_ext has made, in other graphs too.
-        first (float): seconds of the first step, compilation included; 0 before it.
-        between (array): seconds from the end of each step to the end of the next one.
-        calls (int): steps made from Python.
-        gave_way (str): why MindSpore's own cell took over; "" if it did not.
-    """
-
-    where: str
-    what: str
-    plan: Plan
-    counter: Callable[[], int]
-    notes: list[str] = field(default_factory=list)
-    first: float = 0.0
-    between: array[float] = field(default_factory=lambda: array("d"))
-    calls: int = 0
-    gave_way: str = ""
-    _ended: float = 0.0
-
-    def stepped(self, began: float, ended: float) -> None:
-        """Count a step by Python's clock."""
-        if self._ended:
-            self.between.append(ended - self._ended)
-        else:
-            self.first = ended - began
-        self._ended = ended
-        self.calls += 1
+__all__ = ["Child", "after_mindspore", "compare", "execute", "module_spec", "print_comparison"]
 
 
-@dataclass
-class Record:
-    """The record of a run, printed to ``file`` while the script runs.
-
-    Attributes:
-        script (str): its path.
-        swaps (list[Swap]): the replacements.
-        left (list[tuple[str, str, str]]): line, name and reason of what was not replaced.
-        variables (Mapping[str, str]): the environment variables that the run has set.
-        file (TextIO): Default: stderr, so that the output of the script stays its own.
-    """
-
-    script: str
-    variables: Mapping[str, str] = field(default_factory=dict)
-    swaps: list[Swap] = field(default_factory=list)
-    left: list[tuple[str, str, str]] = field(default_factory=list)
-    file: TextIO | None = None
-
-    def __post_init__(self) -> None:
-        self._console = Console(file=self.file, stderr=self.file is None, soft_wrap=True, highlight=False)
-        # msrun's workers print the same: one of them is enough.
-        self._speaks = (os.environ.get("RANK_ID") or os.environ.get("MS_NODE_ID") or "0") == "0"
-        self._shown: set[str] = set()
-
-    def say(self, text: str) -> None:
-        """Print a line."""
-        if self._speaks:
-            self._console.print(f"[bold]boost-ext run:[/] {escape(text)}")
-
-    def swapped(self, swap: Swap) -> Swap:
-        """Record a replacement, and print its plan: above level O0 all of it, else the applied features."""
-        self.swaps.append(swap)
-        self.say(f"{swap.where}: {swap.what} trains with boost_ext, level {swap.plan.level}")
-        text = str(swap.plan)
-        if self._speaks and swap.plan.level != "O0" and text not in self._shown:
-            self._shown.add(text)
-            self._console.print(swap.plan if self._console.is_terminal else escape(text))
-        elif swap.plan.level == "O0":
-            for name, decision in swap.plan.features.items():
-                if decision.status == "applied":
-                    self.say(f"  {decision.reason}")
-                elif name == "fused_optimizer":
-                    self.say(f"  the optimizer steps as it is: {decision.reason}")
-        for note in swap.notes:
-            self.say(f"  {note}")
-        return swap
-
-    def leave(self, where: str, what: str, why: str) -> None:
-        """Record and print what was not replaced, once for each line."""
-        if (where, what, why) not in self.left:
-            self.left.append((where, what, why))
-            self.say(f"{where}: {what} stays MindSpore's: {why}")
-
-    def print_end(self, seconds: float, outcome: str) -> None:
-        """Print the measurements."""
-        self.say(f"{self.script} {outcome} after {seconds:.1f} s, peak memory {peak_memory_mb()} MB")
-        for swap in self.swaps:
-            self.say(f"  {swap.where}: {swap.what}: {_measured(swap)}")
-        if not self.swaps:
-            self.say(
-                "  nothing swapped: no mindspore.Model with an optimizer, no training cell of mindspore.nn was made"
-            )
-        for where, what, why in self.left:
-            self.say(f"  {where}: {what} stayed MindSpore's: {why}")
-        for name, value in self.variables.items():
-            self.say(f"  {name}={value} was set: {_WITHOUT[name]}")
-        if convolutions.are_slow():
-            self.say(f"  convolutions are slow on this CPU with {convolutions.VARIABLE}={convolutions.limit()}")
-        if self.swaps or self.variables:
-            self.say("  the plain run was not measured; --compare does both")
+def _print_end(record: Record, seconds: float, outcome: str) -> None:
+    """Print what was measured."""
+    record.say(f"{record.script} {outcome} after {seconds:.1f} s, peak memory {peak_memory_mb()} MB")
+    for swap in record.swaps:
+        record.say(f"  {swap.where}: {swap.what}: {_measured(swap)}")
+    if not record.swaps:
+        record.say("  nothing swapped: no mindspore.Model with an optimizer, no training cell of mindspore.nn was made")
+    for where, what, why in record.left:
+        record.say(f"  {where}: {what} stayed MindSpore's: {why}")
+    for name, value in record.variables.items():
+        record.say(f"  {name}={value} was set: {_WITHOUT[name]}")
+    if convolutions.are_slow():
+        record.say(f"  convolutions are slow on this CPU with {convolutions.VARIABLE}={convolutions.limit()}")
+    if record.swaps or record.variables:
+        record.say("  the plain run was not measured; --compare does both")
 
 
 _WITHOUT = {
@@ -261,7 +167,7 @@ def execute(
         return 130 if isinstance(error, KeyboardInterrupt) else 1
     finally:
         sys.stdout.flush()
-        record.print_end(time.perf_counter() - began, outcome)
+        _print_end(record, time.perf_counter() - began, outcome)
     return 0
 
 

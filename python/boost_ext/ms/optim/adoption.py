@@ -38,7 +38,7 @@ from boost_ext.ms.optim.lamb import Lamb
 from boost_ext.ms.optim.lars import LARS
 from boost_ext.plan import Decision
 
-__all__ = ["decision", "native_step", "whole_of"]
+__all__ = ["FORMS", "decision", "native_step", "whole_of"]
 
 
 class _Form(NamedTuple):
@@ -142,7 +142,7 @@ def _lars(o: Any) -> _Form | str:
     return form._replace(given={**form.given, **decay, "exec_weight_decay": True})
 
 
-_FORMS: dict[str, Callable[[Any], _Form | str]] = {
+FORMS: dict[str, Callable[[Any], _Form | str]] = {
     "Momentum": _momentum,
     "SGD": _sgd,
     "Adam": _adam,
@@ -170,7 +170,7 @@ def _form(optimizer: Any) -> _Form | str:
     """The native form, or why the optimizer steps as it is."""
     cls = _library_class(optimizer)
     name = cls.__name__
-    form = _FORMS.get(name)
+    form = FORMS.get(name)
     if form is None or getattr(nn, name, None) is not cls:
         return f"{type(optimizer).__name__} has no native step"
     if any(p.dtype != ms.float32 for p in optimizer.parameters):

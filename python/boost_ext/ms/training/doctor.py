@@ -14,12 +14,12 @@ from typing import Any
 import mindspore as ms
 from mindspore import nn
 
-from boost_ext import optim
-from boost_ext.cli.doctor import CellReport, ScriptReport, mindspore_boost_uses
+from boost_ext.ms.optim.adoption import FORMS
 from boost_ext.ms.step.cells import BoostTrainOneStepCell, BoostTrainOneStepWithLossScaleCell
 from boost_ext.ms.training.auto import AutoBoost
 from boost_ext.ms.training.first_step import Built, FirstStep, is_ours, watching
 from boost_ext.plan import Plan
+from boost_ext.scripts import CellReport, ScriptReport, mindspore_boost_uses
 
 __all__ = ["run_script"]
 
@@ -123,7 +123,7 @@ def _changes(stop: FirstStep, built: Built) -> Iterator[tuple[str, str]]:
         yield stop.where, f"the step that begins with the gradient: step = {_BUILD}, and step(*inputs) in the loop"
     optimizer = _optimizer(trainer)
     name = type(optimizer).__name__
-    if name in optim.__all__:
+    if name in FORMS:
         yield _where(optimizer, built), f"boost_ext.optim.{name}(...) instead of mindspore.nn.{name}(...): optional"
 
 

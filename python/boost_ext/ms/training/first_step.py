@@ -16,13 +16,13 @@ from mindspore.graph import _parse, api
 from mindspore.graph._utils.pijit_context import PIJitCaptureContext
 
 import boost_ext
-from boost_ext.cli.doctor import ARRAY_OPS, ARRAY_STEPS
 from boost_ext.ms.core.common_head import CommonHeadLastFN
 from boost_ext.ms.core.compiled import Forward
 from boost_ext.ms.loss_scale.group_loss_scale import AnyPrecision
 from boost_ext.ms.optim.thor_layers import Observed
 from boost_ext.ms.surgery.less_bn import LessBN
 from boost_ext.ms.surgery.residual import RemovedBatchNorm
+from boost_ext.scripts import ARRAY_OPS, ARRAY_STEPS
 
 __all__ = ["Built", "FirstStep", "caller", "family", "is_library", "is_ours", "watching"]
 

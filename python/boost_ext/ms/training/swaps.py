@@ -24,12 +24,12 @@ import numpy as np
 from mindspore import Tensor, nn
 from mindspore.train import amp as _reference
 
-from boost_ext.cli.script_run import Record, Swap
 from boost_ext.ms.native import in_pynative_mode
 from boost_ext.ms.training import model, training_cells
 from boost_ext.ms.training.amp import assemble
 from boost_ext.ms.training.auto import AutoBoost
 from boost_ext.ms.training.first_step import caller, is_library
+from boost_ext.scripts import Record, Swap
 
 __all__ = ["swap_in"]
 
