@@ -26,12 +26,13 @@ def cases(quick: bool) -> Iterator[Case]:
             super().__init__()
             self.op = op
             self.scale = ms.Parameter(ms.Tensor([1.0], ms.float32), name="scale")
+            self.report = ms.Parameter(ms.Tensor(np.zeros((count, 4))), name="report")
             self.tensors = ms.ParameterTuple(
                 ms.Parameter(ms.Tensor(np.ones(16, np.float32)), name=f"p{i}") for i in range(count)
             )
 
         def construct(self) -> Any:
-            return self.op(self.scale, self.tensors)
+            return self.op(self.scale, self.report, self.tensors)
 
     class Nothing(ms.nn.Cell):  # type: ignore[name-defined]
         """A graph with one small op: the floor of a call."""
@@ -48,7 +49,7 @@ def cases(quick: bool) -> Iterator[Case]:
 
         def __init__(self, count: int) -> None:
             super().__init__()
-            self.tensors = Held(native.UnscaleAndCheck(), count).tensors
+            self.tensors = Held(native.UnscaleAndCheckReport(), count).tensors
 
         def construct(self) -> Any:
             found = False
@@ -63,7 +64,7 @@ def cases(quick: bool) -> Iterator[Case]:
     for count in (1, 60) if quick else (1, 60, 300):
         for label, mode in (("PyNative, by pointer", 1), ("graph, by ops.Custom", 0)):
             mode = ms.PYNATIVE_MODE if mode else ms.GRAPH_MODE
-            ours = Held(native.UnscaleAndCheck(), count)
+            ours = Held(native.UnscaleAndCheckReport(), count)
             peers = [Peer("MS isfinite", partial(call, Finite(count), mode))]
             if mode == ms.GRAPH_MODE:
                 peers.append(Peer("an empty graph", partial(call, Nothing(), mode)))

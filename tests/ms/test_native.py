@@ -21,6 +21,10 @@ def parameters(prefix: str, values: list[np.ndarray]) -> ParameterTuple:
     return ParameterTuple([Parameter(Tensor(v), name=f"{prefix}{i}") for i, v in enumerate(values)])
 
 
+def new_report(rows: int) -> Parameter:
+    return Parameter(Tensor(np.zeros((rows, 4))), name="report")
+
+
 def numpy_of(tensors) -> list[np.ndarray]:
     return [t.asnumpy().copy() for t in tensors]
 
@@ -49,23 +53,24 @@ class Writer(nn.Cell):
         super().__init__(auto_prefix=False)
         self.weights = weights
         self.scale = Parameter(Tensor(2.0, ms.float32), name="scale")
-        self.unscale = native.UnscaleAndCheck()
+        self.report = new_report(len(weights))
+        self.unscale = native.UnscaleAndCheckReport()
         self.what = what
 
     def construct(self, flag: Tensor) -> Tensor:
         before = self.weights[0] * 1.0
         if self.what == "unused":
-            self.unscale(self.scale, self.weights)
+            self.unscale(self.scale, self.report, self.weights)
         elif self.what == "twice":
-            self.unscale(self.scale, self.weights)
-            self.unscale(self.scale, self.weights)
+            self.unscale(self.scale, self.report, self.weights)
+            self.unscale(self.scale, self.report, self.weights)
         elif self.what == "branch":
             if flag > 0:
-                self.unscale(self.scale, self.weights)
+                self.unscale(self.scale, self.report, self.weights)
         else:
             i = flag
             while i > 0:
-                self.unscale(self.scale, self.weights)
+                self.unscale(self.scale, self.report, self.weights)
                 i = i - 1
         after = self.weights[0] * 1.0
         return before - after
@@ -103,12 +108,13 @@ class AroundGradients(nn.Cell):
         weights = ParameterTuple(network.trainable_params())
         self.grad = ms.value_and_grad(network, None, weights)
         self.scale = Parameter(Tensor(4.0, ms.float32), name="scale")
-        self.unscale = native.UnscaleAndCheck()
+        self.report = new_report(len(weights))
+        self.unscale = native.UnscaleAndCheckReport()
 
     def construct(self, x: Tensor) -> tuple:
         _, grads = self.grad(x)
         before = grads[0] * 1.0
-        found = self.unscale(self.scale, grads)
+        found = self.unscale(self.scale, self.report, grads)
         grads = ops.depend(grads, found)
         return before, grads[0] * 1.0, found
 
@@ -135,7 +141,8 @@ def test_unscale_and_check_finds(mode: int, bad: float) -> None:
     values = arrays(2)
     values[-1][-1, -1] = bad
     weights = parameters("w", values)
-    found = Call(native.UnscaleAndCheck(), Parameter(Tensor(8.0, ms.float32), name="s"), weights)()
+    scale, report = Parameter(Tensor(8.0, ms.float32), name="s"), new_report(len(weights))
+    found = Call(native.UnscaleAndCheckReport(), scale, report, weights)()
     assert found.asnumpy().tolist() == [True]
     assert_same(numpy_of(weights)[:-1], [v / 8 for v in values[:-1]])
 
@@ -143,13 +150,13 @@ def test_unscale_and_check_finds(mode: int, bad: float) -> None:
 def test_pynative_waits_for_unfinished_ops() -> None:
     """A pointer is only fetched when whatever writes the tensor is done."""
     ms.set_context(mode=ms.PYNATIVE_MODE)
-    unscale, scale = native.UnscaleAndCheck(), Tensor([2.0], ms.float32)
+    unscale, scale, report = native.UnscaleAndCheckReport(), Tensor([2.0], ms.float32), new_report(1)
     big = Tensor(np.full((700, 700), 1 / 700, np.float32))
     for _ in range(20):
         g = big
         for _ in range(3):
             g = ops.matmul(g, big)
-        unscale(scale, (g,))
+        unscale(scale, report, (g,))
         np.testing.assert_allclose(g.asnumpy(), 1 / 1400, rtol=1e-4)
 
 
@@ -230,7 +237,7 @@ def test_who_only_checks_reports_the_same_and_writes_nothing(mode: int, write: b
     values = arrays(8)
     values[1].flat[0] = np.inf
     weights = parameters("w", values)
-    report = Parameter(Tensor(np.zeros((len(values), 4))), name="report")
+    report = new_report(len(values))
     found = Call(native.UnscaleAndCheckReport(write), Parameter(Tensor(8.0, ms.float32), name="s"), report, weights)()
     assert found.asnumpy().tolist() == [True]
     assert_same(numpy_of(weights), [v / 8 if write else v for v in values])
@@ -252,7 +259,8 @@ def test_half_precision(mode: int, dtype: ms.dtype) -> None:
     values = arrays(10)
     tensors = ParameterTuple([Parameter(Tensor(v).astype(dtype), name=f"h{i}") for i, v in enumerate(values)])
     stored = [t.astype(ms.float32).asnumpy() for t in tensors]
-    Call(native.UnscaleAndCheck(), Parameter(Tensor(4.0, ms.float32), name="s"), tensors)()
+    scale, report = Parameter(Tensor(4.0, ms.float32), name="s"), new_report(len(tensors))
+    Call(native.UnscaleAndCheckReport(), scale, report, tensors)()
     assert_same([t.astype(ms.float32).asnumpy() for t in tensors], [s / 4 for s in stored])
 
 
@@ -288,14 +296,15 @@ def test_graphs_keep_subnormal_numbers(mode: int) -> None:
     values = [np.full(100_001, t) for t in tiny.values()]
     for weight, value in zip(weights, values, strict=True):
         weight.set_data(Tensor(value.astype(np.float32)).astype(weight.dtype))
-    Call(native.UnscaleAndCheck(), Parameter(Tensor(0.5, ms.float32), name="scale"), weights)()
+    scale = Parameter(Tensor(0.5, ms.float32), name="scale")
+    Call(native.UnscaleAndCheckReport(), scale, new_report(3), weights)()
     for weight, value in zip(weights, values, strict=True):
         np.testing.assert_array_equal(weight.astype(ms.float32).asnumpy(), (2 * value).astype(np.float32))
 
 
 def test_the_report_must_have_a_row_for_each_gradient(capfd: pytest.CaptureFixture[str]) -> None:
     weights = parameters("w", arrays(13))
-    scale, report = Tensor([2.0], ms.float32), Parameter(Tensor(np.zeros((3, 4))), name="report")
+    scale, report = Tensor([2.0], ms.float32), new_report(3)
     expected = "unscale_and_check: report must have 16 elements, got 12"
     ms.set_context(mode=ms.GRAPH_MODE)
     with pytest.raises(RuntimeError):

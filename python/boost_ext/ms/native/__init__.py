@@ -52,7 +52,6 @@ from .loss_scale import (
     GroupLossScaleUpdate,
     GroupUnscaleAndCheck,
     LossScaleUpdate,
-    UnscaleAndCheck,
     UnscaleAndCheckReport,
 )
 from .timestamp import Timestamp
@@ -91,7 +90,6 @@ __all__ = [
     "SubspacePoint",
     "TensorStatistics",
     "Timestamp",
-    "UnscaleAndCheck",
     "UnscaleAndCheckReport",
     "call",
     "calls_by_pointer",

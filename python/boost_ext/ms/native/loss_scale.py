@@ -10,18 +10,6 @@ from boost_ext import _core
 from .cell import GraphOp, NativeCell, Tensors, contiguous, require_cpu
 
 
-class UnscaleAndCheck(NativeCell):
-    """``cell(scale, grads)``: divide the gradients by the loss scale in place; True if some element is inf or nan.
-
-    See :func:`boost_ext.ops.unscale_and_check`. ``scale`` is one float32; with scale 1 nothing is written.
-    """
-
-    symbol = "unscale_and_check"
-
-    def construct(self, scale: Tensor, grads: Tensors) -> Tensor:
-        return self.primitive(scale, *grads)
-
-
 def _checkable(tensor: Tensor) -> Tensor:
     """The tensor, or an element that is finite if it is: the op has three dtypes."""
     if tensor.dtype in (ms.float32, ms.float16, ms.bfloat16):
@@ -56,9 +44,10 @@ class AllFinite(nn.Cell):
 
 
 class UnscaleAndCheckReport(NativeCell):
-    """``cell(scale, report, grads)``: :class:`UnscaleAndCheck` that also says what it saw, at no extra pass.
+    """``cell(scale, report, grads)``: divide the gradients by the loss scale in place; True if one has an inf or nan.
 
-    With ``write=False`` the gradients stay as they are, and only the report is divided.
+    See :func:`boost_ext.ops.unscale_and_check`. ``scale`` is one float32. With ``write=False`` the gradients stay as
+    they are, and only the report is divided.
 
     ``report`` is a float64 Parameter of shape (len(grads), 4), written on every call: for each gradient the number of
     inf, the number of nan, the first index of either (-1 if there is none) and the largest finite magnitude, all
