@@ -114,7 +114,7 @@ class AdaFactor(FusedOptimizer):
         self.step = Parameter(Tensor([0.0], ms.float32), name="afactor_step", requires_grad=False)
         self.init_ada_factor_state(beta1)
         hyper = (*eps, clip, decay, beta1 or 0.0, scale_parameter, relative_step, warmup_init)
-        self._fuse(hyper, (self.exp_avg,) if self.use_first_moment else (), powers=(self.step,))
+        self.fuse(hyper, (self.exp_avg,) if self.use_first_moment else (), powers=(self.step,))
 
     def init_ada_factor_state(self, beta1: float | None) -> None:
         """Make the state, of zeros: ``exp_avg_sq_row``, ``exp_avg_sq_col`` and ``exp_avg_sq``, of one element where a

@@ -52,7 +52,7 @@ class Adagrad(FusedOptimizer):
         super().__init__(learning_rate, params, weight_decay, loss_scale, master=master)
         non_negative("Adagrad", accum=accum)
         self.accum = state_like(self.parameters, "accum", accum)
-        self._fuse((require_bool("Adagrad", "update_slots", update_slots),), (self.accum,))
+        self.fuse((require_bool("Adagrad", "update_slots", update_slots),), (self.accum,))
 
 
 class ProximalAdagrad(FusedOptimizer):
@@ -104,4 +104,4 @@ class ProximalAdagrad(FusedOptimizer):
         non_negative("ProximalAdagrad", accum=accum, l1=l1, l2=l2)
         require_bool("ProximalAdagrad", "use_locking", use_locking)
         self.accum = state_like(self.parameters, "accum", accum)
-        self._fuse((l1, l2), (self.accum,))
+        self.fuse((l1, l2), (self.accum,))

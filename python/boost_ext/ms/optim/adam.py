@@ -57,7 +57,7 @@ class _Adam(FusedOptimizer):
             self.vhat = state_like(self.parameters, "vhat")
             states.append(self.vhat)
         powers = (self.beta1_power, self.beta2_power)
-        self._fuse((beta1, beta2, eps, use_nesterov, cautious), states, powers=powers, storage=storage)
+        self.fuse((beta1, beta2, eps, use_nesterov, cautious), states, powers=powers, storage=storage)
 
 
 class Adam(_Adam):
@@ -198,7 +198,7 @@ class DecoupledAdam(FusedOptimizer):
         positive(owner, eps=eps)
         storage = StateStorage(owner, state_dtype, state_seed)
         self.moments1, self.moments2 = (storage.state_like(self.parameters, prefix) for prefix in self.state_prefixes)
-        self._fuse((beta1, beta2, eps, *more), (self.moments1, self.moments2, *states), storage=storage)
+        self.fuse((beta1, beta2, eps, *more), (self.moments1, self.moments2, *states), storage=storage)
 
 
 class AdamW(DecoupledAdam):

@@ -68,4 +68,4 @@ class Adan(FusedOptimizer):
         prefixes = ("exp_avg", "exp_avg_sq", "exp_avg_diff", "last_grad")
         states = tuple(state_like(self.parameters, prefix) for prefix in prefixes)
         self.moments, self.squares, self.differences, self.last_grads = states
-        self._fuse((beta1, beta2, beta3, eps, cautious), states)
+        self.fuse((beta1, beta2, beta3, eps, cautious), states)

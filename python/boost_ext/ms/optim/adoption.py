@@ -42,7 +42,7 @@ __all__ = ["FORMS", "decision", "native_step", "whole_of"]
 
 
 class _Form(NamedTuple):
-    """The arguments of :meth:`FusedOptimizer._fuse`, as names of attributes of an optimizer of ``mindspore.nn``."""
+    """The arguments of :meth:`FusedOptimizer.fuse`, as names of attributes of an optimizer of ``mindspore.nn``."""
 
     cls: type[FusedOptimizer]
     hyper: tuple[float, ...]
@@ -193,7 +193,7 @@ def _adopted(optimizer: nn.Optimizer, form: _Form) -> nn.Optimizer:
     made.centralized = native.Centralized()
     states: list[Any] = [getattr(optimizer, name) for name in form.states]
     powers = [getattr(optimizer, name) for name in form.powers]
-    made._fuse(form.hyper, states, powers=powers, first=getattr(optimizer, form.first) if form.first else ())
+    made.fuse(form.hyper, states, powers=powers, first=getattr(optimizer, form.first) if form.first else ())
     return made
 
 

@@ -71,4 +71,4 @@ class FTRL(FusedOptimizer):
             self.decay_flags = tuple(True for _ in self.parameters)
         self.moments = state_like(self.parameters, "moments", initial_accum)
         self.linear = state_like(self.parameters, "linear")
-        self._fuse((l1, l2, lr_power), (self.moments, self.linear))
+        self.fuse((l1, l2, lr_power), (self.moments, self.linear))

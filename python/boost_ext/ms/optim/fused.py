@@ -32,7 +32,7 @@ class FusedStep(native.PackedCell):
 
 
 class FusedOptimizer(CentralizingOptimizer):
-    """The base of the optimizers. A subclass sets `rule`, and passes its state to :meth:`_fuse`.
+    """The base of the optimizers. A subclass sets `rule`, and passes its state to :meth:`fuse`.
 
     Args:
         learning_rate (Union[float, int, Tensor, Iterable, LearningRateSchedule]): one value, one for each step, or a
@@ -118,7 +118,7 @@ class FusedOptimizer(CentralizingOptimizer):
                 raise ValueError(f"{type(self).__name__}: {place} must be >= 0, got {values[i]:g}")
         return rate
 
-    def _fuse(
+    def fuse(
         self,
         hyper: Sequence[float],
         states: Sequence[ParameterTuple],

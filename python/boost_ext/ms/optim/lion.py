@@ -62,4 +62,4 @@ class Lion(FusedOptimizer):
         require_bool("Lion", "cautious", cautious)
         storage = StateStorage("Lion", state_dtype, state_seed)
         self.moments = storage.state_like(self.parameters, "exp_avg")
-        self._fuse((beta1, beta2, cautious), (self.moments,), storage=storage)
+        self.fuse((beta1, beta2, cautious), (self.moments,), storage=storage)

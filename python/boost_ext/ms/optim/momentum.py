@@ -66,4 +66,4 @@ class Momentum(FusedOptimizer):
         require_bool("Momentum", "cautious", cautious)
         storage = StateStorage("Momentum", state_dtype, state_seed)
         self.moments = storage.state_like(self.parameters, "moments")
-        self._fuse((momentum, use_nesterov, cautious), (self.moments,), powers=(self.momentum,), storage=storage)
+        self.fuse((momentum, use_nesterov, cautious), (self.moments,), powers=(self.momentum,), storage=storage)

@@ -101,7 +101,7 @@ class Muon(FusedOptimizer):
         self._make_state()
         matched = float(adjust_lr_fn == "match_rms_adamw")
         hyper = (momentum, float(nesterov), float(ns_steps), eps, matched, beta1, beta2, adamw_eps)
-        self._fuse(hyper, (self.moments,))
+        self.fuse(hyper, (self.moments,))
 
     def _make_state(self) -> None:
         """``moments`` of all parameters, and ``squares`` of those that AdamW steps."""

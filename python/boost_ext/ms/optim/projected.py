@@ -74,7 +74,7 @@ class ProjectedOptimizer(FusedOptimizer):
         open_unit(owner, beta1=adam[0], beta2=adam[1])
         self._owned = own
         storage = StateStorage(owner, seed=self._seed)
-        self._fuse((*hyper, self._gap, *adam), (self.moments, self.squares), storage=storage)
+        self.fuse((*hyper, self._gap, *adam), (self.moments, self.squares), storage=storage)
 
     def _special(self, i: int) -> int:
         return self.numbers[i] if self.ranks[i] else 0

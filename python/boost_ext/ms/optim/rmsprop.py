@@ -73,4 +73,4 @@ class RMSProp(FusedOptimizer):
             self.rule = "centered_rmsprop"
             self.mg = state_like(self.parameters, "mean_grad")
             states.insert(0, self.mg)
-        self._fuse((decay, momentum, epsilon), states)
+        self.fuse((decay, momentum, epsilon), states)

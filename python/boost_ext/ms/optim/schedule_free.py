@@ -46,7 +46,7 @@ class _ScheduleFree(FusedOptimizer):
         self.train_mode = Parameter(Tensor([True]), name="train_mode", requires_grad=False)
         powers = (self.lr_max, self.weight_sum, self.train_mode)
         hyper = (warmup_steps, r, weight_lr_power, beta, *more)
-        self._fuse(hyper, (self.z, *states), powers=powers, first=first)
+        self.fuse(hyper, (self.z, *states), powers=powers, first=first)
 
     def eval(self) -> None:
         """Give the parameters their average x, to evaluate or to export them. Steps are refused until :meth:`train`.

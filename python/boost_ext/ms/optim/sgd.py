@@ -79,4 +79,4 @@ class SGD(FusedOptimizer):
             # gives the same first step, and stat is 0. It is kept for checkpoints that mindspore.nn.SGD reads.
             self.stat = state_like(self.parameters, "stat", float(dampening > 0))
             first = list(self.stat) if dampening > 0 else []
-        self._fuse((momentum, dampening, nesterov), states, powers=(self.momentum,), first=first)
+        self.fuse((momentum, dampening, nesterov), states, powers=(self.momentum,), first=first)

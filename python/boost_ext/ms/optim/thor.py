@@ -198,7 +198,7 @@ class Thor(FusedOptimizer):
         self.inverted, self.preconditioned = native.DampedInverse(), native.Preconditioned()
         self._connect(net, found)
         self.moments = state_like(self.parameters, "moments")
-        self._fuse((momentum, use_nesterov, False), (self.moments,), powers=(self.momentum,))
+        self.fuse((momentum, use_nesterov, False), (self.moments,), powers=(self.momentum,))
 
     def _connect(self, net: nn.Cell, found: Sequence[ThorLayer]) -> None:
         batch = Tensor(np.array([self.batch_size], np.float64))
