@@ -35,7 +35,7 @@ class Step(nn.Cell):
 
     def construct(self, *inputs):
         loss, grads = self.source(*inputs)
-        found = self.guard(self.report, grads)
+        found = self.guard(self.one, self.report, grads)
         grads = ops.depend(grads, found)
         overflow = ops.reshape(found, ())
         if not overflow:
@@ -54,10 +54,10 @@ def guarded(values: list[np.ndarray], groups: list[list[str]], scales: list[floa
         def __init__(self) -> None:
             super().__init__(auto_prefix=False)
             self.guard, self.report, self.grads = guard, report, ParameterTuple(parameters)
+            self.update_scale, self.one = GroupLossScaleUpdateCell(manager), Tensor([1.0], ms.float32)
 
         def construct(self):
-            found = self.guard(self.report, self.grads)
-            return ops.depend(found, ops.depend(self.guard.update(), found))
+            return self.update_scale(self.one, self.guard(self.one, self.report, self.grads))
 
     return manager, parameters, report, Call()
 

@@ -20,9 +20,9 @@ from boost_ext.ms.freeze.freeze_optimizer import FreezeOpt
 from boost_ext.ms.loss_scale.scale_sense import scale_barriers, scale_parameter
 from boost_ext.ms.ranks.grad_reducer import reducer_of
 from boost_ext.ms.ranks.ranks import rank_count
-from boost_ext.ms.step.grad_accumulation import GradientAccumulation
+from boost_ext.ms.step.grad_accumulation import ApplyAccumulated, GradientAccumulation
 from boost_ext.ms.step.options import brought_by
-from boost_ext.ms.step.pipeline import ApplyAccumulated, Guard, Pipeline, apply_optimizer, step_counters
+from boost_ext.ms.step.pipeline import Guard, Pipeline, apply_optimizer, step_counters
 
 __all__ = ["GradientFreeze", "freeze_cell"]
 

@@ -256,6 +256,7 @@ class GroupUnscaleAndCheck(nn.Cell):
         parameters (Sequence[Parameter]): the trained ones, in the order of the gradients.
 
     Inputs:
+        - **scale_sense** (Parameter) - the scale of the loss itself, not read: it is 1.
         - **report** (Parameter) - float64 (len(parameters), 4), written; see
           :class:`boost_ext.ms.native.UnscaleAndCheckReport`.
         - **grads** (tuple[Tensor]) - written.
@@ -267,24 +268,17 @@ class GroupUnscaleAndCheck(nn.Cell):
         ValueError: if a parameter is in no group.
     """
 
+    checks = writes = True
+
     def __init__(self, manager: GroupLossScaleManager, parameters: Sequence[Parameter]) -> None:
         super().__init__(auto_prefix=False)
-        self.groups = Tensor(np.asarray(manager.assign_groups(parameters), np.int32))
-        self.found = manager.found
+        self.group_of = Tensor(np.asarray(manager.assign_groups(parameters), np.int32))
+        self.groups = manager.found
         self.scales = manager.loss_scales
         self.check = native.GroupUnscaleAndCheck()
-        self.update_scales = GroupLossScaleUpdateCell(manager)
 
-    def construct(self, report: Parameter, grads: tuple[Tensor, ...]) -> Tensor:
-        return self.check(self.groups, self.found, report, self.scales, grads)
-
-    def update(self) -> Tensor:
-        """Update the scales by the result of the last call. Returns a bool Tensor of shape (1,) to depend on.
-
-        Raises:
-            RuntimeError: at the 1001st overflow in a row.
-        """
-        return self.update_scales.move()
+    def construct(self, scale_sense: Parameter, report: Parameter, grads: tuple[Tensor, ...]) -> Tensor:
+        return self.check(self.group_of, self.groups, report, self.scales, grads)
 
 
 class GroupLossScaleUpdateCell(nn.Cell):

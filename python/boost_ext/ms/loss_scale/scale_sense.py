@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import mindspore as ms
 from mindspore import Parameter, Tensor, nn
 
 from boost_ext.ms.core.state import state
-from boost_ext.ms.loss_scale.group_loss_scale import GroupLossScaleManager, GroupLossScaleUpdateCell
+from boost_ext.ms.loss_scale.group_loss_scale import (
+    GroupLossScaleManager,
+    GroupLossScaleUpdateCell,
+    GroupUnscaleAndCheck,
+)
 
 __all__ = ["ScaleSense", "scale_barriers", "scale_parameter", "scale_sense_of"]
 
@@ -20,12 +26,12 @@ class ScaleSense:
     Attributes:
         parameter: float32, what the loss is multiplied with.
         manager: updates it after each step, or None.
-        groups: has a scale for each group of layers, or None.
+        guard: makes the guard slot for some weights, with a scale for each group of layers; or None.
     """
 
     parameter: Parameter
     manager: nn.Cell | None = None
-    groups: GroupLossScaleManager | None = None
+    guard: Callable[[Sequence[Parameter]], nn.Cell] | None = None
 
 
 def scale_parameter(value: float | Tensor) -> Parameter:
@@ -42,7 +48,8 @@ def scale_sense_of(owner: str, scale_sense: Tensor | nn.Cell, network: nn.Cell) 
     """What the argument of a training cell means."""
     if isinstance(scale_sense, GroupLossScaleManager):
         scale_sense.require_in(network)
-        return ScaleSense(scale_parameter(1.0), GroupLossScaleUpdateCell(scale_sense), scale_sense)
+        guard = partial(GroupUnscaleAndCheck, scale_sense)
+        return ScaleSense(scale_parameter(1.0), GroupLossScaleUpdateCell(scale_sense), guard)
     if isinstance(scale_sense, nn.Cell):
         shared = getattr(scale_sense, "scale_sense", None)  # ours hold the scale: one state for manager and cell
         own = shared if isinstance(shared, Parameter) else scale_parameter(scale_sense.get_loss_scale())

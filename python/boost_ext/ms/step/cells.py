@@ -28,17 +28,15 @@ from boost_ext.ms.optim.adoption import whole_of
 from boost_ext.ms.ranks.grad_reducer import Agreement, GradReducer
 from boost_ext.ms.ranks.ranks import Ranks
 from boost_ext.ms.step.adasum_step import node_reducer, over_nodes
-from boost_ext.ms.step.grad_accumulation import GradientAccumulation
+from boost_ext.ms.step.dim_reduce_step import ApplyDimReduce
+from boost_ext.ms.step.grad_accumulation import ApplyAccumulated, GradientAccumulation
 from boost_ext.ms.step.gradient_statistics import GradientStatistics
 from boost_ext.ms.step.local_steps import LocalSteps
 from boost_ext.ms.step.observation import Observation, observation
 from boost_ext.ms.step.options import StepOptions, step_options, warn_of_strangers, what_trains
 from boost_ext.ms.step.pipeline import (
-    ApplyAccumulated,
-    ApplyDimReduce,
     ApplySlot,
     Choice,
-    GroupGuard,
     Guard,
     NoGuard,
     Pipeline,
@@ -177,8 +175,8 @@ class BoostTrainOneStepCell(nn.TrainOneStepCell):
         if unscale and not options.check_overflow:
             name = type(self).__name__
             raise ValueError(f"{name}: check_overflow must be True with a loss scale that it moves, got False")
-        groups = scale.groups
-        if groups is None:
+        groups = scale.guard is not None
+        if not groups:
             require_no_groups(type(self).__name__, network)
         optimizer = released(optimizer)
         nn.TrainOneStepCell.__init__(self, network, optimizer)
@@ -189,7 +187,7 @@ class BoostTrainOneStepCell(nn.TrainOneStepCell):
         self.freeze = hasattr(optimizer, "group_steps")
         self.accumulation: Any = None
         if plan is not None:
-            plan = what_trains(plan, optimizer, options, groups is not None)
+            plan = what_trains(plan, optimizer, options, groups)
         self.adasum_update, self.plan = over_nodes(self, options, plan)
         stepped = optimizer if self.adasum_update is None else self.adasum_update
         updates = optimizer.group_steps(options.fused_optimizer) if self.freeze else (stepped,)
@@ -227,11 +225,11 @@ class BoostTrainOneStepCell(nn.TrainOneStepCell):
         self.loss_scale_update = scale.manager
         self.slots: list[tuple[Any, nn.Cell, ApplySlot, Any]] = []
         for update in updates:
-            slot = self._apply_slot(network, update, options, compile != "off", unscale, groups is None)
+            slot = self._apply_slot(network, update, options, compile != "off", unscale, not groups)
             divide = unscale and not slot.unscales
             guard: nn.Cell
-            if groups is not None:
-                guard = GroupGuard(groups, update.parameters)
+            if scale.guard is not None:
+                guard = scale.guard(update.parameters)
             elif options.checks:
                 guard = Guard(unscale, divide, slot.clipping)
             else:
@@ -425,7 +423,7 @@ class BoostTrainOneStepCell(nn.TrainOneStepCell):
 
     def check_dim_reduce_enable(self) -> bool:
         """Whether this cell trains with dimension reduction."""
-        return isinstance(self.apply_slot, ApplyDimReduce)
+        return self.options.dim_reduce is not None
 
     def instrument(self, on: bool = True) -> None:
         """Measure the time of each slot, in compiled steps too, for :meth:`observe`. Compiles the step again."""

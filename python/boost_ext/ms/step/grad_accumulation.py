@@ -13,8 +13,9 @@ from boost_ext.ms.core.adaptive_clip import AdaptiveClipping
 from boost_ext.ms.core.clipping import ClipInPlace, Clipping
 from boost_ext.ms.core.state import hold_state, state
 from boost_ext.ms.optim.adoption import native_step
+from boost_ext.ms.step.pipeline import ApplySlot
 
-__all__ = ["GradientAccumulation", "checked_steps", "gradient_accumulation_op", "gradient_clear_op"]
+__all__ = ["ApplyAccumulated", "GradientAccumulation", "checked_steps", "gradient_accumulation_op", "gradient_clear_op"]
 
 gradient_accumulation_op = ops.MultitypeFuncGraph("gradient_accumulation_op")
 gradient_clear_op = ops.MultitypeFuncGraph("gradient_clear_op")
@@ -161,3 +162,20 @@ class GradientAccumulation(nn.Cell):
         for m in range(len(self.dtypes)):
             mean = (*mean, ops.cast(self.accumulators[m], self.dtypes[m]))
         return mean
+
+
+class ApplyAccumulated(ApplySlot):
+    """The hold slot and the apply slot: accumulates gradients, and updates the weights after enough micro-batches."""
+
+    unscales = True
+    refuses_rows = "with accumulation_steps"
+
+    def __init__(self, accumulation: GradientAccumulation, unscale: bool) -> None:
+        super().__init__(auto_prefix=False)
+        self.accumulation = accumulation
+        self.unscale = unscale
+
+    def construct(self, loss: Tensor, grads: Any, scale: Tensor, *inputs: Tensor) -> Tensor:
+        if self.unscale:
+            return self.accumulation(loss, grads, scale)
+        return self.accumulation(loss, grads)

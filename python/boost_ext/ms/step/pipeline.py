@@ -14,34 +14,25 @@ from typing import Any
 
 import mindspore as ms
 import numpy as np
-from mindspore import Parameter, ParameterTuple, Tensor, nn, ops
+from mindspore import Parameter, Tensor, nn, ops
 from mindspore.nn.cell import _cell_graph_executor
 
-from boost_ext.config import DimReduceConfig
 from boost_ext.ms import native
 from boost_ext.ms.core.adaptive_clip import AdaptiveClipping
 from boost_ext.ms.core.clipping import ClipInPlace, Clipping
 from boost_ext.ms.core.compiled import Gradients
 from boost_ext.ms.core.sparse_gradients import Values
-from boost_ext.ms.core.state import filled, hold_state, state
-from boost_ext.ms.loss_scale.group_loss_scale import GroupLossScaleManager, GroupUnscaleAndCheck
+from boost_ext.ms.core.state import hold_state, state
 from boost_ext.ms.optim.adoption import native_step
 from boost_ext.ms.ranks.grad_reducer import Agreement
-from boost_ext.ms.ranks.ranks import Ranks
-from boost_ext.ms.step.grad_accumulation import GradientAccumulation
-from boost_ext.ms.subspace.dim_reduce import DimReduce
-from boost_ext.ms.subspace.projection import projection_matrix
 
 __all__ = [
     "NOT_RUN",
     "SLOTS",
-    "ApplyAccumulated",
-    "ApplyDimReduce",
     "ApplyFused",
     "ApplyOptimizer",
     "ApplySlot",
     "Choice",
-    "GroupGuard",
     "Guard",
     "NoGuard",
     "Pipeline",
@@ -164,60 +155,6 @@ def apply_optimizer(
     return slot if clipping is None or slot.clipping is not None else Clipped(slot, clipping)
 
 
-class ApplyAccumulated(ApplySlot):
-    """The hold slot and the apply slot: accumulates gradients, and updates the weights after enough micro-batches."""
-
-    unscales = True
-    refuses_rows = "with accumulation_steps"
-
-    def __init__(self, accumulation: GradientAccumulation, unscale: bool) -> None:
-        super().__init__(auto_prefix=False)
-        self.accumulation = accumulation
-        self.unscale = unscale
-
-    def construct(self, loss: Tensor, grads: Any, scale: Tensor, *inputs: Tensor) -> Tensor:
-        if self.unscale:
-            return self.accumulation(loss, grads, scale)
-        return self.accumulation(loss, grads)
-
-
-class ApplyDimReduce(ApplySlot):
-    """The apply slot: a dimension-reduced step on scaled gradients."""
-
-    unscales = True
-    refuses_rows = "with dim_reduce"
-
-    def __init__(
-        self, network: nn.Cell, optimizer: nn.Cell, config: DimReduceConfig, ranks: Ranks, compile: bool
-    ) -> None:
-        super().__init__(auto_prefix=False)
-        if not ranks.mean:
-            raise ValueError("dim_reduce: gradients_mean must be True: its line search compares mean losses, got False")
-        self.weights = ParameterTuple(optimizer.parameters)
-        self.weights_clone = ParameterTuple(
-            Parameter(filled(w.shape, 0, w.dtype), name=f"dim_reduce.weights_clone.{w.name}", requires_grad=False)
-            for w in self.weights
-        )
-        self.dim_reduce = DimReduce(
-            network,
-            optimizer,
-            self.weights,
-            projection_matrix(self.weights, config, ranks),
-            config.n_components,
-            config.rho,
-            config.gamma,
-            config.alpha,
-            config.sigma,
-            ranks.rank,
-            ranks.size,
-            max_search=config.max_search,
-            compile=compile,
-        )
-
-    def construct(self, loss: Tensor, grads: Any, scale: Tensor, *inputs: Tensor) -> Tensor:
-        return self.dim_reduce(loss, grads, scale, self.weights, self.weights_clone, *inputs)
-
-
 class NoGuard(nn.Cell):
     """A guard that reads nothing and never reports an overflow."""
 
@@ -261,20 +198,6 @@ class Guard(nn.Cell):
         if self.clips:
             return self.check(divisor, self.settings, report, self.norm, self.divisor, grads)
         return self.check(divisor, report, grads)
-
-
-class GroupGuard(nn.Cell):
-    """The guard slot with a loss scale for each group of layers. It divides each gradient by its scale."""
-
-    checks = True
-
-    def __init__(self, manager: GroupLossScaleManager, weights: Sequence[Parameter]) -> None:
-        super().__init__(auto_prefix=False)
-        self.check = GroupUnscaleAndCheck(manager, weights)
-        self.groups, self.writes = manager.found, True
-
-    def construct(self, scale: Tensor, report: Parameter, grads: Any) -> Tensor:
-        return self.check(report, grads)
 
 
 def require_no_groups(owner: str, network: nn.Cell) -> None:
