@@ -8,7 +8,7 @@ import inspect
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
-__all__ = ["names_of", "nearest", "telling", "unknown_argument"]
+__all__ = ["checked_keywords", "names_of", "nearest", "unknown_argument"]
 
 _ELSEWHERE = {"lr": "learning_rate", "nesterov": "use_nesterov", "amsgrad": "use_amsgrad", "parameters": "params"}
 """What arguments are called in other libraries."""
@@ -37,7 +37,7 @@ def names_of(function: Callable[..., Any]) -> tuple[str, ...]:
     return tuple(p.name for p in parameters if p.kind in by_name and p.name != "self")
 
 
-def telling(init: Function) -> Function:
+def checked_keywords(init: Function) -> Function:
     """A constructor that refuses an unknown argument with :func:`unknown_argument`.
 
     Raises:

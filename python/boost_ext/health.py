@@ -22,7 +22,7 @@ from rich.table import Table
 
 import boost_ext
 from boost_ext import ops
-from boost_ext.arguments import telling
+from boost_ext.arguments import checked_keywords
 from boost_ext.report.log import End, Fault, Header, Health, Record, RunLogWriter, TensorHealth, keep
 from boost_ext.report.writers import Writer
 
@@ -93,7 +93,7 @@ class HealthMonitor:
         step 2: the gradient of w holds 0 inf, 1 nan, first at 1
     """
 
-    @telling
+    @checked_keywords
     def __init__(
         self,
         path: str | Path | None = None,

@@ -55,13 +55,13 @@ class Net(nn.Cell):
     def __init__(self) -> None:
         super().__init__()
         self.norm = GlobalNorm()
-        self.joined = native.Joined()
+        self.flatten = native.Flatten()
         self.out = Parameter(Tensor([0.0], ms.float32), name="out")
         self.weights = ParameterTuple([Parameter(Tensor([3.0, 4.0], ms.float32), name="w")])
 
     def construct(self, pure: bool) -> Tensor:
         if pure:
-            return self.joined(self.weights)
+            return self.flatten(self.weights)
         return ops.depend(self.out, self.norm(self.out, self.weights))
 
 
@@ -83,7 +83,7 @@ def test_cells_refuse(mode):
     for cell in (net, copy.deepcopy(net)):
         assert cell(False).asnumpy() == 5
         assert cell(True).asnumpy().tolist() == [3, 4]
-    pickled = pickle.loads(pickle.dumps(net.joined))
+    pickled = pickle.loads(pickle.dumps(net.flatten))
     assert pickled((Tensor([3.0, 4.0], ms.float32),)).asnumpy().tolist() == [3, 4]
     with ascend():
         refused("global_norm", lambda: Net()(False))

@@ -9,7 +9,7 @@ import mindspore as ms
 import numpy as np
 from mindspore import Parameter, Tensor, nn, ops
 
-from boost_ext.arguments import telling
+from boost_ext.arguments import checked_keywords
 from boost_ext.ms.core import typed
 from boost_ext.ms.core.for_cells import released
 from boost_ext.ms.core.optimizer_copy import restrict
@@ -81,7 +81,7 @@ class FreezeOpt(typed.Cell):
         >>> loss, overflow, loss_scale = step(ms.ops.ones((2, 4)), ms.ops.ones((2, 1)))
     """
 
-    @telling
+    @checked_keywords
     def __init__(
         self,
         opt: nn.Optimizer,

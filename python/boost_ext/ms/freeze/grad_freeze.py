@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from mindspore import Parameter, Tensor, nn, ops
 
-from boost_ext.arguments import telling
+from boost_ext.arguments import checked_keywords
 from boost_ext.config import MAX_STEPS
 from boost_ext.ms.core.compiled import Compile, Gradients, require_compile
 from boost_ext.ms.freeze.freeze_optimizer import FreezeOpt
@@ -21,7 +21,7 @@ from boost_ext.ms.loss_scale.scale_sense import scale_barriers, scale_parameter
 from boost_ext.ms.ranks.grad_reducer import reducer_of
 from boost_ext.ms.ranks.ranks import rank_count
 from boost_ext.ms.step.grad_accumulation import ApplyAccumulated, GradientAccumulation
-from boost_ext.ms.step.options import brought_by
+from boost_ext.ms.step.options import attached_options
 from boost_ext.ms.step.pipeline import Guard, Pipeline, apply_optimizer, step_counters
 
 __all__ = ["GradientFreeze", "freeze_cell"]
@@ -93,7 +93,7 @@ class GradientFreeze:
         [0 0 0 0 0 0 0 1 1 1]
     """
 
-    @telling
+    @checked_keywords
     def __init__(
         self, param_groups: int, freeze_type: int, freeze_p: float, total_steps: int, *, seed: int = 0
     ) -> None:
@@ -299,7 +299,7 @@ def freeze_cell(
     least, most = float(np.finfo(np.float32).tiny), float(np.finfo(np.float32).max)
     scale = scale_parameter(_number(owner, "sens", sens, least, most))
     barriers, counters = scale_barriers(), step_counters()
-    fused = brought_by(frozen).fused_optimizer if fused_optimizer is None else fused_optimizer
+    fused = attached_options(frozen).fused_optimizer if fused_optimizer is None else fused_optimizer
 
     def hold(opt: nn.Cell, share: GradientAccumulation | None = None) -> GradientAccumulation:
         return GradientAccumulation(max_accumulation_step, opt, share=share, fused_optimizer=fused)

@@ -15,7 +15,7 @@ import numpy as np
 from mindspore import Parameter, ParameterTuple, Tensor, nn, ops
 from mindspore._c_expression import MixedPrecisionType
 
-from boost_ext.arguments import telling
+from boost_ext.arguments import checked_keywords
 from boost_ext.ms import native
 from boost_ext.ms.core.state import state
 from boost_ext.ms.loss_scale.loss_scale_update import check_int, check_scale
@@ -28,7 +28,7 @@ Groups = Sequence[Sequence[Any]]
 class AnyPrecision(nn.Cell):
     """Stays out of the mixed precision of the network around it: scales beyond float16 must not be cast to it."""
 
-    @telling
+    @checked_keywords
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
         self.mixed_precision_type = MixedPrecisionType.NOTSET  # PyNative: not that of the caller

@@ -15,7 +15,7 @@ import mindspore as ms
 import numpy as np
 from mindspore import Tensor, amp, nn, ops
 
-from boost_ext.arguments import telling
+from boost_ext.arguments import checked_keywords
 from boost_ext.ms import native
 from boost_ext.ms.loss_scale.loss_scale_update import (
     DynamicLossScaleUpdateCell,
@@ -90,7 +90,7 @@ class FixedLossScaleManager(LossScaleManager):
         1024.0
     """
 
-    @telling
+    @checked_keywords
     def __init__(self, loss_scale: float = 128.0, drop_overflow_update: bool = True) -> None:
         owner = type(self).__name__
         if not isinstance(drop_overflow_update, bool):
@@ -168,7 +168,7 @@ class DynamicLossScaleManager(LossScaleManager):
         512.0
     """
 
-    @telling
+    @checked_keywords
     def __init__(
         self,
         init_loss_scale: float = 2**24,

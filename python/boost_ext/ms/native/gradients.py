@@ -100,22 +100,22 @@ class AdaptiveClipped(NativeFunction):
         return out if len(grads) > 1 else (out,)
 
 
-def _joined_shape(*shapes: Any) -> Any:
+def _flat_shape(*shapes: Any) -> Any:
     return [sum(math.prod(shape) for shape in shapes)]
 
 
-def _joined_dtype(*dtypes: Any) -> Any:
+def _float32(*dtypes: Any) -> Any:
     return ms.float32
 
 
-class Joined(NativeFunction):
+class Flatten(NativeFunction):
     """``cell(tensors)``: all elements, in list order, as one new float32 vector."""
 
     symbol = "joined"
-    primitive = GraphOp(_joined_shape, _joined_dtype)
+    primitive = GraphOp(_flat_shape, _float32)
 
     def new_outputs(self, tensors: Tensors) -> Tensor:
-        return new_tensor(_joined_shape(*(t.shape for t in tensors)), ms.float32)
+        return new_tensor(_flat_shape(*(t.shape for t in tensors)), ms.float32)
 
     def construct(self, tensors: Tensors) -> Tensor:
         return self.primitive(*tensors)
@@ -125,10 +125,10 @@ def _as_third(*inputs: Any) -> Any:
     return one_or_all(inputs[2:])
 
 
-class Parted(NativeFunction):
+class Unflatten(NativeFunction):
     """``cell(factor, vector, like)``: ``factor`` (1,) times a float32 vector, as new tensors like those of ``like``.
 
-    The inverse of :class:`Joined` at factor 1.
+    The inverse of :class:`Flatten` at factor 1.
     """
 
     symbol = "parted"

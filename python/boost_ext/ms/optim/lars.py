@@ -9,7 +9,7 @@ import mindspore as ms
 import numpy as np
 from mindspore import Parameter, Tensor, nn, ops
 
-from boost_ext.arguments import telling
+from boost_ext.arguments import checked_keywords
 from boost_ext.ms import native
 from boost_ext.ms.core import typed
 from boost_ext.ms.core.optimizer_copy import forget, twin
@@ -94,7 +94,7 @@ class LARS(typed.Optimizer):
         [3.   3.95]
     """
 
-    @telling
+    @checked_keywords
     def __init__(
         self,
         optimizer: nn.Optimizer,

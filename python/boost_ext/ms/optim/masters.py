@@ -11,7 +11,7 @@ from mindspore import Parameter, Tensor
 
 from boost_ext.ms.core.state import filled
 
-__all__ = ["HALVES", "is_split", "new_masters", "next_master", "parted", "require_master", "set_master"]
+__all__ = ["HALVES", "is_split", "new_masters", "next_master", "require_master", "set_master", "split_master"]
 
 HALVES = (ms.float16, ms.bfloat16)
 MASTERS = {"float32": ms.float32, "split16": ms.int16, "split8": ms.uint8}
@@ -53,7 +53,7 @@ def next_master(parameter: Tensor, master: Tensor) -> Array:
     if is_split(master):
         residual = master.asnumpy().reshape(-1)
         signed = residual.view(np.int8) if residual.dtype == np.uint8 else residual
-        return _joined(parameter.asnumpy().reshape(-1), signed).reshape(master.shape)
+        return _merged(parameter.asnumpy().reshape(-1), signed).reshape(master.shape)
     wide: Array = master.asnumpy()
     if parameter is master:
         return wide
@@ -63,30 +63,30 @@ def next_master(parameter: Tensor, master: Tensor) -> Array:
 
 def set_master(parameter: Parameter, master: Parameter, value: Array) -> None:
     """The master becomes `value`, and the parameter what it rounds to."""
-    half, kept = parted(value, parameter.dtype, master.dtype)
+    half, kept = split_master(value, parameter.dtype, master.dtype)
     master.set_data(kept)
     if parameter is not master:
         parameter.set_data(half)
 
 
-def parted(value: Array, dtype: Any, kept: Any) -> tuple[Tensor, Tensor]:
+def split_master(value: Array, dtype: Any, kept: Any) -> tuple[Tensor, Tensor]:
     """A float32 master as a parameter of `dtype` and what is kept beside it: float32, or the residual of a dtype."""
     value = np.ascontiguousarray(value, np.float32).reshape(value.shape)
     if kept == ms.float32:
         return Tensor(value).astype(dtype), Tensor(value)
-    weight, residual = _parted(value.reshape(-1), 8 if kept == ms.uint8 else 16)
+    weight, residual = _split(value.reshape(-1), 8 if kept == ms.uint8 else 16)
     return Tensor(weight.reshape(value.shape)).astype(dtype), Tensor(residual.reshape(value.shape))
 
 
 # As csrc/ops/optimizer_step.h has them.
-def _joined(weight: Array, residual: Array) -> Array:
+def _merged(weight: Array, residual: Array) -> Array:
     bits = weight.view(np.int16).astype(np.int32)
     magnitude = ((bits & 0x7FFF) << 16) + (residual.astype(np.int32) << 16 - 8 * residual.itemsize)
-    joined: Array = (np.maximum(magnitude, 0) | (bits & ~0x7FFF) << 16).view(np.float32)
-    return joined
+    merged: Array = (np.maximum(magnitude, 0) | (bits & ~0x7FFF) << 16).view(np.float32)
+    return merged
 
 
-def _parted(master: Array, size: int) -> tuple[Array, Array]:
+def _split(master: Array, size: int) -> tuple[Array, Array]:
     """The parameter, as float32, and the bits of its residual."""
     nan, shift = np.isnan(master), 16 - size
     bits = np.where(nan, 0, master.view(np.uint32))

@@ -10,7 +10,7 @@ import numpy as np
 from mindspore import Parameter, ParameterTuple, Tensor, nn
 
 from boost_ext.ms.core.state import filled
-from boost_ext.ms.optim.masters import is_split, next_master, parted
+from boost_ext.ms.optim.masters import is_split, next_master, split_master
 from boost_ext.ops.optimizer_state import STATE_BLOCK, dequantize_state, quantize_state
 
 __all__ = ["StateStorage", "convert_state", "state_like"]
@@ -153,6 +153,6 @@ def _convert_master(entries: dict[str, Any], parameter: Parameter, master: Param
         raise ValueError(f"convert_state: checkpoint must hold {parameter.name} in bfloat16 with {master.name}")
     else:
         wide = kept.asnumpy() if half is None else next_master(half, kept)
-    made = parted(wide, parameter.dtype, master.dtype)
+    made = split_master(wide, parameter.dtype, master.dtype)
     for like, value in zip((parameter, master), made, strict=True):
         entries[like.name] = Parameter(value, name=like.name)

@@ -38,12 +38,12 @@ class GradReducer(nn.Cell):
     def __init__(self, mean: bool, size: int, group: str | None = None) -> None:
         super().__init__(auto_prefix=False)
         self.factor = Tensor([1 / size if mean else 1.0], ms.float32)
-        self.join = native.Joined()
-        self.part = native.Parted()
+        self.flatten = native.Flatten()
+        self.unflatten = native.Unflatten()
         self.all_reduce = ops.AllReduce() if group is None else ops.AllReduce(group=group)
 
     def construct(self, grads: tuple[Tensor, ...]) -> Any:
-        return self.part(self.factor, self.all_reduce(self.join(grads)), grads)
+        return self.unflatten(self.factor, self.all_reduce(self.flatten(grads)), grads)
 
 
 class Agreement(nn.Cell):

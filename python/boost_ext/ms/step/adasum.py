@@ -14,7 +14,7 @@ from mindspore.common.initializer import initializer
 from mindspore.communication import GlobalComm, create_group, get_group_size
 
 from boost_ext.adasum import Exchange, Schedule, padded, schedule
-from boost_ext.arguments import telling
+from boost_ext.arguments import checked_keywords
 from boost_ext.ms import native
 from boost_ext.ms.ranks.ranks import rank_count
 
@@ -208,7 +208,7 @@ class AdaSum(nn.Cell):
         [0.5 1. ]
     """
 
-    @telling
+    @checked_keywords
     def __init__(
         self,
         rank: int,

@@ -14,7 +14,7 @@ import mindspore as ms
 import numpy as np
 from mindspore import Parameter, Tensor, nn, ops
 
-from boost_ext.arguments import telling
+from boost_ext.arguments import checked_keywords
 from boost_ext.config import DimReduceConfig
 from boost_ext.ms import native
 from boost_ext.ms.core.adaptive_clip import AdaptiveClip, AdaptiveClipping
@@ -33,7 +33,7 @@ from boost_ext.ms.step.grad_accumulation import ApplyAccumulated, GradientAccumu
 from boost_ext.ms.step.gradient_statistics import GradientStatistics
 from boost_ext.ms.step.local_steps import LocalSteps
 from boost_ext.ms.step.observation import Observation, observation
-from boost_ext.ms.step.options import StepOptions, step_options, warn_of_strangers, what_trains
+from boost_ext.ms.step.options import StepOptions, step_options, warn_of_unknown_parameters, what_trains
 from boost_ext.ms.step.pipeline import (
     ApplySlot,
     Choice,
@@ -45,7 +45,7 @@ from boost_ext.ms.step.pipeline import (
     require_no_groups,
     step_counters,
 )
-from boost_ext.ms.step.together import Together
+from boost_ext.ms.step.rank_sync import RankSync
 from boost_ext.ms.subspace.moving_average import AverageAfterStep, ExponentialMovingAverage
 
 if TYPE_CHECKING:
@@ -127,7 +127,7 @@ class BoostTrainOneStepCell(nn.TrainOneStepCell):
 
     adasum_update: Any  # None without AdaSum
 
-    @telling
+    @checked_keywords
     def __init__(
         self,
         network: nn.Cell,
@@ -180,7 +180,7 @@ class BoostTrainOneStepCell(nn.TrainOneStepCell):
             require_no_groups(type(self).__name__, network)
         optimizer = released(optimizer)
         nn.TrainOneStepCell.__init__(self, network, optimizer)
-        warn_of_strangers(type(self).__name__, network, self.weights)
+        warn_of_unknown_parameters(type(self).__name__, network, self.weights)
         self.ranks = Ranks.of(self)
         self.scale_sense = scale.parameter
         self.barriers = scale_barriers()
@@ -238,7 +238,7 @@ class BoostTrainOneStepCell(nn.TrainOneStepCell):
             source = Gradients(network, update.parameters, reducer, compile != "off", refusal)
             self.slots.append((source, guard, slot, update.parameters))
         self.steps, self.last = step_counters()
-        self._together = Together()
+        self._rank_sync = RankSync()
         self._build()
         self._own_construct = self._has_own_construct()
         # For a construct of a subclass, by the names of mindspore.boost.
@@ -342,7 +342,7 @@ class BoostTrainOneStepCell(nn.TrainOneStepCell):
 
     def __call__(self, *inputs: Any, **kwargs: Any) -> Any:
         if self._own_construct:
-            with self._together.step(self):
+            with self._rank_sync.step(self):
                 return super().__call__(*inputs, **kwargs)
         for require in self._require_own_weights:
             require()
@@ -354,7 +354,7 @@ class BoostTrainOneStepCell(nn.TrainOneStepCell):
             self._running = number
         if self.local_steps is not None and not self.local_steps.started:
             self.local_steps.start()
-        with self._together.step(self):
+        with self._rank_sync.step(self):
             outputs = self.pipelines[number](*inputs, **kwargs)
         if self.local_steps is not None:
             self.local_steps.step()
@@ -470,7 +470,7 @@ class BoostTrainOneStepCell(nn.TrainOneStepCell):
             ValueError: if it is that of a cell made with other arguments. Nothing has changed then.
         """
         load_state(self, state)
-        self._together = Together()
+        self._rank_sync = RankSync()
         if self.local_steps is not None:
             self.local_steps.started = False
 
@@ -509,7 +509,7 @@ class BoostTrainOneStepWithLossScaleCell(BoostTrainOneStepCell):
         True 65536.0 32768.0
     """
 
-    @telling
+    @checked_keywords
     def __init__(
         self,
         network: nn.Cell,

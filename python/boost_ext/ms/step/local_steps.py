@@ -16,7 +16,7 @@ from mindspore import Callback, Parameter, Tensor, nn, ops
 from mindspore.communication import get_rank
 from mindspore.nn.layer.normalization import _BatchNorm
 
-from boost_ext.arguments import telling
+from boost_ext.arguments import checked_keywords
 from boost_ext.local_steps import Compress, Outer, are_finite, flatten, outer_rule
 from boost_ext.ms.core import typed
 from boost_ext.ms.core.resume import write
@@ -76,7 +76,7 @@ class LocalSteps(typed.Cell):
         1
     """
 
-    @telling
+    @checked_keywords
     def __init__(
         self,
         every: int,

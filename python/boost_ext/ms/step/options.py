@@ -16,7 +16,7 @@ from boost_ext.ms.optim.adoption import decision, whole_of
 from boost_ext.ms.step.grad_accumulation import checked_steps
 from boost_ext.plan import CHECKED, UNCHECKED, Decision, Plan
 
-__all__ = ["StepOptions", "brought_by", "step_options", "warn_of_strangers", "what_trains"]
+__all__ = ["StepOptions", "attached_options", "step_options", "warn_of_unknown_parameters", "what_trains"]
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class StepOptions:
         return self.check_overflow or self.clip_norm is not None
 
 
-def brought_by(optimizer: nn.Cell) -> StepOptions:
+def attached_options(optimizer: nn.Cell) -> StepOptions:
     """The options that AutoBoost has attached to an optimizer, or the defaults."""
     options = getattr(optimizer, "boost_options", None)
     return options if isinstance(options, StepOptions) else StepOptions()
@@ -69,15 +69,15 @@ def what_trains(plan: Plan, optimizer: nn.Cell, options: StepOptions, groups: bo
 
     ``groups``: whether each group of layers has a loss scale; None: not known yet.
     """
-    brought, dim_reduce = brought_by(optimizer), options.dim_reduce
+    attached, dim_reduce = attached_options(optimizer), options.dim_reduce
     steps, devices = options.accumulation_steps, options.adasum_devices
     freezes = getattr(optimizer, "freezes", False)
     found: dict[str, tuple[bool, bool, dict[str, Any]]] = {
         "grad_freeze": (freezes, True, {"groups": optimizer.groups_num} if freezes else {}),
-        "grad_accumulation": (steps > 1, steps == brought.accumulation_steps, {"grad_accumulation_step": steps}),
+        "grad_accumulation": (steps > 1, steps == attached.accumulation_steps, {"grad_accumulation_step": steps}),
         "dim_reduce": (
             dim_reduce is not None,
-            dim_reduce == brought.dim_reduce,
+            dim_reduce == attached.dim_reduce,
             {} if dim_reduce is None else dim_reduce.model_dump(),
         ),
         "adasum": (devices is not None, True, {} if devices is None else {"device_number": devices}),
@@ -115,17 +115,17 @@ def step_options(
     adaptive_clip: float | AdaptiveClip | None = None,
 ) -> StepOptions:
     """The ``boost_options`` of the optimizer, overridden by the keywords of a training cell."""
-    brought = brought_by(optimizer)
-    steps = brought.accumulation_steps if accumulation_steps is None else accumulation_steps
+    attached = attached_options(optimizer)
+    steps = attached.accumulation_steps if accumulation_steps is None else accumulation_steps
     if check_overflow is not None and not isinstance(check_overflow, bool):
         raise TypeError(f"{owner}: check_overflow must be a bool, got {type(check_overflow).__name__}")
     options = StepOptions(
         checked_steps(owner, "accumulation_steps", steps),
-        brought.dim_reduce if dim_reduce is None else dim_reduce,
+        attached.dim_reduce if dim_reduce is None else dim_reduce,
         checked_clip_norm(owner, clip_norm),
-        brought.adasum_devices,
-        brought.fused_optimizer if fused_optimizer is None else fused_optimizer,
-        brought.check_overflow if check_overflow is None else check_overflow,
+        attached.adasum_devices,
+        attached.fused_optimizer if fused_optimizer is None else fused_optimizer,
+        attached.check_overflow if check_overflow is None else check_overflow,
         checked_adaptive_clip(owner, adaptive_clip),
     )
     if options.dim_reduce is not None and options.accumulation_steps > 1:
@@ -141,7 +141,7 @@ def step_options(
     return options
 
 
-def warn_of_strangers(owner: str, network: nn.Cell, weights: Sequence[Parameter]) -> None:
+def warn_of_unknown_parameters(owner: str, network: nn.Cell, weights: Sequence[Parameter]) -> None:
     """Warn of parameters of the optimizer that the network does not have: it was made before a rewrite."""
     inside = {id(p) for p in network.get_parameters()}
     names = [w.name for w in weights if id(w) not in inside]

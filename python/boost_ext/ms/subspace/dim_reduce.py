@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 from mindspore import Parameter, ParameterTuple, Tensor, nn, ops
 
-from boost_ext.arguments import telling
+from boost_ext.arguments import checked_keywords
 from boost_ext.ms import native
 from boost_ext.ms.core import typed
 from boost_ext.ms.core.compiled import Forward
@@ -126,7 +126,7 @@ class DimReduce(typed.Cell):
         >>> _ = step(loss, grads, ms.Tensor([1.0]), weights, copies, *inputs)
     """
 
-    @telling
+    @checked_keywords
     def __init__(
         self,
         network: nn.Cell,

@@ -64,7 +64,7 @@ class Sharded(nn.Cell):
         self.of_dk, self.of_gk = Tensor([1.0, 0.0], ms.float32), Tensor([0.0, 1.0], ms.float32)
         self.projection = native.PcaProject()
         self.back_projection = native.PcaBackProject()
-        self.join = native.Joined()
+        self.flatten = native.Flatten()
         self.gather = ops.AllGather()
         self.all_reduce = ops.AllReduce()
 
@@ -83,7 +83,7 @@ class Sharded(nn.Cell):
 
     def back_project(self, P: Any, dk: Parameter, gk: Parameter, dn: Any, grad_proj: Any, images: Any) -> None:
         self.back_projection(P, self._own(dk), self._own(gk), dn, grad_proj)
-        both = ops.reshape(self.all_reduce(self.join(images)), (2, -1))
+        both = ops.reshape(self.all_reduce(self.flatten(images)), (2, -1))
         self.back_projection(both, self.of_dk, self.of_gk, dn, grad_proj)  # a matrix of two rows: to the tensors
 
     def mean(self, loss: Tensor) -> Tensor:

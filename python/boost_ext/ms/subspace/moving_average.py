@@ -14,7 +14,7 @@ import mindspore as ms
 from mindspore import Callback, Parameter, ParameterTuple, Tensor, nn, ops
 from mindspore.nn.layer.normalization import _BatchNorm
 
-from boost_ext.arguments import telling
+from boost_ext.arguments import checked_keywords
 from boost_ext.ms import native
 from boost_ext.ms.core import typed
 from boost_ext.ms.core.resume import read, write
@@ -71,7 +71,7 @@ class ExponentialMovingAverage(typed.Cell):
         [[2.]]
     """
 
-    @telling
+    @checked_keywords
     def __init__(self, decay: float = 0.999, *, warm_up: bool = True) -> None:
         super().__init__(auto_prefix=False)
         decay = number(_NAME, "decay", decay)

@@ -18,7 +18,7 @@ from mindspore import Parameter, Tensor, nn, ops
 from mindspore.communication import get_rank
 
 from boost_ext import pca
-from boost_ext.arguments import telling
+from boost_ext.arguments import checked_keywords
 from boost_ext.ms import native
 from boost_ext.ms.core import typed
 from boost_ext.ms.core.checkpoint import read_checkpoint
@@ -114,7 +114,7 @@ class TrainableWeightAveraging(typed.Optimizer):
         "network, at boost level O0"
     )
 
-    @telling
+    @checked_keywords
     def __init__(
         self,
         params: Sequence[Parameter],

@@ -6,7 +6,7 @@ import numpy as np
 from mindspore import Tensor, nn, ops
 from mindspore.communication import get_rank
 
-from boost_ext.arguments import telling
+from boost_ext.arguments import checked_keywords
 from boost_ext.ms import native
 from boost_ext.ms.core.cell_tree import cell_names, replace_cells
 from boost_ext.ms.core.randomness import dropped_share
@@ -89,7 +89,7 @@ class Dropout(AnyPrecision):
         [0. 2.] [1 0 1 0]
     """
 
-    @telling
+    @checked_keywords
     def __init__(self, p: float = 0.5, *, shared_axes: int = 0, seed: int | None = None) -> None:
         super().__init__()
         self.p = number("Dropout", "p", p)

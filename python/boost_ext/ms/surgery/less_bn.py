@@ -11,7 +11,7 @@ from typing import Any
 
 from mindspore import log, nn
 
-from boost_ext.arguments import telling
+from boost_ext.arguments import checked_keywords
 from boost_ext.ms.core.cell_tree import cell_names, replace_cells
 from boost_ext.ms.core.common_head import CommonHeadLastFN
 from boost_ext.ms.surgery.dataflow import Flow
@@ -148,7 +148,7 @@ class LessBN(nn.Cell):
           kept: 0.bn2, 1.bn2
     """
 
-    @telling
+    @checked_keywords
     def __init__(self, network: nn.Cell, fn_flag: bool = False) -> None:
         super().__init__(auto_prefix=False)
         _check_network("LessBN", network)

@@ -22,7 +22,7 @@ from boost_ext.ms.loss_scale.group_loss_scale import GroupLossScaleManager
 from boost_ext.ms.loss_scale.loss_scale_update import check_scale
 from boost_ext.ms.loss_scale.managers import DynamicLossScaleManager
 from boost_ext.ms.step.cells import BoostTrainOneStepCell, BoostTrainOneStepWithLossScaleCell
-from boost_ext.ms.step.options import brought_by
+from boost_ext.ms.step.options import attached_options
 from boost_ext.ms.training.auto import AutoBoost
 
 if TYPE_CHECKING:
@@ -175,7 +175,7 @@ def assemble(
     clip_norm = checked_clip_norm(_OWNER, options.get("clip_norm"))
     adaptive_clip = checked_adaptive_clip(_OWNER, options.get("adaptive_clip"))
     boost.take_loss_scale(manager)
-    own_scale = boost.plan.applies("dim_reduce") or brought_by(optimizer).dim_reduce is not None
+    own_scale = boost.plan.applies("dim_reduce") or attached_options(optimizer).dim_reduce is not None
     update_cell, sens = _loss_scaling(manager, optimizer, own_scale=own_scale)
 
     # First: it looks for the types of cells that the conversion wraps.

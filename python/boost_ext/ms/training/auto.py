@@ -16,7 +16,7 @@ from boost_ext.ms.freeze.grad_freeze import FRONT_TO_BACK, GradientFreeze
 from boost_ext.ms.loss_scale.group_loss_scale import GroupLossScaleManager
 from boost_ext.ms.optim.learning_rates import scheduled_steps
 from boost_ext.ms.ranks.ranks import rank_count
-from boost_ext.ms.step.options import StepOptions, brought_by, what_trains
+from boost_ext.ms.step.options import StepOptions, attached_options, what_trains
 from boost_ext.ms.surgery.less_bn import LessBNReport, remove_batch_norms, replace_head
 from boost_ext.ms.surgery.process import OptimizerProcess, ParameterProcess
 from boost_ext.plan import LESS_BN_PARTS, plan
@@ -90,7 +90,7 @@ class AutoBoost:
         """
         for name in self.plan.refused:
             raise ValueError(f"AutoBoost: {name} was asked for, but {self.plan[name].reason}")
-        self.plan, brought, self._of_unknown_length = self._decided, brought_by(optimizer), None
+        self.plan, attached, self._of_unknown_length = self._decided, attached_options(optimizer), None
         self._require_optimizer(optimizer)
         before = network.trainable_params()
         centralize = self.plan.applies("grad_centralization")
@@ -98,8 +98,8 @@ class AutoBoost:
             optimizer = self._rebuild(network, optimizer, before, centralize)
         if self.plan.applies("grad_freeze"):
             network, optimizer = self._freeze(network, optimizer)
-        optimizer = self._with_options(optimizer, brought)
-        self.plan = what_trains(self.plan, optimizer, brought_by(optimizer))
+        optimizer = self._with_options(optimizer, attached)
+        self.plan = what_trains(self.plan, optimizer, attached_options(optimizer))
         _logger.info("%s", self.plan)
         return network, optimizer
 
@@ -256,17 +256,17 @@ class AutoBoost:
             reason = "grad_freeze was asked for, and adasum cannot be combined with it; without it adasum is possible"
             self.plan = self.plan.with_result("adasum", reason=reason)
 
-    def _with_options(self, optimizer: nn.Cell, brought: StepOptions) -> nn.Cell:
+    def _with_options(self, optimizer: nn.Cell, attached: StepOptions) -> nn.Cell:
         steps = self.config.grad_accumulation.grad_accumulation_step
         on = self.plan.applies
         options = StepOptions(
-            accumulation_steps=steps if on("grad_accumulation") else brought.accumulation_steps,
-            dim_reduce=self.config.dim_reduce if on("dim_reduce") else brought.dim_reduce,
-            adasum_devices=self.config.common.device_number if on("adasum") else brought.adasum_devices,
-            fused_optimizer=self.config.common.fused_optimizer and brought.fused_optimizer,
-            check_overflow=self.config.common.check_overflow and brought.check_overflow,
+            accumulation_steps=steps if on("grad_accumulation") else attached.accumulation_steps,
+            dim_reduce=self.config.dim_reduce if on("dim_reduce") else attached.dim_reduce,
+            adasum_devices=self.config.common.device_number if on("adasum") else attached.adasum_devices,
+            fused_optimizer=self.config.common.fused_optimizer and attached.fused_optimizer,
+            check_overflow=self.config.common.check_overflow and attached.check_overflow,
         )
-        if options == brought_by(optimizer):
+        if options == attached_options(optimizer):
             return optimizer
         if isinstance(optimizer, nn.Optimizer):  # the user's, or one of ours: never set anything on the user's
             return for_cells(optimizer, options)

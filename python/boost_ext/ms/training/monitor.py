@@ -13,7 +13,7 @@ from mindspore import Tensor, nn
 from mindspore.communication import GlobalComm, get_rank
 from rich.console import Console
 
-from boost_ext.arguments import telling
+from boost_ext.arguments import checked_keywords
 from boost_ext.health import HealthMonitor
 from boost_ext.ms.core import typed
 from boost_ext.ms.core.cell_tree import training_cell
@@ -87,7 +87,7 @@ class BoostMonitor(typed.Callback):
         ...         monitor.record(step, step(ms.ops.ones((2, 4)), ms.ops.ones((2, 1))))
     """
 
-    @telling
+    @checked_keywords
     def __init__(
         self,
         path: str | Path | None = None,

@@ -17,7 +17,7 @@ from mindspore.dataset.engine import iterators
 from pydantic import BaseModel, ConfigDict, Field
 from rich.console import Console
 
-from boost_ext.arguments import telling
+from boost_ext.arguments import checked_keywords
 from boost_ext.ms.core import typed
 from boost_ext.ms.core.cell_tree import training_cell
 from boost_ext.ms.ranks.rank_states import load_rank_state, save_rank_state
@@ -120,7 +120,7 @@ class TrainingState(typed.Callback):
         >>> model.train(10, dataset, callbacks=[TrainingState("states", every=10)])
     """
 
-    @telling
+    @checked_keywords
     def __init__(
         self,
         folder: str | os.PathLike[str],

@@ -14,12 +14,12 @@ DTYPES = [ms.float32, ms.float16, ms.bfloat16]
 class ThereAndBack(nn.Cell):
     def __init__(self, factor: float) -> None:
         super().__init__()
-        self.join, self.part = native.Joined(), native.Parted()
+        self.flatten, self.unflatten = native.Flatten(), native.Unflatten()
         self.factor = Tensor([factor], ms.float32)
 
     def construct(self, *tensors: Tensor) -> tuple:
-        whole = self.join(tensors)
-        return whole, self.part(self.factor, whole, tensors)
+        whole = self.flatten(tensors)
+        return whole, self.unflatten(self.factor, whole, tensors)
 
 
 def tensors(shapes: list[tuple[int, ...]]) -> tuple[list[np.ndarray], tuple[Tensor, ...]]:

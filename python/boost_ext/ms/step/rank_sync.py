@@ -14,13 +14,13 @@ from boost_ext.ms.core.resume import constants_of, moving_of, write
 from boost_ext.ms.ranks.ranks import Ranks, answered, exchange, require_alike
 from boost_ext.ms.step.settings import settings_of
 
-__all__ = ["Together"]
+__all__ = ["RankSync"]
 
 _COUNTS = ("boost.steps", "accumulation_step", "scale_sense")
 _OF_THE_GUARD = ("loss_scale.found", "loss_scale.reported")
 
 
-class Together:
+class RankSync:
     """The context in which a training cell makes its steps with other ranks."""
 
     def __init__(self) -> None:
