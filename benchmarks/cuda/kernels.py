@@ -34,8 +34,14 @@ TABLE = Path(__file__).with_suffix(".csv")
 ARCHITECTURE = 90
 MORE = 1.1
 _FLAGS = (
-    *("-std=c++17", "-O3", "-DNDEBUG", "-fmad=false", f"-I{ROOT / 'csrc'}", f"-I{SOURCES}"),
-    *("-DBOOST_EXT_WITH_CUDA", f'-DBOOST_EXT_CUDA_ARCHITECTURES="{ARCHITECTURE}"'),
+    "-std=c++17",
+    "-O3",
+    "-DNDEBUG",
+    "-fmad=false",
+    f"-I{ROOT / 'csrc'}",
+    f"-I{SOURCES}",
+    "-DBOOST_EXT_WITH_CUDA",
+    f'-DBOOST_EXT_CUDA_ARCHITECTURES="{ARCHITECTURE}"',
 )
 _COLUMNS = ("file", "kernel", "number", "registers", "spilled", "shared", "instructions", "ways")
 _BRANCH = re.compile(r"BRA.*`\((\.L_\w+)\)")

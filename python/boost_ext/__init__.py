@@ -43,8 +43,25 @@ __all__ = ["__version__", "adasum_simulate", "build_info", "num_threads", "ops",
 __version__: str = build_info()["version"]
 
 _AT_FIRST_USE = (
-    *("amp", "boost", "callbacks", "checkpoint", "config", "cuda", "distributed", "environment", "health"),
-    *("local_steps", "model", "nn", "optim", "pca", "plan", "run_log", "run_report", "torch", "writers"),
+    "amp",
+    "boost",
+    "callbacks",
+    "checkpoint",
+    "config",
+    "cuda",
+    "distributed",
+    "environment",
+    "health",
+    "local_steps",
+    "model",
+    "nn",
+    "optim",
+    "pca",
+    "plan",
+    "run_log",
+    "run_report",
+    "torch",
+    "writers",
 )
 
 

@@ -14,8 +14,21 @@ __all__ = ["Watch", "facts", "limits", "usable_cores", "versions"]
 
 _PACKAGES = ("numpy", "mindspore", "torch", "ml_dtypes", "scikit-learn", "matplotlib")
 _FEATURES = (
-    *("sse4_2", "avx", "avx2", "fma", "f16c", "avx512f", "avx512bw", "avx512_bf16", "avx512_fp16", "amx_bf16"),
-    *("asimd", "asimdhp", "bf16", "sve", "sve2"),
+    "sse4_2",
+    "avx",
+    "avx2",
+    "fma",
+    "f16c",
+    "avx512f",
+    "avx512bw",
+    "avx512_bf16",
+    "avx512_fp16",
+    "amx_bf16",
+    "asimd",
+    "asimdhp",
+    "bf16",
+    "sve",
+    "sve2",
 )
 """What Linux calls the extensions that matter here."""
 _UNLIMITED = 1 << 60

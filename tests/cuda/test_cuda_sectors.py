@@ -209,10 +209,29 @@ def pca_back_project_codes(m: Memory, dtype: Any) -> Callable[[], Any]:
 
 
 CALLS = (
-    *(unscale_and_check, global_norm, clip_by_global_norm, accumulate, accumulate_first, adasum_pair, centralize),
-    *(centralize_long_rows, centralize_vectors, dropout, dim_reduce_apply, dim_reduce_trial, precondition, adam),
-    *(adam_centralized, adam_16_bits, adam_8_bits, momentum_masters, lamb, adafactor_vectors, adafactor_matrices),
-    *(momentum_rows, pca_back_project_codes),
+    unscale_and_check,
+    global_norm,
+    clip_by_global_norm,
+    accumulate,
+    accumulate_first,
+    adasum_pair,
+    centralize,
+    centralize_long_rows,
+    centralize_vectors,
+    dropout,
+    dim_reduce_apply,
+    dim_reduce_trial,
+    precondition,
+    adam,
+    adam_centralized,
+    adam_16_bits,
+    adam_8_bits,
+    momentum_masters,
+    lamb,
+    adafactor_vectors,
+    adafactor_matrices,
+    momentum_rows,
+    pca_back_project_codes,
 )
 
 

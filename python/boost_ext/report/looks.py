@@ -17,9 +17,14 @@ Column = np.ndarray[Any, np.dtype[np.float64]]
 _ROLES = ("gradient", "weight", "update", "loss")
 _ROW = np.dtype(
     [
-        *(("name", np.int32), ("of", np.int8)),
-        *((flag, np.bool_) for flag in ("bad", "dead", "exploding")),
-        *((number, np.float64) for number in ("norm", "zero_share", "update_ratio")),
+        ("name", np.int32),
+        ("of", np.int8),
+        ("bad", np.bool_),
+        ("dead", np.bool_),
+        ("exploding", np.bool_),
+        ("norm", np.float64),
+        ("zero_share", np.float64),
+        ("update_ratio", np.float64),
     ]
 )
 
@@ -87,9 +92,14 @@ class Looks:
         for i, t in enumerate(health.tensors):
             of_gradient = t.of == "gradient"
             rows[i] = (
-                *(self._names.setdefault(t.name, len(self._names)), _ROLES.index(t.of), not t.finite),
-                *(of_gradient and t.name in health.dead, of_gradient and t.name in health.exploding),
-                *(t.norm, t.zero_share, np.nan if t.update_ratio is None else t.update_ratio),
+                self._names.setdefault(t.name, len(self._names)),
+                _ROLES.index(t.of),
+                not t.finite,
+                of_gradient and t.name in health.dead,
+                of_gradient and t.name in health.exploding,
+                t.norm,
+                t.zero_share,
+                np.nan if t.update_ratio is None else t.update_ratio,
             )
         self._looks.append((health.step, rows))
         if health.fault is not None:

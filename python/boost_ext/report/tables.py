@@ -134,7 +134,13 @@ def _health(run: Run) -> Table:
     found = run.looks.histories()
     rows: list[list[Any]] = [
         [
-            *(h.name, h.bad, h.first_bad, h.exploding, h.dead, h.norm, h.largest_norm),
+            h.name,
+            h.bad,
+            h.first_bad,
+            h.exploding,
+            h.dead,
+            h.norm,
+            h.largest_norm,
             None if h.zero_share is None else f"{h.zero_share:.1%}",
             None if h.update_ratio is None else f"{h.update_ratio:.2g}",
         ]
