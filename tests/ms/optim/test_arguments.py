@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import itertools
 import re
 from typing import Any
 
@@ -13,7 +14,10 @@ from mindspore import Parameter, Tensor, nn, ops
 from tests.ms.optim.cases import CASES, CLASSES, array, arrays, gradients, parameters
 from tests.ms.tiers import standard
 
-from boost_ext import optim
+from boost_ext import _core, optim
+from boost_ext import ops as array_ops
+
+WITHOUT_ROW = ("adafactor", "muon", "apollo", "galore")
 
 _ADAM = {
     "params": ...,
@@ -228,6 +232,32 @@ def test_hyperparameters(name: str, argument: str) -> None:
         CASES[name].ours(parameters(), **_required(name) | {argument: wrong})
     with pytest.raises(ValueError, match=f"^{name}: {argument} {message}, got"):
         CASES[name].ours(parameters(), **_required(name) | {argument: outside})
+
+
+@pytest.mark.parametrize("name", [n for n in CLASSES if CASES[n].ours.rule not in WITHOUT_ROW])
+def test_the_ranges_are_those_of_the_table_of_rules(name: str) -> None:
+    """A constructor has its own messages, and refuses what the op would refuse in the first step."""
+    rule, ones = CASES[name].ours.rule, np.ones(3, np.float32)
+    facts = _core.rule_facts(rule)
+    given = {"step": 1} if facts["corrected"] else {}
+    given |= {hyper: 0.5 for hyper, default in facts["hyper"].items() if default is None}
+    states = [[ones.copy()] for _ in facts["states"]]
+
+    def refused(make: Any, *args: Any, **kwargs: Any) -> bool:
+        try:
+            make(*args, **kwargs)
+        except ValueError:
+            return True
+        return False
+
+    floats = [hyper for hyper in facts["hyper"] if hyper in FLOATS and hyper in SIGNATURES[name]]
+    assert floats or rule == "adagrad"
+    for hyper, value in itertools.product(floats, (-0.5, 0.0, 0.5, 1.0, 2.0, np.inf, np.nan)):
+        by_op = refused(
+            getattr(array_ops, f"{rule}_step"), [ones.copy()], [ones], *states, lr=0.1, **given | {hyper: value}
+        )
+        by_class = refused(CASES[name].ours, parameters(), **_required(name) | {hyper: value})
+        assert by_class == by_op, (hyper, value)
 
 
 def _required(name: str) -> dict[str, Any]:

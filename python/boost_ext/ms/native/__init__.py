@@ -98,9 +98,11 @@ __all__ = [
     "in_pynative_mode",
     "optimizer_rules",
     "require_same",
+    "rule_facts",
     "update_loss_scale",
 ]
 
 call = _core.call
 fixed_arrays, require_same = _core.fixed_arrays, _core.require_same
 optimizer_rules = _core.optimizer_rules
+rule_facts = _core.rule_facts

@@ -63,7 +63,6 @@ class AdaFactor(FusedOptimizer):
     """
 
     rule = "adafactor"
-    decouples_decay = True
 
     @recorded
     def __init__(

@@ -233,7 +233,6 @@ class AdamW(DecoupledAdam):
     """
 
     rule = "adamw"
-    decouples_decay = True
     state_prefixes = ("exp_avg", "exp_avg_sq")
 
     @recorded
@@ -289,7 +288,6 @@ class NAdamW(DecoupledAdam):
     """
 
     rule = "nadamw"
-    decouples_decay = True
     state_prefixes = ("exp_avg", "exp_avg_sq")
 
     @recorded
@@ -346,7 +344,6 @@ class AdamWeightDecay(DecoupledAdam):
     """
 
     rule = "adam_weight_decay"
-    decouples_decay = True
     state_prefixes = ("adam_m", "adam_v")
 
     @recorded

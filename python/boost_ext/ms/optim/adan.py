@@ -45,7 +45,6 @@ class Adan(FusedOptimizer):
     """
 
     rule = "adan"
-    decouples_decay = True
 
     @recorded
     def __init__(

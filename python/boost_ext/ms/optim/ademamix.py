@@ -47,7 +47,6 @@ class AdEMAMix(DecoupledAdam):
     """
 
     rule = "ademamix"
-    decouples_decay = True
     state_prefixes = ("exp_avg", "exp_avg_sq")
 
     @recorded

@@ -65,7 +65,6 @@ class Apollo(ProjectedOptimizer):
     """
 
     rule = "apollo"
-    decouples_decay = True
 
     @recorded
     def __init__(

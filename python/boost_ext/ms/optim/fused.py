@@ -24,6 +24,9 @@ from boost_ext.ms.optim.storage import StateStorage, state_like
 
 __all__ = ["FusedOptimizer", "FusedStep", "require_gradients", "state_like"]
 
+_DECOUPLED = ("adafactor", "muon", "apollo", "galore")
+"""The rules without a row in the table of rules. They decouple their weight decay."""
+
 
 class FusedStep(native.PackedCell):
     """``cell(layout, hyper, skip, ...)``: see csrc/doors/step_layout.h."""
@@ -83,7 +86,6 @@ class FusedOptimizer(CentralizingOptimizer):
 
     rule: str
     takes_rows = False  # whether a gradient may be a RowTensor
-    decouples_decay = False  # whether it decays the weights, and not the gradient that LARS scales
     lars_refusal: ClassVar[str] = ""  # why LARS cannot go around it
     master = "float32"  # also where an optimizer of mindspore.nn is adopted, without this constructor
 
@@ -102,7 +104,8 @@ class FusedOptimizer(CentralizingOptimizer):
 
     def __init_subclass__(cls, **keywords: Any) -> None:
         super().__init_subclass__(**keywords)
-        if cls.__dict__.get("decouples_decay"):
+        rule = cls.__dict__.get("rule")  # decouples: it decays the weights, and not the gradient that LARS scales
+        if rule in _DECOUPLED or (rule is not None and native.rule_facts(rule)["decoupled"]):
             cls.lars_refusal = f"{cls.__name__} decouples its weight decay; LARS needs it in the gradient"
 
     def __repr__(self) -> str:

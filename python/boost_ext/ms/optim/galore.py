@@ -58,7 +58,6 @@ class GaLore(ProjectedOptimizer):
     """
 
     rule = "galore"
-    decouples_decay = True
     _keeps_basis = True
 
     @recorded

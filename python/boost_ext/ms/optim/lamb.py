@@ -41,7 +41,6 @@ class Lamb(DecoupledAdam):
     """
 
     rule = "lamb"
-    decouples_decay = True
     state_prefixes = ("lamb_m", "lamb_v")
 
     @recorded

@@ -41,7 +41,6 @@ class Lion(FusedOptimizer):
     """
 
     rule = "lion"
-    decouples_decay = True
 
     @recorded
     def __init__(

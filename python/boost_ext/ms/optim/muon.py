@@ -64,7 +64,6 @@ class Muon(FusedOptimizer):
     """
 
     rule = "muon"
-    decouples_decay = True
 
     @recorded
     def __init__(

@@ -187,7 +187,6 @@ class ScheduleFreeAdamW(_ScheduleFree):
     """
 
     rule = "schedule_free_adamw"
-    decouples_decay = True
 
     @recorded
     def __init__(
