@@ -364,6 +364,13 @@ def test_packages_of_ms_import_what_stands_to_their_left():
         assert taken & set(MS_PACKAGES) <= set(allowed), f"{name(path)} imports {taken - set(allowed)}"
 
 
+def test_the_pipeline_of_a_step_knows_no_algorithm():
+    """The cells give it the slots; an optimizer's step is found by what it can do."""
+    known = [f"boost_ext.ms.{name}" for name in ("native", "core", "ranks", "optim.adoption")]
+    taken = {m for m in imports(PACKAGE / "ms" / "step" / "pipeline.py") if m.startswith("boost_ext.ms.")}
+    assert not {m for m in taken if not any(within(m, package) for package in known)}
+
+
 def test_the_door_for_pytorch_stands_on_the_ops_alone():
     for path in files(PACKAGE, ".py"):
         taken = {m for m in imports(path) if within(m, "boost_ext") and m != "boost_ext"}
