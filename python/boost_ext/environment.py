@@ -61,7 +61,7 @@ def advice() -> dict[str, str]:
     """What is slow here, and the remedy for it.
 
     Returns:
-        dict: sentences, by what they speed up; empty if nothing is slow. What the user has set to be slow is in it, too.
+        dict: sentences, by what they speed up, also on what the user has set to be slow; empty if nothing is slow.
 
     Examples:
         >>> import os
