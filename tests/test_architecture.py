@@ -463,11 +463,16 @@ def test_messages_are_put_together_when_a_check_fails():
             assert not made.search(call.group()), f"{path}: {call.group()}"
 
 
+# Looked at, and found to have one reason to exist.
+LONG = {"tests/oracle.py": "one equation behind the other; each op and each rule adds one"}
+
+
 def test_files_are_looked_at_again_before_they_grow_long():
     long = {
         name(p): count for p in tracked() if p.suffix in SOURCES and (count := len(p.read_text().splitlines())) > 600
     }
-    assert not long
+    assert not set(long) - set(LONG), long
+    assert all((ROOT / path).is_file() for path in LONG)
 
 
 # Written so that they do not find themselves.
