@@ -70,7 +70,7 @@ ONLY: dict[str, dict[str, str]] = {
 # NumPy alone.
 NOT_ON_DEVICES = {f"{verb}_{what}" for verb in ("quantize", "dequantize") for what in ("state", "projection")}
 OF_THE_CPU = {"galore_step"}  # whose arrays stay on the host on CUDA, for which it has no kernel
-INTERNAL = ["call"]  # what tests call of _core themselves, and no function of boost_ext.ops does
+INTERNAL = ["call", "lars"]  # what tests call of _core themselves, and no function of boost_ext.ops does
 NEW_LIKE_A = {"adasum_combine", "adasum_pair"}  # `out`, where it is left out
 RESULTS: dict[str, Callable[[Any], Any]] = {
     **dict.fromkeys(("bfgs_update", "damped_inverse", "unscale_and_check"), bool),

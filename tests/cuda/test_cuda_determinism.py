@@ -9,7 +9,6 @@ import numpy as np
 from every_op import calls
 
 import device
-from boost_ext import ops
 from on_cuda import EMULATED, needs_cuda
 
 pytestmark = needs_cuda
@@ -32,7 +31,7 @@ def arrays(value: Any) -> Iterator[bytes]:
 def after(size: int) -> Iterator[tuple[str, list[bytes]]]:
     """Every op over tensors of `size` elements, as bytes: results, and arguments after the call."""
     for case, name, given in calls([size]):
-        op = device.on_device(getattr(ops, case.op), *device.memory_of("cuda"))
+        op = device.on_device(case.function, *device.memory_of("cuda"))
         result = op(**{**case.settings, **given})
         yield name, [*arrays(given), *arrays(result)]
 

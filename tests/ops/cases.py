@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from boost_ext import _core, ops
+from boost_ext.ops.arguments import Array, Arrays
 from boost_ext.ops.projection_codes import PROJECTION_BLOCK
 
 ANY_FLOAT = "float32, float16 or bfloat16"
@@ -35,9 +36,15 @@ class Case:
     arrays: dict[str, Argument]
     settings: dict[str, Any] = field(default_factory=dict)
     may_share: frozenset[frozenset[str]] = frozenset()
+    native: Callable[..., Any] | None = None  # what is called if boost_ext.ops has no function of these arguments
+
+    @property
+    def function(self) -> Callable[..., Any]:
+        function: Callable[..., Any] = self.native or getattr(ops, self.op)
+        return function
 
     def __call__(self, arguments: dict[str, Any]) -> Any:
-        return getattr(ops, self.op)(**{**self.settings, **arguments})
+        return self.function(**{**self.settings, **arguments})
 
 
 def leaves(value: Any) -> Iterator[np.ndarray]:
@@ -94,6 +101,12 @@ def of_schema(op: str) -> Case:
         {a["name"]: 0.5 for a in _core.schemas()[op] if a["kind"] == "real"},
         pairs(*combinations([a["name"] for a in taken if a["twin"]], 2)),
     )
+
+
+def lars(weights: Arrays, grads: Arrays, ratio: Array, decay_ratio: Array) -> Any:
+    """What ops.lars_ratios calls, which has another name for the weights and makes the results."""
+    lr, decay, apply = [0.1, 0.2], [0.3, 0.0], [True, False]
+    return _core.lars(weights, grads, 1e-3, 1e-5, True, 0.5, lr, decay, apply, ratio, decay_ratio)
 
 
 def any_of(dtypes: list[str]) -> str:
@@ -247,6 +260,12 @@ CASES = [
         },
         {"grads": READ, "left": READ32, "right": READ32, "out": WRITTEN32},
     ),
+    Case(
+        "lars",
+        lambda r: {**lists(r, "weights", "grads"), "ratio": f32(r, 2), "decay_ratio": f32(r, 2)},
+        {"weights": READ, "grads": READ, **{n: fixed("float32", True) for n in ("ratio", "decay_ratio")}},
+        native=lars,
+    ),
     step("sgd_step", "accum", momentum=0.9, dampening=0.5),
     step("momentum_step", "moments"),
     step("adam_step", "moments1", "moments2", step=3),
@@ -369,7 +388,7 @@ CASES = [
 
 
 KNOWN = {case.op for case in CASES}
-CASES += [of_schema(op) for op in _core.schemas() if op not in KNOWN and callable(getattr(ops, op, None))]
+CASES += [of_schema(op) for op in _core.schemas() if op not in KNOWN]
 
 
 def label(case: Case) -> str:
