@@ -205,7 +205,8 @@ PYBIND11_MODULE(_core, m) {
   define_dropout(m);
   define_graph_ops(m);
   define_schemas(m);
-  // Their Python functions are written by hand: they make results, or take what is no argument of the op.
+  // Their Python functions are written by hand: they make results, or take what is no argument of the op. Of an op with
+  // two schemas the one that takes more is described. adasum_part and group_loss_scale are no functions of Python's.
   for (const Schema* schema :
        {&kPcaProject, &kPcaBackProject, &kAdasumDots, &kAdasumCombine, &kAdasumPair, &kCentralize, &kUnscaleAndCheck,
         &kTensorStatistics, &kDimReduceTrial, &kDimReduceApplyToWeights})

@@ -180,6 +180,7 @@ CASES = [
         {"scale": 2.0},
     ),
     Case("centralize", lambda r: lists(r, "grads"), {"grads": WRITTEN}),
+    of_schema("centralize"),
     Case(
         "dropout",
         lambda r: {"x": f32(r, 2, N), "out": f32(r, 2, N)},

@@ -14,7 +14,14 @@ from .cases import CASES, Case, label
 from .steps import FACTS
 
 SCHEMAS = _core.schemas()
-DOCS = Path(__file__).parents[2] / "docs"
+ROOT = Path(__file__).parents[2]
+
+
+def test_every_function_with_a_schema_is_described() -> None:
+    """Not those that MindSpore's cells alone call: they have tests of their own."""
+    headers = "".join(header.read_text() for header in (ROOT / "csrc" / "ops").glob("*.h"))
+    declared = set(re.findall(r'constexpr Schema \w+\{"(\w+)"', headers))
+    assert {*SCHEMAS} == {op for op in declared if hasattr(_core, op)}
 
 
 @pytest.mark.parametrize("case", [c for c in CASES if c.op in SCHEMAS], ids=label)
@@ -30,7 +37,7 @@ def test_cases(case: Case) -> None:
 
 def test_documentation() -> None:
     """The column of dtypes in docs/cuda.md, where it names any."""
-    rows = re.findall(r"^\| (`[^|]*) \| ([^|]*float16[^|]*) \|", (DOCS / "cuda.md").read_text(), re.M)
+    rows = re.findall(r"^\| (`[^|]*) \| ([^|]*float16[^|]*) \|", (ROOT / "docs" / "cuda.md").read_text(), re.M)
     checked = set()
     for names, dtypes in rows:
         for op in set(re.findall(r"`(\w+)`", names)) & set(SCHEMAS):
