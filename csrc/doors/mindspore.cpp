@@ -5,11 +5,9 @@
 #include "doors/graph_from_schema.h"
 #include "doors/plain_ops.h"
 #include "ops/accumulate.h"
-#include "ops/adasum.h"
 #include "ops/centralize.h"
 #include "ops/clip_by_global_norm.h"
 #include "ops/dim_reduce.h"
-#include "ops/global_norm.h"
 #include "ops/group_loss_scale.h"
 #include "ops/loss_scale_update.h"
 #include "ops/pca_back_project.h"
@@ -57,9 +55,6 @@ BOOST_EXT_GRAPH_OP(pca_back_project) {
   out.push_back(in.list("out[1]", n));
   pca_back_project(cpu_context(), P, vectors, out, scale);
 }
-
-// a..., b..., out...
-BOOST_EXT_GRAPH_OP(adasum_pair) { read_and_call(in, kAdasumPair, &adasum_pair); }
 
 // scale, grads...; answers whether something was inf or nan
 BOOST_EXT_GRAPH_OP(unscale_and_check) {
@@ -120,14 +115,6 @@ BOOST_EXT_GRAPH_OP(accumulate) {
 BOOST_EXT_GRAPH_OP(timestamp) {
   const View stamps = in.take("stamps");
   timestamp(stamps, in.integer("slot"));
-}
-
-// norm (1,), tensors...
-BOOST_EXT_GRAPH_OP(global_norm) {
-  auto* norm = in.written<float>("norm", DType::f32);
-  double found = 0;
-  global_norm(cpu_context(), in.rest("tensors"), view_of(found));
-  *norm = static_cast<float>(found);
 }
 
 // tensors..., scale, out

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from mindspore import Parameter, ParameterTuple, Tensor, nn, ops
 from tests import oracle
-from tests.ms.native_cells import AdasumPair, BfgsUpdate, GlobalNorm
+from tests.ms.native_cells import BfgsUpdate
 
 from boost_ext.ms import native
 
@@ -216,22 +216,6 @@ def test_bfgs_update(mode: int) -> None:
     assert refused.asnumpy().tolist() == [False]
 
 
-def test_adasum_pair(mode: int) -> None:
-    a, b = arrays(6), arrays(7)
-    pa, pb, out = parameters("a", a), parameters("b", b), parameters("o", a)
-    Call(AdasumPair(), pa, pb, out)()
-    assert_same(numpy_of(out), [oracle.adasum_pair(x, y) for x, y in zip(a, b, strict=True)], rtol=1e-5, atol=1e-6)
-    assert_same(numpy_of(pa), a)
-
-
-def test_global_norm(mode: int) -> None:
-    values = arrays(8)
-    weights = parameters("w", values)
-    norm = Parameter(Tensor([0.0], ms.float32), name="norm")
-    Call(GlobalNorm(), norm, weights)()
-    np.testing.assert_allclose(norm.asnumpy(), [oracle.global_norm(values)], rtol=1e-6)
-
-
 @pytest.mark.parametrize("write", [True, False])
 def test_who_only_checks_reports_the_same_and_writes_nothing(mode: int, write: bool) -> None:
     values = arrays(8)
@@ -250,8 +234,8 @@ def test_an_error_in_a_graph_is_an_exception_and_says_why(capfd: pytest.CaptureF
     ms.set_context(mode=ms.GRAPH_MODE)
     a, b = parameters("a", arrays(9)), parameters("b", arrays(9, [(2, 2)] * 4))
     with pytest.raises(RuntimeError):
-        Call(AdasumPair(), a, b, a)()
-    assert "boost_ext: adasum_pair: b[0] must have 12 elements, got 4" in capfd.readouterr().err
+        Call(native.EmaUpdate(), a, b, Tensor([0.5], ms.float64))()
+    assert "boost_ext: ema_update: averages[0] must have 4 elements, got 12" in capfd.readouterr().err
 
 
 @pytest.mark.parametrize("dtype", [ms.float16, ms.bfloat16])
