@@ -27,8 +27,8 @@ double inverse_scale(Reader& in) { return 1.0 / static_cast<double>(in.number("s
 View scale_of(const View& P, Reader& in) { return P.dtype == DType::i8 ? in.take("scale") : View(); }
 
 ClipSettings clip_settings(Reader& in) {
-  const auto* s = in.data<const float>("settings", DType::f32, 2);
-  return {s[0], s[1]};
+  const auto& [clip_norm, scale] = *in.data<const float[2]>("settings", DType::f32, 2);
+  return {clip_norm, scale};
 }
 
 }  // namespace
@@ -169,10 +169,10 @@ BOOST_EXT_GRAPH_FUNCTION(parted) {
 BOOST_EXT_GRAPH_OP(loss_scale_update) {
   const View scale = in.take("scale"), counters = in.take("counters");
   const bool overflow = in.flag("overflow");
-  const auto* r = in.data<const float>("rule", DType::f32, 3);
-  require(r[1] >= 1 && r[1] <= 16777216, in.op(), ": window must be from 1 to 2^24, got ", r[1]);
-  loss_scale_update(cpu_context(), scale, counters, Number{overflow ? 1.0 : 0.0, {}}, r[0],
-                    static_cast<std::int64_t>(r[1]), r[2]);
+  const auto& [factor, window, max_scale] = *in.data<const float[3]>("rule", DType::f32, 3);
+  require(window >= 1 && window <= 16777216, in.op(), ": window must be from 1 to 2^24, got ", window);
+  loss_scale_update(cpu_context(), scale, counters, Number{overflow ? 1.0 : 0.0, {}}, factor,
+                    static_cast<std::int64_t>(window), max_scale);
 }
 
 // groups, found (one for each scale), report, scales..., grads...; answers whether some group overflowed

@@ -10,10 +10,9 @@ void adafactor_step(Reader& in, const StepHead& head) {
   require_size(op, "hyper", head.hyper, 9);
   require(head.ratio->size == 1 && *static_cast<const float*>(head.ratio->data) == 1, op,
           ": ratio must be 1, got others: an Adafactor step does not depend on the size of a gradient");
-  const double* x = head.numbers();
-  AdaFactorSettings settings{x[0],      x[1],       x[2],       x[3], x[4], x[5] != 0, x[6] != 0,
-                             x[7] != 0, head.scale, *head.step, {},   {},   {}};
-  ++settings.step;
+  AdaFactorSettings settings = adafactor_settings(head.numbers(), 8);
+  settings.scale = head.scale;
+  settings.step = std::int64_t{*head.step} + 1;
   auto* counter = in.written<float>("powers", DType::f32);
   for (const TensorNumbers& tensor : head.layout.tensors) {
     if (!settings.relative_step) settings.lr.push_back(head.lr.of(op, tensor));

@@ -5,37 +5,50 @@
 namespace boost_ext {
 namespace {
 
-// The MindSpore side has no collective for bfloat16 on the CPU: such elements travel as float16, bits unchanged.
-View as_stored(View v, std::int64_t holds_bf16) {
-  if (holds_bf16 != 0 && v.dtype == DType::f16) v.dtype = DType::bf16;
-  return v;
-}
+// The numbers of `plan`, one by one; of each call the first says whether it is bfloat16. MindSpore has no collective
+// for that on the CPU: such elements travel as float16, bits unchanged.
+struct Plan {
+  Reader& in;
+  std::vector<std::int64_t> left = in.integers("plan");
+  bool holds_bf16 = next() != 0;
 
-// What adasum_part_dots and adasum_part_combine get first: whether it is bfloat16, which part, the sizes.
-struct PartPlan {
-  explicit PartPlan(Reader& in) : numbers(in.integers("plan")) {
-    require(numbers.size() > 2, in.op(), ": plan must hold at least one size");
-    sizes.assign(numbers.begin() + 2, numbers.end());
+  explicit Plan(Reader& in) : in(in) {}
+  std::int64_t next() {
+    require(!left.empty(), in.op(), ": plan must hold more numbers, got none");
+    const std::int64_t number = left.front();
+    left.erase(left.begin());
+    return number;
   }
-  View take(Reader& in, const char* arg) const { return as_stored(in.take(arg), numbers[0]); }
-  std::vector<std::int64_t> numbers;
-  Sizes sizes;
+  View take(const char* arg) const {
+    View v = in.take(arg);
+    if (holds_bf16 && v.dtype == DType::f16) v.dtype = DType::bf16;
+    return v;
+  }
+};
+
+// What adasum_part_dots and adasum_part_combine get first: which part, and the sizes, which are left.
+struct PartPlan : Plan {
+  std::int64_t index;
+  explicit PartPlan(Reader& in) : Plan(in) {
+    require(left.size() > 1, in.op(), ": plan must hold at least one size");
+    index = next();
+  }
 };
 
 // The last tensors, which stand beside those of a list of n with these numbers.
-Views beside(Reader& in, std::int64_t n, const std::int64_t* numbers, std::int64_t count) {
+Views beside(Reader& in, std::int64_t n, const std::vector<std::int64_t>& numbers) {
   Views views(static_cast<std::size_t>(n));
   for (View& v : views) v.size = 0;
-  for (std::int64_t i = 0; i < count; ++i) {
-    require(0 <= numbers[i] && numbers[i] < n, in.op(), ": plan must hold numbers below ", n, ", got ", numbers[i]);
-    views[static_cast<std::size_t>(numbers[i])] = in.take("halves");
+  for (const std::int64_t number : numbers) {
+    require(0 <= number && number < n, in.op(), ": plan must hold numbers below ", n, ", got ", number);
+    views[static_cast<std::size_t>(number)] = in.take("halves");
   }
   return views;
 }
 
-// The length of two lists before the last `count` tensors.
-std::int64_t half_of(const Reader& in, std::int64_t count) {
-  const std::int64_t lists = in.left() - count;
+// The length of two lists before the last tensors, as many as there are numbers.
+std::int64_t half_of(const Reader& in, const std::vector<std::int64_t>& numbers) {
+  const std::int64_t lists = in.left() - static_cast<std::int64_t>(numbers.size());
   require(lists > 0 && lists % 2 == 0, in.op(), ": must get two lists of one length, got ", lists, " tensors");
   return lists / 2;
 }
@@ -45,28 +58,26 @@ std::int64_t half_of(const Reader& in, std::int64_t count) {
 // plan, a, b, dots out
 BOOST_EXT_GRAPH_FUNCTION(adasum_part_dots) {
   const PartPlan plan(in);
-  const View a = plan.take(in, "a"), b = plan.take(in, "b");
-  adasum_part_dots(cpu_context(), a, b, plan.sizes, plan.numbers[1], in.take("dots"));
+  const View a = plan.take("a"), b = plan.take("b");
+  adasum_part_dots(cpu_context(), a, b, plan.left, plan.index, in.take("dots"));
 }
 
 // plan, a, b, dots, the combination out
 BOOST_EXT_GRAPH_FUNCTION(adasum_part_combine) {
   const PartPlan plan(in);
-  const View a = plan.take(in, "a"), b = plan.take(in, "b"), dots = in.take("dots");
-  adasum_part_combine(cpu_context(), a, b, plan.sizes, plan.numbers[1], dots, plan.take(in, "out"));
+  const View a = plan.take("a"), b = plan.take("b"), dots = in.take("dots");
+  adasum_part_combine(cpu_context(), a, b, plan.left, plan.index, dots, plan.take("out"));
 }
 
 // plan: whether it is bfloat16; vector, tensors...
 BOOST_EXT_GRAPH_OP(adasum_part_pack) {
-  const std::int64_t holds_bf16 = in.integers("plan").at(0);
-  const View vector = as_stored(in.take("vector"), holds_bf16);
+  const View vector = Plan(in).take("vector");
   adasum_part_pack(in.rest("tensors"), vector);
 }
 
 // plan: whether it is bfloat16; vector, a..., b...
 BOOST_EXT_GRAPH_OP(adasum_part_pack_difference) {
-  const std::int64_t holds_bf16 = in.integers("plan").at(0);
-  const View vector = as_stored(in.take("vector"), holds_bf16);
+  const View vector = Plan(in).take("vector");
   const std::int64_t n = in.length_of(2);
   const Views a = in.list("a", n);
   adasum_part_pack_difference(cpu_context(), a, in.list("b", n), vector);
@@ -74,24 +85,25 @@ BOOST_EXT_GRAPH_OP(adasum_part_pack_difference) {
 
 // plan: 0, and which weights have halves; weights..., out..., halves...
 BOOST_EXT_GRAPH_OP(adasum_part_keep) {
-  const std::vector<std::int64_t> plan = in.integers("plan");
-  const std::int64_t count = static_cast<std::int64_t>(plan.size()) - 1, n = half_of(in, count);
+  const Plan plan(in);
+  const std::int64_t n = half_of(in, plan.left);
   const Views weights = in.list("weights", n), out = in.list("out", n);
-  adasum_part_keep(cpu_context(), weights, beside(in, n, plan.data() + 1, count), out);
+  adasum_part_keep(cpu_context(), weights, beside(in, n, plan.left), out);
 }
 
 // plan: whether it is bfloat16, how many parts, the parts, which weights have halves; vector, old..., weights...,
 // halves...
 BOOST_EXT_GRAPH_OP(adasum_part_apply) {
-  const std::vector<std::int64_t> plan = in.integers("plan");
-  const View vector = as_stored(in.take("vector"), plan.at(0));
-  const std::int64_t parts = plan.at(1);
-  require(0 < parts && 2 + parts <= static_cast<std::int64_t>(plan.size()), in.op(), ": plan must hold ", parts,
+  Plan plan(in);
+  const View vector = plan.take("vector");
+  const std::int64_t count = plan.next();
+  require(0 < count && count <= static_cast<std::int64_t>(plan.left.size()), in.op(), ": plan must hold ", count,
           " parts");
-  const std::int64_t count = static_cast<std::int64_t>(plan.size()) - 2 - parts, n = half_of(in, count);
+  const std::vector<std::int64_t> parts(plan.left.begin(), plan.left.begin() + count);
+  const std::vector<std::int64_t> halves(plan.left.begin() + count, plan.left.end());
+  const std::int64_t n = half_of(in, halves);
   const Views old = in.list("old", n), weights = in.list("weights", n);
-  adasum_part_apply(cpu_context(), vector, {plan.begin() + 2, plan.begin() + 2 + parts}, old, weights,
-                    beside(in, n, plan.data() + 2 + parts, count));
+  adasum_part_apply(cpu_context(), vector, parts, old, weights, beside(in, n, halves));
 }
 
 }  // namespace boost_ext

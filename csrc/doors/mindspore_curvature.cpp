@@ -126,16 +126,14 @@ BOOST_EXT_GRAPH_OP(damped_inverse) {
   const std::int32_t step = *integers(in, "step", 1);
   require(step >= 0, "damped_inverse: step must be >= 0, got ", step);
   const bool skip = *some<bool>(in, "skip", DType::b8, 1);
-  const std::int32_t* layout = integers(in, "layout", 2);
-  const std::int32_t frequency = layout[0];
-  const std::int64_t layers = layout[1];
+  const auto& [frequency, layers] = *some<std::int32_t[2]>(in, "layout", DType::i32, 2);
   const double own_scale = number(in, "own_scale"), all_scales = own_scale * scale(in);
   const View& dampings = in.take("damping");
   require_dtype("damped_inverse", "damping", dampings, DType::f32);
   require(dampings.size >= 1, "damped_inverse: damping must hold at least one number, got none");
   Views matrices = in.list("A", layers);
   for (const View& v : in.list("G", layers)) matrices.push_back(v);
-  const Views inverses = in.list("inverses", 2 * layers);
+  const Views inverses = in.list("inverses", 2 * std::int64_t{layers});
   in.require_end();
   if (skip || !is_due(step, frequency)) return;
   const std::int64_t at = step < dampings.size ? step : dampings.size - 1;

@@ -205,11 +205,8 @@ BOOST_EXT_GRAPH_OP(lars) {
   const std::int64_t n = layout.count;
   const View& hyper = in.at_least("hyper", DType::f64, 1);
   const double own_scale = static_cast<const double*>(hyper.data)[hyper.size - 1];
-  const auto* numbers_of_lars = in.data<double>("lars", DType::f64, 3);
-  LarsSettings settings;
-  settings.coefficient = numbers_of_lars[0];
-  settings.eps = numbers_of_lars[1];
-  settings.clip = numbers_of_lars[2] != 0;
+  const auto& [coefficient, eps, clip] = *in.data<const double[3]>("lars", DType::f64, 3);
+  LarsSettings settings{coefficient, eps, clip != 0, {}, {}, {}, {}};
   const auto* apply = in.data<std::int32_t>("apply", DType::i32, n);
   settings.scale.value = 1 / (own_scale * in.number("scale"));
   const GroupNumbers lr(in, "lr", groups, 1), decay(in, "weight_decay", groups, 1 / own_scale);

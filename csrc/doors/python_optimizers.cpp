@@ -113,9 +113,12 @@ void py_adafactor_step(const Object& params, const Object& masters, const Object
                        const std::vector<float>& decay, const std::vector<unsigned char>& centralize,
                        const Object& skip) {
   Arrays a("adafactor_step");
-  require(hyper.size() == 8, "adafactor_step: hyper must hold 8 numbers, got ", hyper.size());
-  const AdaFactorSettings settings{hyper[0],      hyper[1], hyper[2], hyper[3], hyper[4], hyper[5] != 0, hyper[6] != 0,
-                                   hyper[7] != 0, scale,    step,     lr,       decay,    centralize};
+  AdaFactorSettings settings = adafactor_settings(hyper.data(), hyper.size());
+  settings.scale = scale;
+  settings.step = step;
+  settings.lr = lr;
+  settings.decay = decay;
+  settings.centralize = centralize;
   AdaFactorTensors tensors;
   tensors.weights = a.list("params", params, kWritten);
   if (!masters.is_none()) tensors.masters = a.list("masters", masters, kWritten);

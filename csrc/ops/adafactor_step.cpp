@@ -86,6 +86,11 @@ float relative_rate(const AdaFactorSettings& s) {
 
 }  // namespace
 
+AdaFactorSettings adafactor_settings(const double* x, std::size_t count) {
+  require(count == 8, kAdaFactorStep, ": hyper must hold 8 numbers, got ", count);
+  return {x[0], x[1], x[2], x[3], x[4], x[5] != 0, x[6] != 0, x[7] != 0, 1, 1, {}, {}, {}};
+}
+
 void adafactor_step(const Context& context, const AdaFactorSettings& settings, const AdaFactorTensors& a,
                     const View& skip) {
   const Device device = require_device(

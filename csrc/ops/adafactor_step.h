@@ -50,6 +50,9 @@ struct AdaFactorTensors {
 void adafactor_step(const Context& context, const AdaFactorSettings& settings, const AdaFactorTensors& tensors,
                     const View& skip = {});
 
+// From numbers in the order of the members up to warmup_init: what doors have.
+AdaFactorSettings adafactor_settings(const double* numbers, std::size_t count);
+
 // What a kernel sees: everything a list of one value a tensor.
 struct AdaFactorStep {
   const AdaFactorSettings* settings;
