@@ -19,9 +19,8 @@
 namespace boost_ext {
 namespace {
 
-// One over the next number, the scale that the loss was multiplied with; powers of two have an exact reciprocal.
-// In float64: MindSpore flushes subnormal float32 to zero, and those are the reciprocals of scales beyond 2^126.
-double inverse_scale(Reader& in) { return 1.0 / static_cast<double>(in.number("scale")); }
+// Of the next number, the scale that the loss was multiplied with.
+double inverse_scale_of(Reader& in) { return inverse_scale(static_cast<double>(in.number("scale"))); }
 
 // The scale of an int8 P follows it.
 View scale_of(const View& P, Reader& in) { return P.dtype == DType::i8 ? in.take("scale") : View(); }
@@ -58,7 +57,7 @@ BOOST_EXT_GRAPH_OP(pca_back_project) {
 
 // scale, grads...; answers whether something was inf or nan
 BOOST_EXT_GRAPH_OP(unscale_and_check) {
-  const double inv_scale = inverse_scale(in);
+  const double inv_scale = inverse_scale_of(in);
   float found = 0;
   unscale_and_check(cpu_context(), in.rest("grads"), Number{inv_scale, {}}, View(), view_of(found));
   in.answer(found != 0);
@@ -66,7 +65,7 @@ BOOST_EXT_GRAPH_OP(unscale_and_check) {
 
 // scale, report, grads...; answers whether something was inf or nan
 BOOST_EXT_GRAPH_OP(unscale_and_check_report) {
-  const double inv_scale = inverse_scale(in);
+  const double inv_scale = inverse_scale_of(in);
   const View report = in.take("report");
   float found = 0;
   unscale_and_check(cpu_context(), in.rest("grads"), Number{inv_scale, {}}, report, view_of(found));
@@ -75,7 +74,7 @@ BOOST_EXT_GRAPH_OP(unscale_and_check_report) {
 
 // the same, which only reads the gradients
 BOOST_EXT_GRAPH_OP(check_report) {
-  const double inv_scale = inverse_scale(in);
+  const double inv_scale = inverse_scale_of(in);
   const View report = in.take("report");
   float found = 0;
   check_gradients(cpu_context(), in.rest("grads"), inv_scale, report, view_of(found));
@@ -194,7 +193,7 @@ BOOST_EXT_GRAPH_OP(dim_reduce_direction) {
   const View B = in.take("B"), s = in.take("s"), gk_last = in.take("gk_last");
   const bool started = in.flag("started");
   const View gk = in.take("gk");
-  const double inv_scale = inverse_scale(in);
+  const double inv_scale = inverse_scale_of(in);
   const View B_next = in.take("B_next"), dk = in.take("dk");
   auto* slope = in.written<float>("slope", DType::f32);
   double found = 0;
@@ -218,7 +217,7 @@ BOOST_EXT_GRAPH_OP(dim_reduce_apply) {
   c.gamma = in.number("gamma");
   c.alpha = in.number("alpha");
   c.rho.value = in.number("rho");
-  c.inv_scale.value = inverse_scale(in);
+  c.inv_scale.value = inverse_scale_of(in);
   const std::int64_t n = in.length_of(4);
   const Views momentum = in.list("momentum", n), grads = in.list("grads", n), proj = in.list("grad_proj", n);
   dim_reduce_apply(cpu_context(), momentum, grads, proj, in.list("dn", n), c, proj);

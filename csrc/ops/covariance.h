@@ -29,7 +29,7 @@ struct Patches {
   std::int64_t sh = 1, sw = 1;     // stride
   std::int64_t dh = 1, dw = 1;     // dilation
   std::int64_t top = 0, left = 0;  // padding before
-  std::int64_t oh, ow;             // output positions
+  std::int64_t oh = 1, ow = 1;     // output positions
   std::int64_t size() const { return c * kh * kw; }
   std::int64_t rows() const { return n * oh * ow; }
 };
@@ -43,6 +43,26 @@ void covariance(const Context& context, const View& x, const std::vector<std::in
                 const View& out);
 void covariance(const Context& context, const View& x, const Patches& patches, double factor, const View& out);
 void covariance(const Context& context, const View& indices, double factor, const View& out);
+
+// Curvature is renewed in the steps whose number is a multiple of the frequency.
+bool is_due(std::int32_t step, std::int32_t frequency);
+
+// A layer of a network.
+struct Layer {
+  std::int32_t kind;  // 0 Dense, 1 convolution, 2 embedding
+  std::int32_t frequency, outputs;
+  std::int32_t channels, kh, kw, sh, sw, dh, dw;  // of a convolution: input channels, kernel, stride, dilation
+  std::int32_t same, above, below, left, right;   // whether it pads as "same"; if not, its padding
+};
+
+// The factors of a layer after `step` steps, if they are due; otherwise nothing happens.
+//   x      the layer's input: (rows, d); (n * c * h, w) of a convolution; int32 (rows,) of an embedding
+//   dout   the gradient of its output: (rows, o), or (n, o, oh, ow); times `batch` it is that of single samples
+//   A, G   written, as out above
+// With T output positions of a convolution (T = 1 for the others): A = sqrt(T) * mean of a a^T and G = sqrt(T) *
+// batch^2 * mean of dout dout^T over samples and positions; A of an embedding: how often each row was used, by batch.
+void layer_covariances(const Context& context, std::int32_t step, const Layer& layer, double batch, const View& x,
+                       const View& dout, const View& A, const View& G);
 
 BOOST_EXT_CPU_KERNEL(void, covariance, const Context&, const View& x, const Patches& patches, double factor,
                      std::int64_t block, const View& out)

@@ -1,5 +1,10 @@
 #include "ops/damped_inverse.h"
 
+#include <algorithm>
+#include <cmath>
+
+#include "ops/covariance.h"
+
 namespace boost_ext {
 namespace {
 
@@ -43,6 +48,21 @@ void damped_inverse(const Context& context, const Views& matrices, const std::ve
   }
   const bool all = BOOST_EXT_CPU(damped_inverse)(context, matrices, extent.data(), factor.data(), damping.data(), out);
   *flag = all ? 1.0F : 0.0F;
+}
+
+bool layer_inverses(const Context& context, const InverseSettings& s, const Views& matrices, const Views& out) {
+  require(s.step >= 0, kDampedInverse.op, ": step must be >= 0, got ", s.step);
+  require_dtype(kDampedInverse.op, "damping", s.damping, DType::f32);
+  require(s.damping.size >= 1, kDampedInverse.op, ": damping must hold at least one number, got none");
+  if (s.skip || !is_due(s.step, s.frequency)) return true;
+  const std::int64_t at = std::min<std::int64_t>(s.step, s.damping.size - 1);
+  const double damping = std::sqrt(static_cast<double>(static_cast<const float*>(s.damping.data)[at]));
+  const double scale = s.own_scale * s.scale;
+  std::vector<double> factors(matrices.size() / 2, 1.0);
+  factors.resize(matrices.size(), 1 / (scale * scale));
+  float inverted = 0;
+  damped_inverse(context, matrices, factors, std::vector<double>(matrices.size(), damping), out, view_of(inverted));
+  return inverted != 0;
 }
 
 }  // namespace boost_ext

@@ -26,6 +26,17 @@ inline constexpr Schema kDampedInverse{"damped_inverse", kDampedInverseArgs};
 void damped_inverse(const Context& context, const Views& matrices, const std::vector<double>& factor,
                     const std::vector<double>& damping, const Views& out, const View& inverted);
 
+struct InverseSettings {
+  std::int32_t step, frequency;  // see is_due in ops/covariance.h
+  bool skip;
+  double own_scale, scale;  // the gradients of outputs were this many times too large
+  View damping;             // float32: one number, or one for each step, of which the last is good for all that follow
+};
+
+// (M + sqrt(damping) I)^-1 of the A of all layers, and behind them of all their G; nothing happens in steps that are
+// skipped or not due. Returns false if some matrix could not be inverted.
+bool layer_inverses(const Context& context, const InverseSettings& settings, const Views& matrices, const Views& out);
+
 BOOST_EXT_CPU_KERNEL(bool, damped_inverse, const Context&, Tensors matrices, const std::int64_t* extent,
                      const double* factor, const double* damping, Tensors out)
 

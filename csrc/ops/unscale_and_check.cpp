@@ -20,6 +20,8 @@ void answer(const std::vector<Finiteness>& rows, const View& report, const View&
 
 }  // namespace
 
+double inverse_scale(double scale) { return 1.0 / scale; }
+
 void unscale_and_check(const Context& context, const Views& grads, const Number& inv_scale, const View& report,
                        const View& found) {
   const bool known = !inv_scale.on_device(), reports = report.data != nullptr;
