@@ -20,7 +20,7 @@ namespace boost_ext {
 namespace {
 
 // Of the next number, the scale that the loss was multiplied with.
-double inverse_scale_of(Reader& in) { return inverse_scale(static_cast<double>(in.number("scale"))); }
+double inverse_scale_of(Reader& in) { return inverse_scale(in.number("scale")); }
 
 // The scale of an int8 P follows it.
 View scale_of(const View& P, Reader& in) { return P.dtype == DType::i8 ? in.take("scale") : View(); }

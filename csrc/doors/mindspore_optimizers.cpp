@@ -1,6 +1,6 @@
 // The optimizers inside MindSpore: see mindspore.cpp and step_layout.h.
 #include <algorithm>
-#include <cmath>
+#include <cstring>
 #include <optional>
 
 #include "doors/graph.h"
@@ -48,27 +48,22 @@ std::vector<Views> scales_of(Reader& in, const std::vector<Views>& state) {
   return scales;
 }
 
-// What makes c of Schedule-Free, and the learning rates of its warm-up.
+// What makes c of Schedule-Free, which takes the place of its settings in hyper, and the warm-up of the learning rates.
 class Averaging {
  public:
-  Averaging(Reader& in, const StepHead& head, StepSettings& settings) {
-    constexpr std::int64_t kOwn = 3;
-    require(head.hyper.size > kOwn, kOp, ": hyper must hold ", kOwn, " numbers of the average, got ", head.hyper.size);
-    const double* own = head.numbers();
-    const AveragingSettings average{own[0], own[1], own[2]};
+  Averaging(Reader& in, std::vector<double>& hyper, std::int64_t step, std::vector<float>& lr) {
+    AveragingSettings own;
+    constexpr std::ptrdiff_t count = sizeof own / sizeof(double);
+    require(hyper.size() >= count, kOp, ": hyper must hold ", count, " numbers of the average, got ", hyper.size() + 1);
+    std::memcpy(&own, hyper.data(), sizeof own);
     lr_max_ = in.written<double>("lr_max", DType::f64);
     weight_sum_ = in.written<double>("weight_sum", DType::f64);
     require(in.flag("train_mode"), kOp,
             ": train_mode must be true for a step, got false: call train() of the optimizer");
     sums_ = {*lr_max_, *weight_sum_};
-    warmup_ = warmup(average, settings.step);
-    require_non_negative(kOp, "lr", head.lr.values);
-    float largest = 0;
-    for (const float lr : head.lr.values) largest = std::max(largest, lr);
-    settings.hyper = {averaging_weight(average, sums_, settings.step, warmup_ * static_cast<double>(largest))};
-    settings.hyper.insert(settings.hyper.end(), own + kOwn, own + head.hyper.size - 1);
+    hyper.erase(hyper.begin() + 1, hyper.begin() + count);
+    hyper[0] = averaging_weight(own, sums_, step, lr);
   }
-  float rate(float lr) const { return static_cast<float>(warmup_ * static_cast<double>(lr)); }
   void count() const {
     *lr_max_ = sums_.lr_max;
     *weight_sum_ = sums_.weight_sum;
@@ -78,7 +73,6 @@ class Averaging {
   double* lr_max_;
   double* weight_sum_;
   AveragingSums sums_;
-  double warmup_;
 };
 
 // A call in which some gradients hold rows only: these one by one, the others together.
@@ -141,9 +135,10 @@ BOOST_EXT_GRAPH_OP(optimizer_step) {
   const auto* ratios = static_cast<const float*>(ratio.data);
   settings.ratio.assign(ratios, ratios + (ratio.size == 1 ? 1 : n));
   float* powers[2] = {};
+  GroupNumbers lr = head.lr;
   std::optional<Averaging> averaging;
   if (settings.rule == Rule::schedule_free_sgd || settings.rule == Rule::schedule_free_adamw) {
-    averaging.emplace(in, head, settings);
+    averaging.emplace(in, settings.hyper, settings.step, lr.values);
   }
   const bool has_momentum = settings.rule == Rule::sgd || settings.rule == Rule::momentum;
   require_hyper(facts(settings.rule), settings.hyper);
@@ -159,8 +154,7 @@ BOOST_EXT_GRAPH_OP(optimizer_step) {
 
   for (std::int64_t i = 0; i < n; ++i) {
     const TensorNumbers& tensor = head.layout.tensors[static_cast<std::size_t>(i)];
-    const float lr = head.lr.of(kOp, tensor);
-    settings.lr.push_back(averaging ? averaging->rate(lr) : lr);
+    settings.lr.push_back(lr.of(kOp, tensor));
     settings.decay.push_back((ratio.size == 1 ? 1 : ratios[n + i]) * head.decay.of(kOp, tensor));
     settings.centralize.push_back(tensor.is_centralized != 0);
   }
@@ -195,7 +189,7 @@ BOOST_EXT_GRAPH_OP(optimizer_step) {
   *head.step = static_cast<std::int32_t>(settings.step);
   if (averaging) averaging->count();
   for (std::size_t i = 0; powers[1] != nullptr && i < 2; ++i) {
-    *powers[i] = static_cast<float>(std::pow(settings.hyper[i], static_cast<double>(settings.step)));
+    *powers[i] = beta_power(settings.hyper[i], settings.step);
   }
 }
 
@@ -208,8 +202,8 @@ BOOST_EXT_GRAPH_OP(lars) {
   const auto& [coefficient, eps, clip] = *in.data<const double[3]>("lars", DType::f64, 3);
   LarsSettings settings{coefficient, eps, clip != 0, {}, {}, {}, {}};
   const auto* apply = in.data<std::int32_t>("apply", DType::i32, n);
-  settings.scale.value = 1 / (own_scale * in.number("scale"));
-  const GroupNumbers lr(in, "lr", groups, 1), decay(in, "weight_decay", groups, 1 / own_scale);
+  settings.scale.value = inverse_scale(in.number("scale"), own_scale);
+  const GroupNumbers lr(in, "lr", groups, 1), decay(in, "weight_decay", groups, inverse_scale(own_scale));
   for (const TensorNumbers& tensor : layout.tensors) {
     settings.lr.push_back(lr.of(in.op(), tensor));
     settings.decay.push_back(decay.of(in.op(), tensor));

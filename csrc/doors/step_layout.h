@@ -7,6 +7,7 @@
 
 #include "doors/reader.h"
 #include "ops/optimizer_step.h"
+#include "ops/unscale_and_check.h"
 
 namespace boost_ext {
 
@@ -129,11 +130,11 @@ struct StepHead {
         own_scale(numbers()[hyper.size - 1]),
         skip(in.flag("skip")) {
     if (skip) return;
-    scale = 1 / (static_cast<double>(in.number("scale")) * own_scale);
+    scale = inverse_scale(in.number("scale"), own_scale);
     step = in.written<std::int32_t>("step", DType::i32);
     ratio = &in.take("ratio", DType::f32, -1);
     lr = {in, "lr", layout.groups, 1};
-    decay = {in, "weight_decay", layout.groups, 1 / own_scale};
+    decay = {in, "weight_decay", layout.groups, inverse_scale(own_scale)};
   }
   const double* numbers() const { return static_cast<const double*>(hyper.data); }
   // The next arrays, as many as there are half weights; in a list of all weights, empty beside the others.

@@ -170,17 +170,23 @@ void require_hyper(const RuleFacts& rule, const std::vector<double>& hyper) {
   }
 }
 
-double warmup(const AveragingSettings& settings, std::int64_t step) {
+double averaging_weight(const AveragingSettings& settings, AveragingSums& sums, std::int64_t step,
+                        std::vector<float>& lr) {
+  require_non_negative("optimizer_step", "lr", lr);
   const auto t = static_cast<double>(step);
-  return t < settings.warmup_steps ? t / settings.warmup_steps : 1;
-}
-
-double averaging_weight(const AveragingSettings& settings, AveragingSums& sums, std::int64_t step, double lr) {
-  sums.lr_max = std::max(sums.lr_max, lr);
-  const double weight =
-      std::pow(static_cast<double>(step), settings.r) * std::pow(sums.lr_max, settings.weight_lr_power);
+  const double warmup = t < settings.warmup_steps ? t / settings.warmup_steps : 1;
+  for (float& rate : lr) {
+    const double now = warmup * static_cast<double>(rate);
+    sums.lr_max = std::max(sums.lr_max, now);
+    rate = static_cast<float>(now);
+  }
+  const double weight = std::pow(t, settings.r) * std::pow(sums.lr_max, settings.weight_lr_power);
   sums.weight_sum += weight;
   return sums.weight_sum > 0 ? weight / sums.weight_sum : 0;
+}
+
+float beta_power(double beta, std::int64_t step) {
+  return static_cast<float>(std::pow(beta, static_cast<double>(step)));
 }
 
 }  // namespace boost_ext

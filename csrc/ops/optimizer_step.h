@@ -162,15 +162,17 @@ void require_hyper(const RuleFacts& rule, const std::vector<double>& hyper);
 
 // Schedule-Free: the learning rate grows over the steps of the warm-up, and step t weighs t^r lr_max^weight_lr_power.
 struct AveragingSettings {
-  double warmup_steps = 0, r = 0, weight_lr_power = 2;
+  double warmup_steps, r, weight_lr_power;
 };
 struct AveragingSums {
   double lr_max = 0;  // the largest learning rate so far
   double weight_sum = 0;
 };
-double warmup(const AveragingSettings& settings, std::int64_t step);  // of the learning rate, this share
-// c of step t, whose learning rate is lr. The sums get this step.
-double averaging_weight(const AveragingSettings& settings, AveragingSums& sums, std::int64_t step, double lr);
+// c of step t. The learning rates of all groups get the warm-up, and the sums this step, by the largest of them.
+double averaging_weight(const AveragingSettings& settings, AveragingSums& sums, std::int64_t step,
+                        std::vector<float>& lr);
+
+float beta_power(double beta, std::int64_t step);  // beta^t, which optimizers of MindSpore keep in their checkpoints
 
 // Settings that the caller keeps in arrays where the tensors are; views without data for the others. Those on a device
 // are read by kernels alone, which nobody waits for: a captured graph of steps takes what they hold at each replay. And
