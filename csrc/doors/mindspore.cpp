@@ -102,8 +102,8 @@ BOOST_EXT_GRAPH_OP(clip_by_global_norm) {
 
 // scale, steps, count, accumulators..., grads...: adds grads / (scale * steps); a count of 0 overwrites
 BOOST_EXT_GRAPH_OP(accumulate) {
-  const auto scale = static_cast<double>(in.number("scale"));
-  const double factor = 1.0 / (scale * static_cast<double>(in.number("steps")));
+  const float scale = in.number("scale");
+  const double factor = inverse_scale(scale, in.number("steps"));
   const bool first = in.integer("count") == 0;
   const std::int64_t n = in.length_of(2);
   const Views accumulators = in.list("accumulators", n);
@@ -139,29 +139,16 @@ BOOST_EXT_GRAPH_FUNCTION(adaptive_clipped) {
 // What an all-reduce needs of many gradients: tensors..., and one float32 vector out.
 BOOST_EXT_GRAPH_FUNCTION(joined) {
   const Views parts = in.list("tensors", in.left() - 1);
-  const View& whole = in.take("out", DType::f32, total_size(parts));
-  Views slices;
-  auto* next = static_cast<float*>(whole.data);
-  for (const View& part : parts) {
-    View slice = whole;
-    slice.data = next;
-    slice.size = part.size;
-    slices.push_back(slice);
-    next += part.size;
-  }
-  accumulate(cpu_context(), slices, parts, 1.0, true);
+  flatten(cpu_context(), parts, in.take("out", DType::f32, total_size(parts)));
 }
 
-// And back: factor, the vector, n tensors that say shapes and dtypes; factor times the vector in n tensors out. It is a
-// projection with one row.
+// And back: factor, the vector, n tensors that say shapes and dtypes; factor times the vector in n tensors out.
 BOOST_EXT_GRAPH_FUNCTION(parted) {
   const View factor = in.take("factor");
-  View whole = in.take("vector");
-  whole.rows = 1;
-  whole.ndim = 2;
+  const View vector = in.take("vector");
   const std::int64_t n = in.length_of(2);
   in.list("like", n);
-  pca_back_project(cpu_context(), whole, {factor}, {in.list("out", n)});
+  unflatten(cpu_context(), vector, factor, in.list("out", n));
 }
 
 // scale, counters, overflow, rule (3,): factor, window, max_scale
@@ -223,19 +210,10 @@ BOOST_EXT_GRAPH_OP(dim_reduce_apply) {
   dim_reduce_apply(cpu_context(), momentum, grads, proj, in.list("dn", n), c, proj);
 }
 
-// P, coordinates, origin (2, n), weights...; weights = the first row of origin + P^T . coordinates, which the second
-// row holds meanwhile: two projections, so that the sum is one of float32 whatever the weights are stored as.
+// P, coordinates, origin (2, n), weights...
 BOOST_EXT_GRAPH_OP(subspace_point) {
-  const View P = in.take("P"), coordinates = in.take("coordinates"), origin = in.take("origin", DType::f32, -1);
-  require(origin.ndim == 2 && origin.rows == 2, in.op(), ": origin must have two rows, got ", origin.rows);
-  View moved = origin, ones;
-  moved.set_shape(1, [&](int) { return origin.size / 2; });
-  moved.data = static_cast<float*>(origin.data) + moved.size;
-  float one[2] = {1.0F, 1.0F};
-  ones.data = one;
-  ones.set_shape(1, [](int) { return 2; });
-  pca_back_project(cpu_context(), P, {coordinates}, {{moved}});
-  pca_back_project(cpu_context(), origin, {ones}, {in.rest("weights")});
+  const View P = in.take("P"), coordinates = in.take("coordinates"), origin = in.take("origin");
+  subspace_point(cpu_context(), P, coordinates, origin, in.rest("weights"));
 }
 
 }  // namespace boost_ext

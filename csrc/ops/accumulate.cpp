@@ -12,4 +12,17 @@ void accumulate(const Context& context, const Views& accumulators, const Views& 
   BOOST_EXT_CPU(accumulate)(context, accumulators, grads, narrow, first);
 }
 
+void flatten(const Context& context, const Views& tensors, const View& vector) {
+  Views slices;
+  auto* next = static_cast<float*>(vector.data);
+  for (const View& tensor : tensors) {
+    View slice = vector;
+    slice.data = next;
+    slice.size = tensor.size;
+    slices.push_back(slice);
+    next += tensor.size;
+  }
+  accumulate(context, slices, tensors, 1.0, true);
+}
+
 }  // namespace boost_ext

@@ -22,6 +22,9 @@ inline constexpr Schema kAccumulate{"accumulate", kAccumulateArgs};
 
 void accumulate(const Context& context, const Views& accumulators, const Views& grads, double factor, bool first);
 
+// vector <- tensors, one behind the other; it is float32, and of their size.
+void flatten(const Context& context, const Views& tensors, const View& vector);
+
 BOOST_EXT_CPU_KERNEL(void, accumulate, const Context&, Tensors accumulators, Tensors grads, float factor, bool first)
 
 BOOST_EXT_CUDA_KERNEL(accumulate, const Context&, Tensors accumulators, Tensors grads, float factor, bool first)

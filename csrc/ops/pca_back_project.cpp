@@ -19,4 +19,25 @@ void pca_back_project(const Context& context, const View& P, const Views& vector
   BOOST_EXT_CPU(pca_back_project)(context, P, scales, vectors, flat, tensors, n);
 }
 
+void unflatten(const Context& context, View vector, const View& factor, const Views& out) {
+  vector.rows = 1;
+  vector.ndim = 2;
+  pca_back_project(context, vector, {factor}, {out});
+}
+
+void subspace_point(const Context& context, const View& P, const View& coordinates, const View& origin,
+                    const Views& weights) {
+  const char* op = "subspace_point";
+  require_dtype(op, "origin", origin, DType::f32);
+  require(origin.ndim == 2 && origin.rows == 2, op, ": origin must have two rows, got ", origin.rows);
+  View moved = origin, ones;
+  moved.set_shape(1, [&](int) { return origin.size / 2; });
+  moved.data = static_cast<float*>(origin.data) + moved.size;
+  float one[2] = {1.0F, 1.0F};
+  ones.data = one;
+  ones.set_shape(1, [](int) { return 2; });
+  pca_back_project(context, P, {coordinates}, {{moved}});
+  pca_back_project(context, origin, {ones}, {weights});
+}
+
 }  // namespace boost_ext

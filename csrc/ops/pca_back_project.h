@@ -24,6 +24,14 @@ void pca_back_project(const Context& context, const View& P, const Views& vector
                       const View& scale = {});
 
 // `out` is the lists one after the other, `tensors` a list.
+// out <- factor * vector, cut into the sizes of out: a projection with one row.
+void unflatten(const Context& context, View vector, const View& factor, const Views& out);
+
+// weights <- the first row of origin (2, n) + P^T . coordinates, which the second row holds meanwhile: two projections,
+// so that the sum is one of float32 whatever the weights are stored as.
+void subspace_point(const Context& context, const View& P, const View& coordinates, const View& origin,
+                    const Views& weights);
+
 BOOST_EXT_CPU_KERNEL(void, pca_back_project, const Context&, const View& P, const float* scale, Tensors vectors,
                      Tensors out, std::int64_t tensors, std::int64_t n)
 

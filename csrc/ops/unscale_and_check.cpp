@@ -20,7 +20,7 @@ void answer(const std::vector<Finiteness>& rows, const View& report, const View&
 
 }  // namespace
 
-double inverse_scale(double scale, double own_scale) { return 1 / (scale * own_scale); }
+double inverse_scale(double scale, double other) { return 1 / (scale * other); }
 
 void unscale_and_check(const Context& context, const Views& grads, const Number& inv_scale, const View& report,
                        const View& found) {

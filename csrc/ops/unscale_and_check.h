@@ -35,9 +35,9 @@ inline constexpr Arg kUnscaleAndCheckArgs[] = {arrays("grads", kFloats).any_orde
                                                answer("out", kF32)};
 inline constexpr Schema kUnscaleAndCheck{"unscale_and_check", kUnscaleAndCheckArgs, Devices::all};
 
-// One over a loss scale, and over the optimizer's own, in float64: MindSpore flushes subnormal float32 to zero, and
-// those are the reciprocals of scales beyond 2^126. That of a power of two is exact.
-double inverse_scale(double scale, double own_scale = 1);
+// One over a loss scale, and what else gradients are divided by, in float64: MindSpore flushes subnormal float32 to
+// zero, and those are the reciprocals of scales beyond 2^126. That of a power of two is exact.
+double inverse_scale(double scale, double other = 1);
 
 // found: one float32, 1 if some element is inf or nan, else 0.
 // report: nothing, or (tensors, 4) float64: for each tensor the number of inf, the number of nan, the first index of
