@@ -156,9 +156,8 @@ BOOST_EXT_GRAPH_OP(loss_scale_update) {
   const View scale = in.take("scale"), counters = in.take("counters");
   const bool overflow = in.flag("overflow");
   const auto& [factor, window, max_scale] = *in.data<const float[3]>("rule", DType::f32, 3);
-  require(window >= 1 && window <= 16777216, in.op(), ": window must be from 1 to 2^24, got ", window);
-  loss_scale_update(cpu_context(), scale, counters, Number{overflow ? 1.0 : 0.0, {}}, factor,
-                    static_cast<std::int64_t>(window), max_scale);
+  loss_scale_update(cpu_context(), scale, counters, Number{overflow ? 1.0 : 0.0, {}}, factor, window_of(window),
+                    max_scale);
 }
 
 // groups, found (one for each scale), report, scales..., grads...; answers whether some group overflowed
