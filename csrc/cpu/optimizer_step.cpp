@@ -153,9 +153,9 @@ constexpr auto kNothing = [](auto&&...) {};
 enum class Narrow : std::uint8_t { never, any, fast };
 
 // body_of(tensor)(squares, w, u, state) -> w for all elements, with the ready gradients u of the weights w; it changes
-// state. What comes back is stored if kWrite; with kGradient false u is 0, and states are only read. A body holds values
-// alone: to the compiler a store of codes may change all that is behind a reference, and it would read that again.
-// after(chunk, weights, squares) after each chunk, done(at, squares) after each block.
+// state. What comes back is stored if kWrite; with kGradient false u is 0, and states are only read. A body holds
+// values alone: to the compiler a store of codes may change all that is behind a reference, and it would read that
+// again. after(chunk, weights, squares) after each chunk, done(at, squares) after each block.
 template <int kStates, bool kGradient, bool kWrite, Narrow kNarrow, class BodyOf, class After, class Done>
 void each_element(const Context& context, const OptimizerStep& s, RowMeans& means, BodyOf body_of, After after,
                   Done done_with) {
