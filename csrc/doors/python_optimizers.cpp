@@ -97,7 +97,7 @@ Object py_lars(const Object& weights, const Object& grads, double coefficient, d
                const Object& scale, const std::vector<float>& lr, const std::vector<float>& weight_decay,
                const std::vector<unsigned char>& apply, const Object& ratio, const Object& decay_ratio) {
   Arrays a(kLars.op);
-  const Views w = a.list("weights", weights, kAnyOrder), g = a.list("grads", grads, kAnyOrder);
+  const Views w = a.list("params", weights, kAnyOrder), g = a.list("grads", grads, kAnyOrder);
   const LarsSettings settings{coefficient, epsilon, clip, a.number("scale", scale), lr, weight_decay, apply};
   const auto n = static_cast<std::int64_t>(w.size());
   Object of_grads, of_decays;
@@ -230,7 +230,7 @@ void define_optimizers(py::module_& m) {
         py::arg("hyper"), py::arg("scale"), py::arg("step"), py::arg("lr"), py::arg("weight_decay"), py::arg("ratio"),
         py::arg("centralize"), py::arg("first"), py::arg("seed"), py::arg("skip") = py::none());
   describe(kLars);
-  m.def("lars", &py_lars, py::arg("weights"), py::arg("grads"), py::arg("coefficient"), py::arg("epsilon"),
+  m.def("lars", &py_lars, py::arg("params"), py::arg("grads"), py::arg("coefficient"), py::arg("epsilon"),
         py::arg("use_clip"), py::arg("scale"), py::arg("lr"), py::arg("weight_decay"), py::arg("apply"),
         py::arg("ratio") = py::none(), py::arg("decay_ratio") = py::none());
   m.def("optimizer_rules", &layout_rules);

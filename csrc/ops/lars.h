@@ -18,8 +18,8 @@
 
 namespace boost_ext {
 
-inline constexpr Arg kLarsArgs[] = {arrays("weights", kFloats).any_order(),
-                                    arrays("grads", kFloats).any_order().like("weights"),
+inline constexpr Arg kLarsArgs[] = {arrays("params", kFloats).any_order(),
+                                    arrays("grads", kFloats).any_order().like("params"),
                                     real("coefficient", Range::non_negative),
                                     real("epsilon", Range::non_negative),
                                     flag("use_clip"),

@@ -103,10 +103,10 @@ def of_schema(op: str) -> Case:
     )
 
 
-def lars(weights: Arrays, grads: Arrays, ratio: Array, decay_ratio: Array) -> Any:
-    """What ops.lars_ratios calls, which has another name for the weights and makes the results."""
+def lars(params: Arrays, grads: Arrays, ratio: Array, decay_ratio: Array) -> Any:
+    """What ops.lars_ratios calls, which makes the results."""
     lr, decay, apply = [0.1, 0.2], [0.3, 0.0], [True, False]
-    return _core.lars(weights, grads, 1e-3, 1e-5, True, 0.5, lr, decay, apply, ratio, decay_ratio)
+    return _core.lars(params, grads, 1e-3, 1e-5, True, 0.5, lr, decay, apply, ratio, decay_ratio)
 
 
 def any_of(dtypes: list[str]) -> str:
@@ -263,8 +263,8 @@ CASES = [
     ),
     Case(
         "lars",
-        lambda r: {**lists(r, "weights", "grads"), "ratio": f32(r, 2), "decay_ratio": f32(r, 2)},
-        {"weights": READ, "grads": READ, **{n: fixed("float32", True) for n in ("ratio", "decay_ratio")}},
+        lambda r: {**lists(r, "params", "grads"), "ratio": f32(r, 2), "decay_ratio": f32(r, 2)},
+        {"params": READ, "grads": READ, **{n: fixed("float32", True) for n in ("ratio", "decay_ratio")}},
         native=lars,
     ),
     step("sgd_step", "accum", momentum=0.9, dampening=0.5),
