@@ -7,7 +7,8 @@ moving average, with a constant learning rate.
 The network is a perceptron of 40-128-128-10. Each learning rate falls to 0 by a cosine. Its largest value is the best
 of a grid of factor √10 around a usual one, by the accuracy on 1,000 signals that are neither trained on nor in the
 table, with a seed that is not in the table either. The grid grows until the best is not at its edge. All else stays at
-the defaults, with a weight decay of 0.01 where the rule decouples it (Lion: 0.1).
+the defaults, with a weight decay of 0.01 where the rule decouples it (Lion: 0.1). Schedule-Free keeps its learning
+rate; "clipped" is by unit, at 0.1 of the norm of its weights (``adaptive_clip``).
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ LAYERS = (40, 128, 128, 10)
 TUNING_SEED, FIRST_SEED = 1000, 0
 DECAY = 0.01
 FACTOR, WIDER = 10**0.5, 4
+CLIPPING = 0.1
 AVERAGES = "averages"
 FALLING, LAST, AVERAGE = "rate falls to 0", "constant rate", "constant rate, average of decay 0.99"
 
@@ -52,6 +54,8 @@ SETTINGS = {
             "Momentum, Nesterov": 0.1,
             "NAdamW": 3e-3,
             "AdamW, cautious": 3e-3,
+            "Schedule-Free AdamW": 1e-2,
+            "Momentum, Nesterov, clipped": 0.1,
             "Lion": 3e-4,
             "AdEMAMix": 3e-3,
             "Adan": 1e-2,
@@ -83,6 +87,8 @@ def optimizer_of(rule: str, network: Any, setting: Setting) -> Any:
 
     makers: dict[str, Callable[[], Any]] = {
         "Momentum, Nesterov": momentum,
+        "Momentum, Nesterov, clipped": momentum,
+        "Schedule-Free AdamW": lambda: optim.ScheduleFreeAdamW(weights, rate, weight_decay=DECAY),
         "LARS": lambda: optim.LARS(momentum()),
         "AdamW": lambda: optim.AdamW(weights, rate, weight_decay=DECAY),
         "AdamW, cautious": lambda: optim.AdamW(weights, rate, weight_decay=DECAY, cautious=True),
@@ -155,9 +161,13 @@ class Racer:
         self.test_x, self.setting = Tensor(test_x), setting
         self.network = new_network()
         loss = nn.SoftmaxCrossEntropyWithLogits(sparse=True, reduction="mean")
-        optimizer = optimizer_of(rule, self.network, setting)
+        self.optimizer = optimizer_of(rule, self.network, setting)
+        self.free = rule.startswith("Schedule-Free")
+        clipping = CLIPPING if rule.endswith("clipped") else None
         with_loss = nn.WithLossCell(self.network, loss)
-        self.cell = BoostTrainOneStepCell(with_loss, optimizer, weight_average=average).set_train()
+        self.cell = BoostTrainOneStepCell(
+            with_loss, self.optimizer, weight_average=average, adaptive_clip=clipping
+        ).set_train()
         self.start = self.cell.state_dict()
         self.rate = next(p for p in self.cell.get_parameters() if p.name == "learning_rate")
 
@@ -168,10 +178,12 @@ class Racer:
         self.cell.load_state_dict(self.start | initial(self.network, seed))
         draw, (x, y) = np.random.default_rng((seed, 2)), self.train
         for step in range(steps):
-            share = 0.5 * (1 + np.cos(np.pi * step / steps)) if falls else 1.0
+            share = 0.5 * (1 + np.cos(np.pi * step / steps)) if falls and not self.free else 1.0
             self.rate.set_data(Tensor(np.float32(rate * share)))
             own = draw.choice(len(y), self.setting.batch, replace=False)
             self.cell(Tensor(x[own]), Tensor(y[own]))
+        if self.free:
+            self.optimizer.eval()
         return self.accuracy(*self.held_out), self.tested()
 
     def tested(self) -> float:
