@@ -65,7 +65,7 @@ SETTINGS = {
             "APOLLO-Mini": 3e-3,
             "GaLore": 3e-3,
             "GaLore, rank 20": 3e-3,
-            "thor": 0.1,
+            "thor": 1e-2,
         },
     ),
     "batches of 1000": Setting(
