@@ -78,9 +78,7 @@ def main() -> None:
     from . import report
     from .measured import bandwidth, parts, rows_apart, rows_of
 
-    # Not oneDNN's limit: nothing convolves here, and MindSpore's matrix products are slower with it.
-    if blocking := environment.missing().get(environment.DISPATCH):
-        os.environ[environment.DISPATCH] = blocking
+    environment.make_fast(environment.DISPATCH)  # nothing convolves here
     out = options.out or Path("runs/bench/quick" if quick else "runs/bench")
     started = time.perf_counter()
     about = report.machine(threads) | {"quick": quick}

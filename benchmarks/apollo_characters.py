@@ -1,4 +1,4 @@
-"""Apollo beside AdamW, both tuned alike, on a transformer of a million weights over characters.
+"""Apollo and GaLore beside AdamW, all tuned alike, on a transformer of a million weights over characters.
 
 ``python -m benchmarks.apollo_characters [--quick] [--seeds N] [--out DIR] [--page docs/apollo.md]``: a table of the
 loss, the state and the time of a step. It needs PyTorch.
@@ -9,8 +9,9 @@ characters and names the next one. A training makes 250 steps of 8 places of the
 at the same weights and see the same places. Each learning rate rises for a tenth of the steps and falls to 0 by a
 cosine. Its largest value is the best of a grid of factor 2 around 2**-8, by the loss on the second part, with a seed
 that is not in the table. The grid grows until the best is not at its edge. Weight decay is 0.01; all else stays at the
-defaults. Apollo projects the matrices of the blocks, and its scale makes steps as long as AdamW's. Embedding,
-positions, norms and the last layer make AdamW's steps, with the same rate.
+defaults. Apollo and GaLore project the matrices of the blocks, and their scales make steps as long as AdamW's. GaLore
+makes a new projection every 50 steps. Embedding, positions, norms and the last layer make AdamW's steps, with the same
+rate.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from torch import nn
 
 import boost_ext
 from boost_ext.files import write_text
-from boost_ext.torch import AdamW, Apollo
+from boost_ext.torch import AdamW, Apollo, GaLore
 
 from .muon_digits import medians
 from .rules_mnist1d import DECAY, FIRST_SEED, TUNING_SEED, best_rate
@@ -48,6 +49,7 @@ RULES: dict[str, dict[str, Any]] = {
     BESIDE: {},
     "Apollo": {"scale": 8.0},
     "APOLLO-Mini": {"rank": 1, "scale_type": "tensor", "scale": 128.0},
+    "GaLore": {"scale": 1.0, "update_proj_gap": 50},
 }
 TEXT = "\n".join(topics.values())
 CHARACTERS = sorted(set(TEXT))
@@ -88,7 +90,7 @@ def parts() -> tuple[Any, Any, Any]:
 
 
 def matrices(network: Network) -> list[Any]:
-    """What Apollo projects."""
+    """What is projected."""
     return [p for p in network.blocks.parameters() if p.ndim == 2]
 
 
@@ -97,8 +99,9 @@ def optimizer_of(rule: str, network: Network, rate: float) -> Any:
         return AdamW(network.parameters(), rate, weight_decay=DECAY)
     projected = matrices(network)
     others = [p for p in network.parameters() if p not in set(projected)]
-    groups = [{"params": projected}, {"params": others, "use_apollo": False}]
-    return Apollo(groups, rate, weight_decay=DECAY, **RULES[rule])
+    chosen, flag = (GaLore, "use_galore") if rule == "GaLore" else (Apollo, "use_apollo")
+    groups = [{"params": projected}, {"params": others, flag: False}]
+    return chosen(groups, rate, weight_decay=DECAY, **RULES[rule])
 
 
 def loss_of(network: Network, windows: Any) -> Any:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime, timezone
@@ -11,13 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import boost_ext
-from boost_ext import convolutions, environment
+from boost_ext import environment
 from boost_ext.bench.harness import Row, milliseconds
 from boost_ext.files import save_figure, write_text
 from boost_ext.machine import facts, versions
-
-VARIABLES = (convolutions.VARIABLE, environment.DISPATCH)
-"""How MindSpore ran, which belongs to its times."""
 
 
 def machine(threads: int) -> dict[str, Any]:
@@ -28,7 +24,7 @@ def machine(threads: int) -> dict[str, Any]:
         "threads": threads,
         "boost_ext": boost_ext.build_info(),
         "versions": versions("numpy", "mindspore", "torch"),
-        "variables": {name: os.environ[name] for name in VARIABLES if os.environ.get(name)},
+        "variables": environment.settings(),
     }
 
 

@@ -13,7 +13,7 @@ import os
 
 from boost_ext import convolutions, machine
 
-__all__ = ["DISPATCH", "FEW_CORES", "advice", "make_fast", "missing"]
+__all__ = ["DISPATCH", "FEW_CORES", "advice", "make_fast", "missing", "settings"]
 
 DISPATCH = "MS_DEV_HOST_BLOCKING_RUN"
 """The environment variable by which MindSpore runs an op in the thread that calls it, if it is 1."""
@@ -40,8 +40,12 @@ def missing() -> dict[str, str]:
     return found
 
 
-def make_fast() -> dict[str, str]:
+def make_fast(*only: str) -> dict[str, str]:
     """Set the missing variables for this process and those that it starts. Call it before MindSpore is imported.
+
+    Args:
+        only: names of variables, to set no others. oneDNN's makes matrix products slower on a CPU with AVX-512, so
+            whoever has no convolutions leaves it out.
 
     Returns:
         dict, what was set.
@@ -52,9 +56,22 @@ def make_fast() -> dict[str, str]:
         >>> environment.missing()
         {}
     """
-    changed = missing()
+    changed = {name: value for name, value in missing().items() if name in only or not only}
     os.environ.update(changed)
     return changed
+
+
+def settings() -> dict[str, str]:
+    """What is set of these variables: it belongs to every time of MindSpore.
+
+    Examples:
+        >>> import os
+        >>> from boost_ext import environment
+        >>> os.environ.update(ONEDNN_MAX_CPU_ISA="AVX2", MS_DEV_HOST_BLOCKING_RUN="1")
+        >>> environment.settings()
+        {'ONEDNN_MAX_CPU_ISA': 'AVX2', 'MS_DEV_HOST_BLOCKING_RUN': '1'}
+    """
+    return {name: value for name in (convolutions.VARIABLE, DISPATCH) if (value := os.environ.get(name))}
 
 
 def advice() -> dict[str, str]:

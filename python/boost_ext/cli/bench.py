@@ -10,7 +10,7 @@ from rich.markup import escape
 from rich.table import Table
 
 import boost_ext
-from boost_ext import machine
+from boost_ext import environment, machine
 from boost_ext.bench.bandwidth import Bandwidth
 from boost_ext.bench.cases import cases
 from boost_ext.bench.frameworks import torch_or_none
@@ -49,6 +49,7 @@ def measure(chosen: Sequence[str], elements: int, seconds: float, on_case: Calla
             on_case(name)
             rows += run(replace(make(), seconds=seconds), bandwidth)
     about = {**machine.facts(), "boost_ext": boost_ext.build_info(), "versions": machine.versions()}
+    about["variables"] = environment.settings()
     return {"about": about, "others": watch.others(), "bandwidth": bandwidth.all_best(), "rows": rows}
 
 
@@ -88,9 +89,9 @@ def notes(result: dict[str, Any]) -> list[str]:
     about = result["about"]
     installed = ", ".join(f"{name} {number}" for name, number in about["versions"].items() if number)
     best = ", ".join(f"{probe.access} {probe.gb_per_second:.1f}" for probe in result["bandwidth"])
-    build = about["boost_ext"]
+    build, variables = about["boost_ext"], [f"{name}={value}" for name, value in about["variables"].items()]
     return [
-        f"{about['cpu']}, {build['threads']} threads, {build['isa']}; {installed}.",
+        f"{about['cpu']}, {build['threads']} threads, {build['isa']}; {', '.join([installed, *variables])}.",
         f"Bandwidth of the memory, GB/s: {best}.",
         f"Other processes took {result['others']:.0%} of the cores meanwhile."
         + (" So these ratios mean little: measure again on an idle machine." if result["others"] > 0.1 else ""),
