@@ -1,4 +1,7 @@
-"""tensor_statistics of 25e6 elements in 60 tensors: inf, nan, zeros, largest magnitude and norm of each in one read."""
+"""tensor_statistics of 25e6 elements in 60 tensors: inf, nan, zeros, largest magnitude and norm of each in one read.
+
+And a step of HealthMonitor between two looks, which reads the gradients once.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +16,7 @@ from boost_ext.bench.cases import TENSORS, norm
 from boost_ext.bench.data import split, uniform
 from boost_ext.bench.frameworks import bfloat16, torch_or_none
 from boost_ext.bench.harness import Case, Peer
+from boost_ext.health import HealthMonitor
 
 
 def cases(quick: bool) -> Iterator[Case]:
@@ -36,6 +40,26 @@ def cases(quick: bool) -> Iterator[Case]:
             reference=lambda tensors=tensors: norm([t.astype(np.float64) for t in tensors]),
             peers=(Peer("ops.global_norm: one read", lambda tensors=tensors: ops.global_norm(tensors), goal=1 / 1.1),),
         )
+    for count, size in ((TENSORS, n // TENSORS), (161, 3900)):
+        yield _between(split(uniform(count * size, seed=2), count), "NumPy")
+        if torch := torch_or_none():
+            yield _between([torch.from_numpy(g) for g in split(uniform(count * size, seed=2), count)], "PyTorch")
+
+
+def _between(grads: Any, kind: str) -> Case:
+    monitor, named = HealthMonitor(every=1000), {f"layer{i}.weight": g for i, g in enumerate(grads)}
+    return Case(
+        f"HealthMonitor between two looks, {kind}, {len(grads)} tensors, {sum(map(len, grads)):.1e}",
+        ours=lambda: np.array(monitor.check(1, gradients=named) is None, np.float64),
+        reference=lambda: np.array(1.0),
+        peers=(
+            Peer(
+                "ops.global_norm: one read",
+                lambda: np.array(ops.global_norm(grads) > 0, np.float64),
+                goal=1 / 1.1 if len(grads) == TENSORS else None,
+            ),
+        ),
+    )
 
 
 def numpy(tensors: Any) -> Any:

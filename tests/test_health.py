@@ -72,17 +72,17 @@ def test_the_rows_are_the_statistics(rng):
 
 
 def test_the_first_cause_among_several(rng):
-    monitor = HealthMonitor()
+    def seen(**given: Any) -> Any:
+        return only(HealthMonitor().check(1, **given)).fault
+
     gradients, weights = tensors(rng), tensors(rng)
     gradients["layer1.weight"][0, 0] = gradients["layer4.weight"][0, 0] = np.nan
     # The backward pass reaches the last layer first.
-    assert only(monitor.check(1, gradients=gradients, loss=0.5)).fault.name == "layer4.weight"
-    fault = only(monitor.check(2, gradients=gradients, loss=np.nan)).fault
-    assert str(fault) == "step 2: the loss is nan"
+    assert seen(gradients=gradients, loss=0.5).name == "layer4.weight"
+    assert str(seen(gradients=gradients, loss=np.nan)) == "step 1: the loss is nan"
     weights["layer2.bias"][3] = weights["layer3.bias"][3] = np.inf
-    fault = only(monitor.check(3, gradients=gradients, weights=weights, loss=math.inf)).fault
-    assert str(fault) == "step 3: layer2.bias holds 1 inf, 0 nan, first at 3"
-    assert monitor.first_fault.step == 1
+    fault = seen(gradients=gradients, weights=weights, loss=math.inf)
+    assert str(fault) == "step 1: layer2.bias holds 1 inf, 0 nan, first at 3"
 
 
 def test_a_weight_that_its_gradient_spoiled_is_not_the_cause(rng):
@@ -158,6 +158,15 @@ def test_update_ratios_of_samples_are_near(rng):
     assert ratios(health)["w"] == pytest.approx(0.001, rel=0.1)  # of the last step alone
 
 
+def test_update_ratios_where_tensors_come_and_go(rng):
+    monitor = HealthMonitor(sample=10)
+    shared = normal(rng, 40)
+    monitor.check(1, weights={"old": normal(rng, 30), "shared": shared, "none": np.ones(0, np.float32)})
+    seen = ratios(monitor.check(2, weights={"new": normal(rng, 30), "shared": shared * 2, "old": normal(rng, 7)}))
+    assert seen == {"new": None, "shared": 1, "old": None}
+    assert set(ratios(monitor.check(3, weights={"other": shared})).values()) == {None}
+
+
 def test_given_updates_are_taken(rng):
     weights = {"w": np.float32([3, 4]), "new": np.zeros(2, np.float32)}
     updates = {"w": np.float32([0.5, 0]), "new": np.ones(2, np.float32)}
@@ -173,11 +182,40 @@ def test_steps_that_are_looked_at(rng):
     assert monitor.check(10, gradients=gradients, overflow=True)
 
 
+def test_a_step_with_a_bad_gradient_is_looked_at(rng):
+    """Whatever `every` is; of the gradients that `names` leaves, and not with watch=False."""
+    gradients = tensors(rng)
+    gradients["layer2.bias"][7] = np.nan
+    rows = Statistics(
+        list(gradients), [g.size for g in gradients.values()], ops.tensor_statistics([*gradients.values()])
+    )
+    for given in (gradients, rows):
+        fault = only(HealthMonitor(every=100).check(3, gradients=given, weights=tensors(rng))).fault
+        assert str(fault) == "step 3: the gradient of layer2.bias holds 0 inf, 1 nan, first at 7"
+        assert HealthMonitor(every=100, watch=False).check(3, gradients=given) is None
+        assert HealthMonitor(every=100, names="layer1.*").check(3, gradients=given) is None
+        assert HealthMonitor(every=100, names="head").check(3, gradients=given) is None
+    wide = {"w": np.ones(3, np.float32), "v": np.ones(3)}
+    with pytest.raises(TypeError, match=r"^HealthMonitor: gradients\['v'\] must be float32, float16 or bfloat16, got"):
+        HealthMonitor(every=100).check(3, gradients=wide)
+
+
 def test_names_are_filtered(rng):
     monitor = HealthMonitor(names=["layer1.*", "*.bias"])
     health = only(monitor.check(1, gradients={**tensors(rng), "none.bias": None}))
     assert [t.name for t in health.tensors] == [n for n in SHAPES if n.startswith("layer1.") or n.endswith(".bias")]
-    assert only(HealthMonitor(names="nothing").check(1, gradients=tensors(rng))).tensors == ()
+
+
+def test_names_that_match_nothing_are_refused(rng):
+    """Once, since later a step may have none of them."""
+    text = r"^HealthMonitor: names must match a tensor, got 'layer9\.\*', 'head', and tensors such as 'layer0\.weight'$"
+    for given in ({"gradients": tensors(rng)}, {"weights": tensors(rng)}):
+        with pytest.raises(ValueError, match=text):
+            HealthMonitor(names=["layer9.*", "head"], every=2).check(2, **given)
+    monitor = HealthMonitor(names="layer1.*")
+    assert only(monitor.check(1, weights=tensors(rng))).tensors
+    assert only(monitor.check(2, weights={"layer0.bias": np.ones(3, np.float32)})).tensors == ()
+    assert only(HealthMonitor(names="head").check(1)).tensors == ()
 
 
 def test_rows_from_elsewhere(rng):
@@ -191,7 +229,7 @@ def test_the_log_is_a_run_log(rng, tmp_path):
     path = tmp_path / "run-{rank}.jsonl"
     gradients = {"w": np.float32([1, np.nan])}
     for _ in range(2):
-        with HealthMonitor(path, rank=1, every=2) as monitor:
+        with HealthMonitor(path, rank=1, every=2, watch=False) as monitor:
             for step in range(1, 5):
                 monitor.check(step, gradients=gradients)
     written = tmp_path / "run-1.jsonl"

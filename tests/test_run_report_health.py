@@ -70,3 +70,12 @@ def test_a_resumed_run_forgets_what_it_made_again(tmp_path):
         writer.write(look(2, 5.0))
     steps, (_, median, _) = run_report.read(path).looks.spread("gradient", "norm")
     assert (steps.tolist(), median.tolist()) == ([1, 2], [1, 5])
+
+
+def test_a_fault_that_came_up_between_two_looks(tmp_path):
+    bad = {"a": np.float32([np.nan, 1]), "b": np.float32([np.nan, np.inf])}
+    with HealthMonitor(tmp_path / "run.jsonl", every=4) as monitor:
+        monitor.check(8, gradients=bad, weights=bad)
+    run = run_report.read(tmp_path / "run.jsonl")
+    assert run.looks.faults == [monitor.first_fault]
+    assert Page(run_report.html([run])).row("faults", "1 to 8") == ["-", "weight", "a, b", "1", "2", "-"]

@@ -8,11 +8,13 @@ from __future__ import annotations
 import contextlib
 import datetime
 import fnmatch
+import functools
+import itertools
 import math
 import platform
 import re
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple
@@ -30,6 +32,8 @@ __all__ = ["Fault", "Health", "HealthMonitor", "Statistics", "TensorHealth", "ta
 
 _EARLIER = 5
 """Looks before a gradient may be called exploding."""
+_NAMED = 3
+"""Of several tensors."""
 
 
 class Statistics(NamedTuple):
@@ -58,16 +62,19 @@ Tensors = Mapping[str, Any] | Statistics
 class HealthMonitor:
     """Looks at tensors in one read: inf, nan, zeros, largest magnitude, norm; which layers are dead or explode.
 
-    Call :meth:`check` once a step. It names the tensor at fault in the step in which inf or nan came up. For cells of
-    MindSpore pass the monitor to :class:`boost_ext.callbacks.BoostMonitor`, which calls it.
+    Call :meth:`check` once a step. It names the tensor at fault in the step in which inf or nan came up; where steps
+    that were not looked at lay between, it says so, and names no tensor as the first that it cannot know to be. For
+    cells of MindSpore pass the monitor to :class:`boost_ext.callbacks.BoostMonitor`, which calls it.
 
     Args:
         path (Union[str, Path], optional): a run log (JSON Lines), which ``boost-ext report`` draws; ``{rank}`` in it is
             replaced. A log that is there already is kept, as ``run.1.jsonl``. Default: None, no file.
         every (int, optional): look at each step that is a multiple of it. A step whose loss is inf or nan, and one that
             is said to have overflowed, is looked at always. Default: 1.
+        watch (bool, optional): in the steps between, read the gradients once to see whether they are finite, and look
+            at a step in which they are not. False: no tensor is read there. Default: True.
         names (Union[str, Sequence[str]], optional): patterns such as ``"layer1.*"``: only tensors with a name that
-            matches one of them. Default: ``"*"``, all.
+            matches one of them; the first look refuses patterns that match none. Default: ``"*"``, all.
         exploding (float, optional): a gradient explodes whose norm is more than so many times the geometric mean of its
             norms so far, from the sixth look on. Default: 100.
         dead (float, optional): a layer is dead whose gradient has at least this share of zeros. Default: 1.0, all.
@@ -99,6 +106,7 @@ class HealthMonitor:
         path: str | Path | None = None,
         *,
         every: int = 1,
+        watch: bool = True,
         names: str | Sequence[str] = "*",
         exploding: float = 100.0,
         dead: float = 1.0,
@@ -126,15 +134,19 @@ class HealthMonitor:
         self.last: Health | None = None
         """The last look."""
         self._path = None if path is None else Path(str(path).replace("{rank}", str(rank or 0)))
-        self._matches = re.compile("|".join(map(fnmatch.translate, patterns))).match
+        self._patterns = patterns
+        self._matches = functools.lru_cache(4096)(re.compile("|".join(map(fnmatch.translate, patterns))).match)
+        self._watch = watch
         self._exploding, self._dead, self._sample = exploding, dead, sample
         self._writers = tuple(writers)
         self._log: RunLogWriter | None = None
         self._begun = False
         self._logarithms: dict[str, tuple[int, float]] = {}
         """Of the norms of a gradient: how many, and their sum."""
-        self._kept: tuple[int, dict[str, Any]] | None = None
+        self._kept: tuple[int, _Samples] | None = None
         """A step, and the samples of the weights after it."""
+        self._finite = self._finite_weights = 0
+        """The last step in which all that was looked at was finite, and in which all weights were."""
 
     def due(self, step: int) -> bool:
         """Whether :meth:`check` looks at this step of itself."""
@@ -174,21 +186,53 @@ class HealthMonitor:
 
         Raises:
             TypeError: for a tensor of another dtype, by its name; for `step`.
+            ValueError: in the first look, if there are tensors and `names` matches none.
         """
         _check_int("step", step, 0)
         value = None if loss is None else float(loss)
         broken = value is not None and not math.isfinite(value)
-        if not (self.due(step) or overflow or broken):
-            self._keep(step, weights)
-            return None
+        self._finite, self._finite_weights = min(self._finite, step), min(self._finite_weights, step)
+        looks = self.due(step) or overflow or broken
+        if not looks and self._watch and gradients is not None:
+            finite = self._all_finite(gradients)
+            looks = finite is False
+            if finite:
+                self._finite = step
+        now = self._samples(weights, step, looks)
+        if looks:
+            return self._look(step, gradients, weights, updates, value, scale, elsewhere, now)
+        self._keep(step, now, value)
+        return None
+
+    def _look(
+        self,
+        step: int,
+        gradients: Tensors | None,
+        weights: Tensors | None,
+        updates: Tensors | None,
+        loss: float | None,
+        scale: Any,
+        elsewhere: Sequence[Fault],
+        now: _Samples | None,
+    ) -> Health:
+        given = [names for names in map(_names, (gradients, weights, updates)) if names]
+        if self.last is None and given and not any(self._matches(name) for names in given for name in names):
+            raise ValueError(
+                f"HealthMonitor: names must match a tensor, got {', '.join(map(repr, self._patterns))}, "
+                f"and tensors such as {given[0][0]!r}"
+            )
+        ratios = {} if self._kept is None or now is None or self._kept[0] >= step else now.changes(self._kept[1])
+        changed = list(self._rows("update", updates, 1.0))
+        ratios |= {t.name: t.norm for t in changed if t.finite}
+        known = {t.name for t in changed if t.finite}
         found = [
             *self._rows("gradient", gradients, scale),
-            *self._rows("weight", weights, 1.0),
-            *self._rows("update", updates, 1.0),
+            *self._rows("weight", weights, 1.0, ratios, known),
+            *changed,
         ]
-        found = self._with_ratios(step, found, weights)
         elsewhere = tuple(fault.model_copy(update={"step": step}) for fault in elsewhere if fault.rank != self.rank)
-        fault = self._fault(step, found, value) or (elsewhere[0] if elsewhere else None)
+        all_weights = bool(weights is not None and all(map(self._matches, _names(weights))))
+        fault = self._fault(step, found, loss, all_weights) or (elsewhere[0] if elsewhere else None)
         health = Health(
             step=step,
             tensors=tuple(found),
@@ -199,89 +243,130 @@ class HealthMonitor:
         )
         self.first_fault = self.first_fault or fault
         self.last = health
-        self._keep(step, weights)
+        if found and fault is None:
+            self._finite = step
+        if all_weights and all(t.finite for t in found if t.of == "weight"):
+            self._finite_weights = step
+        self._keep(step, now, loss)
         self._write(health)
         return health
 
-    def _rows(self, role: Any, tensors: Tensors | None, scale: Any) -> Iterator[TensorHealth]:
+    def _chosen(self, tensors: Mapping[str, Any]) -> dict[str, Any]:
+        """Without PyTorch's gradient, which it would record for what reads the tensor."""
+        torch: Any = sys.modules.get("torch")
+        if torch is None:
+            return {n: t for n, t in tensors.items() if t is not None and self._matches(n)}
+        theirs: Any = torch.Tensor
+        return {
+            n: t.detach() if isinstance(t, theirs) and t.requires_grad else t
+            for n, t in tensors.items()
+            if t is not None and self._matches(n)
+        }
+
+    def _all_finite(self, gradients: Tensors) -> bool | None:
+        """In one read; None if there are none."""
+        if isinstance(gradients, Statistics):
+            rows = np.asarray(gradients.rows)[[bool(self._matches(name)) for name in gradients.names]]
+            return not rows[:, :2].any() if len(rows) else None
+        chosen = self._chosen(gradients)
+        if not chosen:
+            return None
+        with _naming("unscale_and_check", "grads", "gradient", chosen):
+            return not ops.unscale_and_check(list(chosen.values()), 1.0)
+
+    def _rows(
+        self,
+        role: Any,
+        tensors: Tensors | None,
+        scale: Any,
+        ratios: Mapping[str, float] | None = None,
+        updated: Collection[str] = (),
+    ) -> Iterator[TensorHealth]:
+        """With `ratios` by name; those in `updated` are norms of an update."""
         if tensors is None:
             return
         if isinstance(tensors, Statistics):
-            names, sizes, rows = tensors
+            all_rows = zip(tensors.names, tensors.elements, np.asarray(tensors.rows).tolist(), strict=True)
+            rows = [row for row in all_rows if self._matches(row[0])]
         else:
-            chosen = {n: _plain(t) for n, t in tensors.items() if t is not None and self._matches(n)}
-            names, sizes = list(chosen), [math.prod(t.shape) for t in chosen.values()]
-            rows = _statistics(role, chosen, scale) if chosen else ()
-        for name, size, (inf, nan, first, largest, zeros, squares) in zip(names, sizes, rows, strict=True):
-            if self._matches(name):
-                yield TensorHealth(
-                    of=role,
-                    name=name,
-                    elements=int(size),
-                    inf=int(inf),
-                    nan=int(nan),
-                    first_index=int(first) if first >= 0 else None,
-                    zeros=int(zeros),
-                    largest=float(largest),
-                    norm=math.sqrt(squares),
-                )
+            chosen = self._chosen(tensors)
+            sizes = [math.prod(t.shape) for t in chosen.values()]
+            rows = list(zip(chosen, sizes, _statistics(role, chosen, scale) if chosen else (), strict=True))
+        for name, size, (inf, nan, first, largest, zeros, squares) in rows:
+            norm, ratio = math.sqrt(squares), None if ratios is None else ratios.get(name)
+            if name in updated and ratio is not None:
+                ratio = ratio / norm if norm else None
+            yield TensorHealth(
+                of=role,
+                name=name,
+                elements=int(size),
+                inf=int(inf),
+                nan=int(nan),
+                first_index=int(first) if first >= 0 else None,
+                zeros=int(zeros),
+                largest=largest,
+                norm=norm,
+                update_ratio=ratio,
+            )
 
-    def _with_ratios(self, step: int, found: list[TensorHealth], weights: Tensors | None) -> list[TensorHealth]:
-        norms = {t.name: t.norm for t in found if t.of == "update" and t.finite}
-        kept = self._kept[1] if self._kept is not None and self._kept[0] < step else {}
-        result = []
-        for t in found:
-            ratio = None
-            if t.of == "weight" and t.name in norms:
-                ratio = norms[t.name] / t.norm if t.norm else None
-            elif t.of == "weight" and t.name in kept and isinstance(weights, Mapping):
-                before = kept[t.name]
-                change = self._sampled(weights[t.name])
-                if change.shape == before.shape:
-                    change -= before
-                    size = float(np.linalg.norm(before))
-                    ratio = float(np.linalg.norm(change)) / size if size else None
-            result.append(t if ratio is None else t.model_copy(update={"update_ratio": ratio}))
-        return result
+    def _samples(self, weights: Tensors | None, step: int, looks: bool) -> _Samples | None:
+        """Where this step is looked at, and a sample of the one before is there; and where the next one is due."""
+        if not self._sample or not isinstance(weights, Mapping):
+            return None
+        if not (self.due(step + 1) or (looks and self._kept is not None and self._kept[0] < step)):
+            return None
+        return _Samples.of(self._chosen(weights), self._sample)
 
-    def _keep(self, step: int, weights: Tensors | None) -> None:
-        """A sample of the weights, where the next step is due."""
-        self._kept = None
-        if self._sample and isinstance(weights, Mapping) and self.due(step + 1):
-            chosen = {n: self._sampled(t) for n, t in weights.items() if t is not None and self._matches(n)}
-            self._kept = step, chosen
+    def _keep(self, step: int, now: _Samples | None, loss: float | None) -> None:
+        """What the next call needs to know of this one."""
+        self._kept = (step, now) if now is not None and self.due(step + 1) else None
+        if loss is not None and math.isfinite(loss):  # nothing had gone wrong before the backward pass
+            self._finite = max(self._finite, step - 1)
 
-    def _sampled(self, tensor: Any) -> Any:
-        """float64, a copy. The distance is a prime, so that the elements are not those of one row or one kernel."""
-        tensor = _plain(tensor)
-        if hasattr(tensor, "asnumpy"):
-            tensor = tensor.asnumpy()
-        size = math.prod(tensor.shape)
-        some = tensor.reshape(-1)[:: _prime(-(-size // self._sample)) if size > self._sample else 1]
-        if hasattr(some, "cpu"):
-            some = some.cpu().float().numpy()
-        return np.array(some, np.float64)
-
-    def _fault(self, step: int, found: Sequence[TensorHealth], loss: float | None) -> Fault | None:
+    def _fault(self, step: int, found: Sequence[TensorHealth], loss: float | None, all_weights: bool) -> Fault | None:
         """The first cause: a weight, in the order of the layers; the loss; the gradient that the backward pass reached
         first, which is that of the last layer; an update. A weight that its own gradient spoiled is no cause."""
 
         def named(of: Any, **facts: Any) -> Fault:
             return Fault(step=step, of=of, rank=self.rank, **facts)
 
+        def one_of(bad: Sequence[TensorHealth], *others: str, **facts: Any) -> Fault:
+            among = tuple(dict.fromkeys([*others, *(t.name for t in bad)]))
+            name = ", ".join([*(f"the {n}" for n in others), *among[len(others) :]][:_NAMED])
+            name += f" and {len(among) - _NAMED} more" if len(among) > _NAMED else ""
+            inf, nan = sum(t.inf for t in bad), sum(t.nan for t in bad)
+            return named(name=name, among=among, inf=inf, nan=nan, **facts)
+
+        def single(t: TensorHealth, after: int | None = None) -> Fault:
+            return named(t.of, name=t.name, inf=t.inf, nan=t.nan, first_index=t.first_index, after=after)
+
         bad = [t for t in found if not t.finite]
         weights, gradients, updates = ([t for t in bad if t.of == role] for role in ("weight", "gradient", "update"))
-        spoiled = {t.name for t in gradients}
+        spoiled, heavy = {t.name for t in gradients}, {t.name for t in weights}
         broken = loss is not None and not math.isfinite(loss)
-        if not broken and (loss is not None or spoiled == {t.name for t in weights}):
+        # It came up in this step if all was finite in the one before, or the loss of this one, or the weights are. A
+        # weight may be inf for long before it is seen in a loss or a gradient: it has to have been looked at.
+        # What spoiled several weights at once can be told where their gradients are known to have been finite.
+        here = self._finite >= step - 1 or (loss is not None and not broken) or (all_weights and not weights)
+        watched = self._finite_weights >= step - 1
+        if not here and len(weights) == 1:
+            return single(weights[0], self._finite_weights)
+        if not here and len(bad) > 1:
+            first, after = (weights, self._finite_weights) if weights else (gradients or updates, self._finite)
+            return one_of(first, of=first[0].of, after=after)
+        if not broken and (loss is not None or (spoiled == heavy and (watched or len(weights) == 1))):
             weights = [t for t in weights if t.name not in spoiled]
+        if broken and weights and spoiled == heavy:  # after the optimizer's step, and before it with all weights bad
+            return one_of(weights, "loss", of="loss")
         if broken and not weights:
             return named("loss", name="loss", inf=int(math.isinf(loss or 0)), nan=int(math.isnan(loss or 0)))
         order = [*weights, *reversed(gradients), *updates]
         if not order:
             return None
-        first = order[0]
-        return named(first.of, name=first.name, inf=first.inf, nan=first.nan, first_index=first.first_index)
+        since = None if watched or not weights else self._finite_weights
+        if len(weights) > 1 and (since is not None or all(t.of != "gradient" for t in found)):
+            return one_of(weights, of="weight", after=since)
+        return single(order[0], since)
 
     def _exploded(self, found: Sequence[TensorHealth]) -> tuple[str, ...]:
         names = []
@@ -398,23 +483,97 @@ def _cells(name: str, seen: Mapping[str, TensorHealth], health: Health) -> list[
     ]
 
 
-def _plain(tensor: Any) -> Any:
-    """Without PyTorch's gradient, which it would record for what reads the tensor."""
+class _Samples(NamedTuple):
+    """Of each weight, every n-th element, one behind the other."""
+
+    names: tuple[str, ...]
+    counts: tuple[int, ...]
+    values: Any
+    """float32."""
+
+    @classmethod
+    def of(cls, tensors: Mapping[str, Any], most: int) -> _Samples:
+        names, parts = [], []
+        for name, tensor in tensors.items():
+            if size := math.prod(tensor.shape):
+                names.append(name)
+                # The distance is a prime, so that the elements are not those of one row or one kernel.
+                parts.append(_each(tensor, size, _prime(-(-size // most)) if size > most else 1))
+        return cls(tuple(names), tuple(part.shape[0] for part in parts), _joined(parts))
+
+    def changes(self, before: _Samples) -> dict[str, float]:
+        """The norm of the change of each tensor that both have, over the norm it had."""
+        if (self.names, self.counts) != (before.names, before.counts):
+            both = set(zip(self.names, self.counts, strict=True)) & set(zip(before.names, before.counts, strict=True))
+            return self._only(both).changes(before._only(both)) if both else {}
+        with np.errstate(invalid="ignore", over="ignore"):
+            change = self.values - before.values
+        squares = [_squares(self._parts(values)) for values in (change, before.values)]
+        return {n: math.sqrt(new / old) for n, new, old in zip(self.names, *squares, strict=True) if old}
+
+    def _parts(self, values: Any) -> list[Any]:
+        ends = list(itertools.accumulate(self.counts))
+        return [values[end - count : end] for end, count in zip(ends, self.counts, strict=True)]
+
+    def _only(self, wanted: Collection[tuple[str, int]]) -> _Samples:
+        parts = dict(zip(zip(self.names, self.counts, strict=True), self._parts(self.values), strict=True))
+        kept = sorted(wanted)
+        return _Samples(tuple(n for n, _ in kept), tuple(c for _, c in kept), _joined([parts[key] for key in kept]))
+
+
+def _squares(parts: Sequence[Any]) -> list[float]:
+    """Of the finite elements."""
+    return ops.tensor_statistics(parts)[:, 5].tolist() if parts else []
+
+
+def _each(tensor: Any, size: int, distance: int) -> Any:
+    """Every so many elements of a tensor; of PyTorch's in one call, and there."""
     torch: Any = sys.modules.get("torch")
-    return tensor.detach() if torch is not None and isinstance(tensor, torch.Tensor) else tensor
+    if torch is not None and isinstance(tensor, torch.Tensor):
+        if tensor.is_contiguous():
+            return tensor.as_strided((-(-size // distance),), (distance,))
+        return tensor.take(torch.arange(0, size, distance, device=tensor.device))
+    if hasattr(tensor, "asnumpy"):
+        tensor = tensor.asnumpy()
+    return tensor.reshape(-1)[::distance]
+
+
+def _joined(parts: Sequence[Any]) -> Any:
+    """A copy on the host, read there at once if PyTorch has all of them on one device."""
+    torch: Any = sys.modules.get("torch")
+    theirs = torch is not None and parts and all(isinstance(part, torch.Tensor) for part in parts)
+    if theirs and len({part.device for part in parts}) == 1:
+        return torch.cat(parts).float().cpu().numpy()
+    on_host = (part.cpu().float().numpy() if hasattr(part, "cpu") else part for part in parts)
+    return np.concatenate([np.asarray(part, np.float32) for part in on_host]) if parts else np.empty(0, np.float32)
+
+
+def _names(tensors: Tensors | None) -> Sequence[str]:
+    if tensors is None:
+        return ()
+    return tensors.names if isinstance(tensors, Statistics) else list(tensors)
+
+
+@contextlib.contextmanager
+def _naming(op: str, argument: str, role: str, tensors: Mapping[str, Any]) -> Iterator[None]:
+    """The errors of an op, with the names of the tensors."""
+    try:
+        yield
+    except (TypeError, ValueError) as error:
+        names = list(tensors)
+        named = re.sub(rf"{argument}\[(\d+)\]", lambda m: f"{role}s[{names[int(m[1])]!r}]", str(error))
+        raise type(error)(named.replace(op, "HealthMonitor", 1)) from None
 
 
 def _statistics(role: str, tensors: Mapping[str, Any], scale: Any) -> Any:
-    try:
+    with _naming("tensor_statistics", "tensors", role, tensors):
         rows = ops.tensor_statistics(list(tensors.values()), scale)
-    except (TypeError, ValueError) as error:
-        named = re.sub(r"tensors\[(\d+)\]", lambda m: f"{role}s[{list(tensors)[int(m[1])]!r}]", str(error))
-        raise type(error)(named.replace("tensor_statistics", "HealthMonitor", 1)) from None
     with contextlib.suppress(AttributeError):
         rows = rows.cpu()
-    return rows if isinstance(rows, np.ndarray) else rows.numpy()
+    return (rows if isinstance(rows, np.ndarray) else rows.numpy()).tolist()
 
 
+@functools.lru_cache(4096)
 def _prime(low: int) -> int:
     while any(low % d == 0 for d in range(2, math.isqrt(low) + 1)):
         low += 1

@@ -310,7 +310,7 @@ class TensorHealth(_Record):
 
 
 class Fault(_Record):
-    """The tensor, or the loss, in which inf or nan came up first.
+    """The tensor, or the loss, in which inf or nan came up first; the tensors, where one cannot be told.
 
     Examples:
         >>> from boost_ext.run_log import Fault
@@ -319,8 +319,12 @@ class Fault(_Record):
     """
 
     step: Whole
+    after: Whole | None = None
+    """Where the step is not known: one after this, and at or before `step`."""
     of: Role
     name: str
+    among: tuple[str, ...] | None = None
+    """Where the tensor is not known: one of these, or one not looked at. `name` has the first three."""
     inf: Count = 0
     nan: Count = 0
     first_index: Whole | None = None
@@ -328,11 +332,13 @@ class Fault(_Record):
     """Where there are several."""
 
     def __str__(self) -> str:
-        where = f"step {self.step}" if self.rank is None else f"step {self.step}, rank {self.rank}"
-        if self.of == "loss":
-            return f"{where}: the loss is {'nan' if self.nan else 'inf'}"
+        where = f"step {self.step}" if self.after is None else f"at or before step {self.step}, after step {self.after}"
+        where += "" if self.rank is None else f", rank {self.rank}"
         what = self.name if self.of == "weight" else f"the {self.of} of {self.name}"
-        return f"{where}: {what} holds {self.inf} inf, {self.nan} nan, first at {self.first_index}"
+        text = f"{what} holds {self.inf} inf, {self.nan} nan, first at {self.first_index}"
+        if self.of == "loss":
+            text = f"the loss is {'nan' if self.nan else 'inf'}"
+        return f"{where}: {text if self.among is None else f'inf or nan, first seen in {self.name}'}"
 
 
 class Health(_Record):
@@ -371,7 +377,7 @@ class Health(_Record):
     def line(self) -> str:
         """The findings in a line for a console."""
         if self.fault is not None:
-            more = sum(not t.finite for t in self.tensors) + len(self.elsewhere) - 1
+            more = len(self.elsewhere) + (0 if self.fault.among else sum(not t.finite for t in self.tensors) - 1)
             parts = [str(self.fault) + (f", and {more} more" if more > 0 else "")]
         else:
             parts = [f"step {self.step}", f"{len(self.tensors)} tensors finite"]

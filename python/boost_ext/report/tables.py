@@ -122,7 +122,10 @@ def _faults(run: Run) -> Table:
     """Where inf or nan came up first, in each look that saw some."""
     head = ["step", "rank", "of", "tensor", "inf", "nan", "first index"]
     faults = run.looks.faults
-    rows: list[list[Any]] = [[f.step, f.rank, f.of, f.name, f.inf, f.nan, f.first_index] for f in faults[:_TENSORS]]
+    rows: list[list[Any]] = [
+        [f.step if f.after is None else f"{f.after + 1} to {f.step}", f.rank, f.of, f.name, f.inf, f.nan, f.first_index]
+        for f in faults[:_TENSORS]
+    ]
     more = [[f"and {len(faults) - _TENSORS} more"]] if len(faults) > _TENSORS else []
     return Table("faults", "Faults, the first cause in a step", head, rows + more)
 

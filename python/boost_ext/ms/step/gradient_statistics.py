@@ -69,6 +69,6 @@ class GradientStatistics(nn.Cell):
         for rank, (number, inf, nan, first) in enumerate(self.faults.asnumpy()):
             if number > 0:
                 name = self.names[int(number) - 1]
-                facts = {"inf": int(inf), "nan": int(nan), "first_index": int(first)}
+                facts: dict[str, Any] = {"inf": int(inf), "nan": int(nan), "first_index": int(first)}
                 found.append(Fault(step=step, of="gradient", name=name, rank=rank, **facts))
         return tuple(found)
