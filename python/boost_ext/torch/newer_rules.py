@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -51,6 +51,9 @@ class Lion(FusedOptimizer):
     ) -> None:
         defaults = {"lr": lr, "betas": betas, "weight_decay": weight_decay, "cautious": cautious}
         super().__init__(params, defaults, **storage)
+
+    def needed(self, p: Any, group: dict[str, Any]) -> Iterable[str]:
+        return self.states  # the step corrects nothing
 
 
 class Lion8bit(Lion):

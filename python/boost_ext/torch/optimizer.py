@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import compress
 from typing import TYPE_CHECKING, Any, TypedDict
 
 import torch
 
+from boost_ext.ops.optimizer_state import STATE_BLOCK
 from boost_ext.torch.storage import (
     MASTERS,
     STATE_DTYPES,
@@ -89,6 +91,8 @@ class FusedOptimizer(torch.optim.Optimizer):
     """Whether the rule has state in 8 and 16 bits."""
     split_masters = True
     """Whether its op takes them."""
+    some_states = False
+    """Whether :meth:`state_shape` is None for some, in whose place the op takes None."""
     of_whole_tensors = False
     """Whether the rule needs a sum over each tensor, so that it cannot step a part of one."""
 
@@ -134,9 +138,23 @@ class FusedOptimizer(torch.optim.Optimizer):
     def require(self, group: dict[str, Any]) -> None:
         """Refuse a group with settings that the rule does not take."""
 
+    def state_shape(self, p: Any, name: str, group: dict[str, Any]) -> tuple[int, ...] | None:
+        """Of one state of a parameter; None if it has no such state."""
+        return tuple(p.shape)
+
+    def needed(self, p: Any, group: dict[str, Any]) -> Iterable[str]:
+        """The keys without which the state of a parameter in a checkpoint is refused."""
+        return ("step", *self._names_of(p, group))
+
+    def _names_of(self, p: Any, group: dict[str, Any]) -> list[str]:
+        return [n for n in self.state_names(group) if self.state_shape(p, n, group) is not None]
+
     def new_state(self, p: Any, name: str, group: dict[str, Any]) -> dict[str, Any]:
         """The entries of one state of a parameter before its first step."""
-        return empty_state(p, name, group["state_dtype"])
+        shape = self.state_shape(p, name, group)
+        if shape is None or shape == p.shape:
+            return empty_state(p, name, group["state_dtype"])
+        return {name: torch.zeros(shape, dtype=torch.float32, device=p.device)}
 
     def converted_state(self, p: Any, name: str, saved: dict[str, Any], group: dict[str, Any]) -> dict[str, Any]:
         """The entries of one state from a checkpoint, as this optimizer stores them."""
@@ -206,12 +224,13 @@ class FusedOptimizer(torch.optim.Optimizer):
         if not params:
             return
         states = [self.state[p] for p in params]
-        names, fresh = ("step", *self.state_names(group)), set()
+        names, fresh = self.state_names(group), set()
         try:
-            steps, *named = [[s[n] for s in states] for n in names]
+            steps = [s["step"] for s in states]
+            named = [[s.get(n) for s in states] if self.some_states else [s[n] for s in states] for n in names]
         except KeyError:
-            fresh = self._begin(params, states, names[1:], group)
-            steps, *named = [[s[n] for s in states] for n in names]
+            fresh = self._begin(params, states, group)
+            steps, named = [s["step"] for s in states], [[s.get(n) for s in states] for n in names]
         counts = {id(step): step for step in steps}
         # Those without a gradient do not count this step.
         waiting = set()
@@ -230,9 +249,7 @@ class FusedOptimizer(torch.optim.Optimizer):
                     s["step"] = bucket.step
             yield bucket, fresh
 
-    def _begin(
-        self, params: list[Any], states: list[dict[str, Any]], names: tuple[str, ...], group: dict[str, Any]
-    ) -> set[int]:
+    def _begin(self, params: list[Any], states: list[dict[str, Any]], group: dict[str, Any]) -> set[int]:
         """Make what is missing; returns the ids of the states where something was."""
         fresh, steps = set(), {}
         for p, s in zip(params, states, strict=True):
@@ -240,7 +257,7 @@ class FusedOptimizer(torch.optim.Optimizer):
                 if p.device not in steps:
                     steps[p.device] = torch.zeros((), dtype=torch.float32, device=p.device)
                 s["step"] = steps[p.device]
-            missing = [n for n in names if n not in s]
+            missing = [n for n in self._names_of(p, group) if n not in s]
             for n in missing:
                 s.update(self.new_state(p, n, group))
             if missing:
@@ -299,13 +316,13 @@ class FusedOptimizer(torch.optim.Optimizer):
                 bucket.grads[i] = torch.empty_like(p, dtype=g.dtype).copy_(g)
                 changed = True
             for n in names:
-                if s[n] is not None and s[n].shape == p.shape and s[n].stride() != p.stride():
+                if n in s and s[n].shape == p.shape and s[n].stride() != p.stride():
                     s.update(self.converted_state(p, n, s, group))
                     changed = True
             if s.get("master") is not None and s["master"].stride() != p.stride():
                 s["master"] = torch.empty_like(p, dtype=s["master"].dtype).copy_(s["master"])
                 changed = True
-        bucket.named = [[s[n] for s in bucket.states] for n in names]
+        bucket.named = [[s.get(n) for s in bucket.states] for n in names]
         return changed
 
     def state_dict(self) -> dict[str, Any]:
@@ -331,43 +348,65 @@ class FusedOptimizer(torch.optim.Optimizer):
         nearest where they are made. Load the parameters before: those that a master lies halfway between become what
         this optimizer rounds it to.
         """
-        self._kept = [{k: g[k] for k in ("state_dtype", "master", "seed")} for g in self.param_groups]
         # The last hook: torch casts state to the dtype of the weights, but nothing that is held.
         handle = self.register_load_state_dict_pre_hook(_hold)
+        self._loads = True
         try:
             super().load_state_dict(state_dict)
         finally:
             handle.remove()
-            del self._kept
+            del self._loads
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        super().__setstate__(state)
-        kept = getattr(self, "_kept", None)
-        if kept is None:  # a copy, or from pickle
-            return
-        for group, own in zip(self.param_groups, kept, strict=True):
-            for key, value in {**self.defaults, **own}.items():
-                if key in own or key not in group:
-                    group[key] = value
+        # Otherwise it is a copy, or from pickle.
+        super().__setstate__(self._loaded(state) if getattr(self, "_loads", False) else state)
+
+    def _loaded(self, state: dict[str, Any]) -> dict[str, Any]:
+        """A checkpoint as this optimizer stores it. Nothing has changed yet if it is refused."""
+        groups, result, masters = [], {}, []
+        for saved, own in zip(state["param_groups"], self.param_groups, strict=True):
+            kept = {k: own[k] for k in ("state_dtype", "master", "seed")}
+            groups.append({**self.defaults, **saved, **kept})
+        names = [n for g in groups for n in g.get("param_names", [None] * len(g["params"]))]
+        for group in groups:
             steps: dict[Any, torch.Tensor] = {}
             for p in group["params"]:
-                if p in self.state and isinstance(entry := self.state[p], dict):
-                    self.state[p] = self._loaded(p, entry, group, steps)
+                name = names[len(result)]
+                who = f"parameter {len(result)}" + (f" ({name})" if name else "")
+                result[p], entry = {}, state["state"].get(p)
+                if isinstance(entry, dict):
+                    saved = {k: v for k, v in _released(entry).items() if v is not None}
+                    result[p] = self._loaded_entry(p, saved, group, steps, who)
+                    if group["master"]:
+                        masters.append((p, group["master"], saved.get("master")))
+        for p, kind, master in masters:  # last, since they may move a weight
+            with torch.no_grad():
+                result[p].update(loaded_master(p, kind, master))
+        others = {k: _released(v) for k, v in state["state"].items() if k not in result}
+        entries = {p: entry for p, entry in result.items() if entry}
+        return {"state": defaultdict(dict, {**entries, **others}), "param_groups": groups}
 
-    def _loaded(self, p: Any, entry: dict[str, Any], group: dict[str, Any], steps: dict[Any, Any]) -> dict[str, Any]:
-        saved = {k: v.value if isinstance(v, Held) else v for k, v in entry.items()}
-        names = [n for n in self.state_names(group) if saved.get(n) is not None]
-        result = {}
-        for n in names:
+    def _loaded_entry(
+        self, p: Any, saved: dict[str, Any], group: dict[str, Any], steps: dict[Any, Any], who: str
+    ) -> dict[str, Any]:
+        names = self._names_of(p, group)
+        found = [n for n in names if n in saved]
+        is_foreign = not found and saved.keys() - {"step", "master"}
+        for n in (*self.needed(p, group), *(names if is_foreign else ())) if saved else ():
+            _require_key(n, saved, who)
+        result: dict[str, Any] = {}
+        for n in found:
+            _require_state(p, n, saved, self.state_shape(p, n, group), who)
             result.update(self.converted_state(p, n, saved, group))
+        if group["master"] and "master" in saved:
+            _require_shape(p, saved["master"], tuple(p.shape), f"master of {who}")
         # Momentum of torch counts no steps: what has state has made one.
-        count = float(saved.get("step", 1.0 if names else 0.0))
+        count = float(saved.get("step", 1.0 if found else 0.0))
+        if not 0 <= count < float("inf"):
+            raise ValueError(f"load_state_dict: step of {who} must be finite and >= 0, got {count}")
         if (p.device, count) not in steps:
             steps[p.device, count] = torch.tensor(count, dtype=torch.float32, device=p.device)
         result["step"] = steps[p.device, count]
-        if group["master"]:
-            with torch.no_grad():
-                result.update(loaded_master(p, group["master"], saved.get("master")))
         return result
 
 
@@ -379,10 +418,41 @@ def _uncompiled(optimizer: FusedOptimizer, closure: Any) -> Any:
 
 def _apart(entry: dict[str, Any], p: Any) -> dict[str, Any]:
     """Each parameter counts its own steps, and has what it has."""
-    result = {k: v.clone() if k == "step" else v for k, v in entry.items() if v is not None}
+    result = {k: v.clone() if k == "step" else v for k, v in entry.items()}
     if "master" in result and result["master"].dtype != torch.float32:
         result["master"] = wide_weight(p, result["master"])
     return result
+
+
+def _require_key(key: str, saved: dict[str, Any], who: str) -> None:
+    if key not in saved:
+        raise ValueError(f"load_state_dict: state of {who} must hold {key}, got {', '.join(sorted(saved))}")
+
+
+def _require_state(p: Any, name: str, saved: dict[str, Any], shape: Any, who: str) -> None:
+    value = saved[name]
+    _require_shape(p, value, shape, f"{name} of {who}")
+    if value.dtype == torch.uint8:
+        scale = f"{name}_scale"
+        _require_key(scale, saved, who)
+        blocks = -(-local(value).numel() // STATE_BLOCK)
+        _require_shape(None, saved[scale], (blocks,), f"{scale} of {who}")
+
+
+def _require_shape(p: Any, value: Any, shape: tuple[int, ...], what: str) -> None:
+    """Of the part of this process, if `p` is a DTensor."""
+    if not isinstance(value, torch.Tensor):
+        raise ValueError(f"load_state_dict: {what} must be a tensor, got {type(value).__name__}")
+    if is_distributed(p):
+        value, shape = local(value), tuple(local(p).shape)
+    if tuple(value.shape) != shape:
+        raise ValueError(f"load_state_dict: {what} must have shape {shape}, got {tuple(value.shape)}")
+
+
+def _released(entry: Any) -> Any:
+    if not isinstance(entry, dict):
+        return entry
+    return {k: v.value if isinstance(v, Held) else v for k, v in entry.items()}
 
 
 def _hold(_: Any, state_dict: dict[str, Any]) -> dict[str, Any]:

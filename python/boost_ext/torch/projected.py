@@ -18,6 +18,7 @@ class ProjectedOptimizer(FusedOptimizer):
 
     narrow_state = False
     split_masters = False
+    some_states = True
     of_whole_tensors = True
     keeps_basis = False
     flag: str
@@ -40,19 +41,14 @@ class ProjectedOptimizer(FusedOptimizer):
         """That of the state `of_matrices`."""
         raise NotImplementedError
 
-    def new_state(self, p: Any, name: str, group: dict[str, Any]) -> dict[str, Any]:
+    def state_shape(self, p: Any, name: str, group: dict[str, Any]) -> tuple[int, ...] | None:
         rank = self._rank_of(p, group)
-        if rank:
-            shape = self.shape_of_matrices(p, rank) if name == self.of_matrices else projected_shape(p.shape, rank)
-            return {name: torch.zeros(shape, dtype=torch.float32, device=p.device)}
-        return {name: None} if name == self.of_matrices else super().new_state(p, name, group)
+        if name == self.of_matrices:
+            return self.shape_of_matrices(p, rank) if rank else None
+        return tuple(projected_shape(p.shape, rank)) if rank else tuple(p.shape)
 
     def converted_state(self, p: Any, name: str, saved: dict[str, Any], group: dict[str, Any]) -> dict[str, Any]:
-        if saved.get(self.of_matrices) is None:
-            if self._rank_of(p, group):
-                raise ValueError(
-                    f"load_state_dict: state_dict must hold {self.of_matrices} with {name} of a projected matrix"
-                )
+        if not self._rank_of(p, group):
             return super().converted_state(p, name, saved, group)
         return {name: saved[name].to(p.device, torch.float32, copy=True).contiguous()}
 

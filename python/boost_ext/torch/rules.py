@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -180,6 +180,7 @@ class Adafactor(FusedOptimizer):
 
     narrow_state = False
     split_masters = False
+    some_states = True
     of_whole_tensors = True
 
     def __init__(
@@ -202,13 +203,13 @@ class Adafactor(FusedOptimizer):
     def state_names(self, group: dict[str, Any]) -> tuple[str, ...]:
         return ("row_var", "col_var", "variance")
 
-    def new_state(self, p: Any, name: str, group: dict[str, Any]) -> dict[str, Any]:
-        if (name == "variance") != (p.ndim < 2):
-            return {name: None}
+    def state_shape(self, p: Any, name: str, group: dict[str, Any]) -> tuple[int, ...] | None:
         shape = list(p.shape)
+        if (name == "variance") != (len(shape) < 2):
+            return None
         if name != "variance":
             shape[-1 if name == "row_var" else -2] = 1
-        return {name: torch.zeros(shape, dtype=torch.float32, device=p.device)}
+        return tuple(shape)
 
     def converted_state(self, p: Any, name: str, saved: dict[str, Any], group: dict[str, Any]) -> dict[str, Any]:
         return {name: saved[name].to(p.device, torch.float32, copy=True)}
@@ -356,6 +357,9 @@ class SGD(FusedOptimizer):
 
     def state_names(self, group: dict[str, Any]) -> tuple[str, ...]:
         return ("momentum_buffer",) if group["momentum"] else ()
+
+    def needed(self, p: Any, group: dict[str, Any]) -> Iterable[str]:
+        return ()  # PyTorch's counts no steps, and `momentum` may have been 0 so far
 
     def update(self, tensors: Sequence[Any], group: dict[str, Any], *, step: Any, first: Any, **options: Any) -> None:
         momentum, nesterov = group["momentum"], group["nesterov"]

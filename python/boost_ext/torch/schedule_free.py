@@ -130,10 +130,12 @@ class _ScheduleFree(FusedOptimizer):
                     set_master(p, master, moved)
             group["train_mode"] = train
 
-    def _loaded(self, p: Any, entry: dict[str, Any], group: dict[str, Any], steps: dict[Any, Any]) -> dict[str, Any]:
+    def _loaded_entry(
+        self, p: Any, saved: dict[str, Any], group: dict[str, Any], steps: dict[Any, Any], who: str
+    ) -> dict[str, Any]:
         """The authors' code counts steps in the group alone."""
-        counted = {"step": float(group["k"]), **entry} if "z" in entry else entry
-        return super()._loaded(p, counted, group, steps)
+        counted = {"step": float(group["k"]), **saved} if "z" in saved else saved
+        return super()._loaded_entry(p, counted, group, steps, who)
 
 
 class ScheduleFreeSGD(_ScheduleFree):
