@@ -170,3 +170,72 @@ def test_distributed_checkpoints(name, settings, flat):
         two.step()
     for p, q in zip(nets[0].parameters(), nets[1].parameters(), strict=True):
         assert torch.equal(p, q)
+
+
+def test_adamw_keeps_its_decay_with_a_checkpoint_of_adam():
+    pairs = []
+    for module in (boost, torch.optim):
+        params = parameters(SHAPES)
+        optimizer = torch.optim.Adam(params, lr=0.01, weight_decay=0.1)
+        gradients(0, params)
+        optimizer.step()
+        other = module.AdamW(params)
+        other.load_state_dict(optimizer.state_dict())
+        for step in range(1, 4):
+            gradients(step, params, scale=1e-3)
+            other.step()
+        pairs.append(params)
+    for p, q in zip(*pairs, strict=True):
+        torch.testing.assert_close(p, q, rtol=2e-6, atol=2e-6)
+
+
+@pytest.mark.parametrize(
+    ("name", "theirs", "settings", "text"),
+    [
+        ("Adafactor", "Adafactor", {"weight_decay": 0.1}, r"^Adafactor: weight_decay must be 0, got 0.1$"),
+        ("Muon", "Muon", {"ns_coefficients": (2.0, -1.5, 0.5)}, r"^Muon: ns_coefficients must be .*, got \(2.0, -1.5"),
+        ("AdamW", "AdamW", {"amsgrad": True}, r"^AdamW: amsgrad must be False with decoupled decay, got True"),
+        (
+            "Adam8bit",
+            "Adam",
+            {"amsgrad": True},
+            r"^Adam8bit: state_dtype must be 'float32' with amsgrad, got 'float8'$",
+        ),
+        ("NAdamW", "NAdam", {"weight_decay": 0.1}, r"^NAdamW: decoupled_weight_decay must be True, got False$"),
+        ("AdamW", "AdamW", {"differentiable": True}, r"^AdamW: differentiable must be False, got True$"),
+    ],
+)
+def test_settings_that_a_rule_has_not_are_refused(name, theirs, settings, text):
+    """From a checkpoint, and where somebody sets them."""
+    [p] = parameters(((64, 80),))
+    other = getattr(torch.optim, theirs)([p], **{k: v for k, v in settings.items() if k != "differentiable"})
+    gradients(0, [p])
+    other.step()
+    other.param_groups[0].update(settings)
+    optimizer = getattr(boost, name)([p])
+    optimizer.step()
+    refuses(optimizer, other.state_dict(), text)
+    optimizer.param_groups[0].update({k: v for k, v in other.param_groups[0].items() if k != "params"})
+    before = p.detach().clone()
+    with pytest.raises(ValueError, match=text):
+        optimizer.step()
+    assert torch.equal(p, before)
+
+
+@pytest.mark.parametrize(
+    ("name", "theirs", "settings", "flag"),
+    [("Lars", "SGD", {"momentum": 0.9}, "adapt"), ("Muon", "Muon", {}, "use_muon"), ("SGD", "SGD", {}, "maximize")],
+)
+def test_what_a_checkpoint_does_not_say_stays(name, theirs, settings, flag):
+    params = parameters(((4, 6), (4, 5)))
+    first, second = ({"params": [p]} for p in params)
+    other = getattr(torch.optim, theirs)([first, second], lr=0.5, **settings)
+    gradients(0, params[:1])
+    other.step()
+    saved = other.state_dict()
+    for group in saved["param_groups"]:
+        group.pop(flag, None)
+    optimizer = getattr(boost, name)([first, {**second, flag: flag == "maximize"}], lr=0.1)
+    optimizer.load_state_dict(saved)
+    assert [g[flag] for g in optimizer.param_groups] == [flag != "maximize", flag == "maximize"]
+    assert [g["lr"] for g in optimizer.param_groups] == [0.5, 0.5]

@@ -56,17 +56,6 @@ def test_nadamw_goes_over_to_torch_and_back(to_torch, tmp_path):
     goes_over(one, two, first, second, tmp_path, close, 7)
 
 
-def test_nadamw_refuses_a_penalty():
-    [weight] = parameters()[1:2]
-    theirs = torch.optim.NAdam([weight], weight_decay=0.1)
-    optimizer = boost.NAdamW([weight])
-    gradients(0, [weight])
-    theirs.step()
-    optimizer.load_state_dict(theirs.state_dict())
-    with pytest.raises(ValueError, match=r"^NAdamW: decoupled_weight_decay must be True, got False$"):
-        optimizer.step()
-
-
 def lion(w, u, s, t, decay, cautious):
     return oracle.lion_step(w, u, *s, 0.01, 0.9, 0.99, decay, cautious)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -111,10 +111,6 @@ class NAdamW(FusedOptimizer):
     def require(self, group: dict[str, Any]) -> None:
         if group["weight_decay"] and not group["decoupled_weight_decay"]:
             raise ValueError(f"{type(self).__name__}: decoupled_weight_decay must be True, got False")
-
-    def update(self, tensors: Sequence[Any], group: dict[str, Any], *, step: Any, first: Any, **options: Any) -> None:
-        self.require(group)  # also what a checkpoint has brought
-        super().update(tensors, group, step=step, first=first, **options)
 
     def state_dict(self) -> dict[str, Any]:
         """As of ``torch.optim.NAdam``, with its ``mu_product``.

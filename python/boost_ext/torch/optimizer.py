@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import compress
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Any, ClassVar, TypedDict
 
 import torch
 
@@ -86,6 +86,8 @@ class FusedOptimizer(torch.optim.Optimizer):
     """See :meth:`state_names`."""
     hyper: tuple[str, ...] = ()
     """What `op` takes from the group under the same names, beside betas."""
+    fixed: ClassVar[dict[str, Any]] = {}
+    """Settings that a checkpoint of another class does not change."""
     default_state_dtype = "float32"
     narrow_state = True
     """Whether the rule has state in 8 and 16 bits."""
@@ -105,8 +107,7 @@ class FusedOptimizer(torch.optim.Optimizer):
         unknown = set(storage) - Storage.__optional_keys__
         if unknown:
             raise TypeError(f"{type(self).__name__}: got an unknown argument {min(unknown)!r}")
-        if storage.get("differentiable"):
-            raise ValueError(f"{type(self).__name__}: differentiable must be False, got True")
+        self._require_no_graph(storage)
         chosen = storage.get("state_dtype")
         own = {
             "maximize": storage.get("maximize", False),
@@ -171,7 +172,7 @@ class FusedOptimizer(torch.optim.Optimizer):
             raise ValueError(f"{who}: state_dtype must be 'float32' for this rule, got {dtype!r}")
         group["state_dtype"] = dtype
         self._require_master({**self.defaults, **group}["master"])
-        self.require({**self.defaults, **group})
+        self._require({**self.defaults, **group})
         super().add_param_group(group)
         master = self.param_groups[-1]["master"]
         if isinstance(master, str) and any(p.dtype == torch.float16 for p in self.param_groups[-1]["params"]):
@@ -183,6 +184,15 @@ class FusedOptimizer(torch.optim.Optimizer):
                 f"{who}: parameters must be tensors of this process alone, since norms go over the whole "
                 "tensor, got DTensor"
             )
+
+    def _require(self, group: dict[str, Any]) -> None:
+        """Of all settings of a group, also of those that a checkpoint or the user has changed."""
+        self._require_no_graph(group)
+        self.require(group)
+
+    def _require_no_graph(self, settings: Any) -> None:
+        if settings.get("differentiable"):
+            raise ValueError(f"{type(self).__name__}: differentiable must be False, got True")
 
     def _require_master(self, master: Any) -> None:
         allowed = [kind for kind in MASTERS if self.split_masters or isinstance(kind, bool)]
@@ -207,6 +217,8 @@ class FusedOptimizer(torch.optim.Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
+        for group in self.param_groups:
+            self._require(group)
         with torch.no_grad():
             for number, group in enumerate(self.param_groups):
                 for part, (bucket, fresh) in enumerate(self._buckets(group)):
@@ -363,10 +375,12 @@ class FusedOptimizer(torch.optim.Optimizer):
 
     def _loaded(self, state: dict[str, Any]) -> dict[str, Any]:
         """A checkpoint as this optimizer stores it. Nothing has changed yet if it is refused."""
-        groups, result, masters = [], {}, []
+        groups, masters = [], []
+        result: dict[Any, dict[str, Any]] = {}
         for saved, own in zip(state["param_groups"], self.param_groups, strict=True):
             kept = {k: own[k] for k in ("state_dtype", "master", "seed")}
-            groups.append({**self.defaults, **saved, **kept})
+            groups.append({**{k: own[k] for k in self.defaults if k in own}, **saved, **kept, **self.fixed})
+            self._require(groups[-1])
         names = [n for g in groups for n in g.get("param_names", [None] * len(g["params"]))]
         for group in groups:
             steps: dict[Any, torch.Tensor] = {}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 
@@ -108,6 +108,8 @@ class AdamW(Adam):
         >>> [round(w, 3) for w in weight.tolist()]
         [0.45, -0.45]
     """
+
+    fixed: ClassVar[dict[str, Any]] = {"decoupled_weight_decay": True}
 
     def __init__(
         self,
