@@ -174,16 +174,26 @@ class FusedOptimizer(torch.optim.Optimizer):
         self._require_master({**self.defaults, **group}["master"])
         self._require({**self.defaults, **group})
         super().add_param_group(group)
-        master = self.param_groups[-1]["master"]
-        if isinstance(master, str) and any(p.dtype == torch.float16 for p in self.param_groups[-1]["params"]):
+        try:
+            self._require_splittable(self.param_groups[-1]["params"], self.param_groups[-1]["master"])
+        except TypeError:
             self.param_groups.pop()
-            raise TypeError(f"{who}: master must be True or False for float16 parameters, got {master!r}")
+            raise
         if self.of_whole_tensors and any(map(is_distributed, self.param_groups[-1]["params"])):
             self.param_groups.pop()
             raise TypeError(
                 f"{who}: parameters must be tensors of this process alone, since norms go over the whole "
                 "tensor, got DTensor"
             )
+
+    def _require_splittable(self, params: list[Any], master: Any) -> None:
+        if isinstance(master, str) and any(p.dtype == torch.float16 for p in params):
+            who = type(self).__name__
+            raise TypeError(f"{who}: master must be True or False for float16 parameters, got {master!r}")
+
+    def _new_master(self, p: Any, group: dict[str, Any]) -> dict[str, Any]:
+        self._require_splittable([p], group["master"])
+        return new_master(p, group["master"])
 
     def _require(self, group: dict[str, Any]) -> None:
         """Of all settings of a group, also of those that a checkpoint or the user has changed."""
@@ -275,7 +285,7 @@ class FusedOptimizer(torch.optim.Optimizer):
             if missing:
                 fresh.add(id(s))
             if group["master"] and "master" not in s:
-                s.update(new_master(p, group["master"]))
+                s.update(self._new_master(p, group))
         return fresh
 
     def _step_bucket(self, bucket: _Bucket, fresh: set[int], group: dict[str, Any], seed: int) -> None:
@@ -331,7 +341,11 @@ class FusedOptimizer(torch.optim.Optimizer):
                 if n in s and s[n].shape == p.shape and s[n].stride() != p.stride():
                     s.update(self.converted_state(p, n, s, group))
                     changed = True
-            if s.get("master") is not None and s["master"].stride() != p.stride():
+            if group["master"] and ("master" in s) != bool(begun := self._new_master(p, group)):
+                s.pop("master", None)  # of a weight that has become narrow, or wide
+                s.update(begun)
+                changed = True
+            if "master" in s and s["master"].stride() != p.stride():
                 s["master"] = torch.empty_like(p, dtype=s["master"].dtype).copy_(s["master"])
                 changed = True
         bucket.named = [[s.get(n) for s in bucket.states] for n in names]
@@ -433,6 +447,8 @@ def _uncompiled(optimizer: FusedOptimizer, closure: Any) -> Any:
 def _apart(entry: dict[str, Any], p: Any) -> dict[str, Any]:
     """Each parameter counts its own steps, and has what it has."""
     result = {k: v.clone() if k == "step" else v for k, v in entry.items()}
+    if "master" in result and p.dtype == torch.float32:  # since its last step
+        del result["master"]
     if "master" in result and result["master"].dtype != torch.float32:
         result["master"] = wide_weight(p, result["master"])
     return result

@@ -122,7 +122,7 @@ class _ScheduleFree(FusedOptimizer):
                 entry = self.state.get(p, {})
                 if "z" not in entry:  # never stepped: x, y and z are the same
                     continue
-                master = entry.get("master")
+                master = None if p.dtype == torch.float32 else entry.get("master")
                 moved = torch.lerp(wide_weight(p, master).double(), entry["z"].double(), share)
                 if master is None:
                     p.copy_(moved)

@@ -115,7 +115,7 @@ def new_master(p: Any, kind: Any) -> dict[str, Any]:
 
 def wide_weight(p: Any, master: Any) -> Any:
     """The weight that the next step begins with, in float32 if it has a master; a float32 one follows its weight."""
-    if master is None:
+    if master is None or p.dtype == torch.float32:  # it has become wide
         return p
     if master.dtype == torch.float32:
         return torch.where(master.to(p.dtype) == p, master, p.float())
