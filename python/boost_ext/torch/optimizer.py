@@ -341,9 +341,9 @@ class FusedOptimizer(torch.optim.Optimizer):
                 if n in s and s[n].shape == p.shape and s[n].stride() != p.stride():
                     s.update(self.converted_state(p, n, s, group))
                     changed = True
-            if group["master"] and ("master" in s) != bool(begun := self._new_master(p, group)):
-                s.pop("master", None)  # of a weight that has become narrow, or wide
-                s.update(begun)
+            if group["master"] and ("master" in s) != (p.dtype != torch.float32):  # it has become narrow, or wide
+                s.pop("master", None)
+                s.update(self._new_master(p, group))
                 changed = True
             if "master" in s and s["master"].stride() != p.stride():
                 s["master"] = torch.empty_like(p, dtype=s["master"].dtype).copy_(s["master"])
