@@ -373,7 +373,8 @@ def test_what_is_refused():
     with pytest.raises(RuntimeError, match=r"^AdamW: gradients must be dense, got a sparse one$"):
         boost.AdamW([weight]).step()
     weight.grad = torch.ones(3)
-    optimizer = boost.AdamW([weight], lr=-1.0, fused=True)
+    optimizer = boost.AdamW([weight], fused=True)
+    optimizer.param_groups[0]["lr"] = -1.0
     with pytest.raises(ValueError, match=r"^adamw_step: lr must be finite and >= 0, got -1$"):
         optimizer.step()
     assert float(optimizer.state[weight]["step"]) == 0

@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import compress
+from numbers import Real
 from typing import TYPE_CHECKING, Any, ClassVar, TypedDict
 
 import torch
@@ -199,6 +200,31 @@ class FusedOptimizer(torch.optim.Optimizer):
         """Of all settings of a group, also of those that a checkpoint or the user has changed."""
         self._require_no_graph(group)
         self.require(group)
+        if not isinstance(group["lr"], (Real, torch.Tensor)):
+            raise TypeError(f"{type(self).__name__}: lr must be a number, got {type(group['lr']).__name__}")
+        self._try(group)
+
+    def _require_all(self) -> None:
+        """So that no group is stepped if one is refused. What was accepted once, but for `lr`, is not tried again."""
+        known = self.__dict__.setdefault("_accepted", {})
+        for number, group in enumerate(self.param_groups):
+            lr, now = group["lr"], {**group, "params": None, "lr": None}
+            if known.get(number) != now or type(lr) is not float or not 0 <= lr < float("inf"):
+                self._require(group)
+                known[number] = now
+
+    def _try(self, group: dict[str, Any]) -> None:
+        """Have the native call check the hyperparameters, with the step of a number that nobody has."""
+        p, lr = torch.zeros(1, dtype=torch.float32, device="cpu"), group["lr"]
+        state: dict[str, Any] = {"step": p.clone()}
+        for n in self._names_of(p, group):
+            state.update(self.new_state(p, n, group))
+        named = [[state.get(n)] for n in self.state_names(group)]
+        bucket = _Bucket([p], [p.clone()], [state], named, state["step"])
+        if isinstance(lr, torch.Tensor):  # on a device nobody reads it
+            lr = lr.float().reshape(1) if lr.is_cpu else 0.0
+        options = {"lr": lr, "weight_decay": group["weight_decay"], "step": 1, "inv_scale": 1.0, "seed": 0}
+        self._call(bucket, {**group, "master": False}, {**options, "skip": None, "first": False})
 
     def _require_no_graph(self, settings: Any) -> None:
         if settings.get("differentiable"):
@@ -227,8 +253,11 @@ class FusedOptimizer(torch.optim.Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        for group in self.param_groups:
-            self._require(group)
+        if len(self.param_groups) > 1:
+            self._require_all()
+        for group in self.param_groups:  # of a single one the call itself checks the rest
+            self._require_no_graph(group)
+            self.require(group)
         with torch.no_grad():
             for number, group in enumerate(self.param_groups):
                 for part, (bucket, fresh) in enumerate(self._buckets(group)):
@@ -318,6 +347,9 @@ class FusedOptimizer(torch.optim.Optimizer):
 
     def _call(self, bucket: _Bucket, group: dict[str, Any], options: dict[str, Any]) -> None:
         states, names = bucket.states, self.state_names(group)
+        betas = group.get("betas", ())
+        if any(isinstance(beta, torch.Tensor) for beta in betas):
+            group = {**group, "betas": tuple(map(float, betas))}
         tensors = [bucket.params, bucket.grads, *bucket.named]
         if group["state_dtype"] == "float8" and names:
             options = {**options, "scales": [[s.get(f"{n}_scale") for s in states] for n in names]}

@@ -62,7 +62,7 @@ class ProjectedOptimizer(FusedOptimizer):
             "scale": group["scale"],
             "update_proj_gap": group["update_proj_gap"],
             "seed": group["seed"],
-            "tensor_numbers": [places[id(p)] for p in params],
+            "tensor_numbers": [places.get(id(p), 0) for p in params],
             "beta1": group["betas"][0],
             "beta2": group["betas"][1],
             "eps": group["eps"],
