@@ -28,7 +28,8 @@ class Muon(FusedOptimizer):
 
     The other arguments are those of ``torch.optim.Muon``, but `ns_coefficients`, which are its defaults. The state is
     float32; that of matrices loads into ``torch.optim.Muon``, and the other way round. On a GPU the host waits for the
-    number of the step. Weights lie in C order. A DTensor is refused: the singular values of a part are others.
+    number of the step. Weights in another than C order are copied in a step. A DTensor is refused: the singular values
+    of a part are others.
 
     Source: Jordan et al. 2024, *Muon: an optimizer for hidden layers in neural networks*; "match_rms_adamw": Liu et al.
     2025, *Muon is scalable for LLM training*.
@@ -47,7 +48,7 @@ class Muon(FusedOptimizer):
 
     narrow_state = False
     split_masters = False
-    some_states = True
+    of_matrices = True
     of_whole_tensors = True
 
     def __init__(

@@ -94,8 +94,8 @@ class FusedOptimizer(torch.optim.Optimizer):
     """Whether the rule has state in 8 and 16 bits."""
     split_masters = True
     """Whether its op takes them."""
-    some_states = False
-    """Whether :meth:`state_shape` is None for some, in whose place the op takes None."""
+    of_matrices = False
+    """Whether the op takes tensors in C order alone, and None for a state whose :meth:`state_shape` is None."""
     of_whole_tensors = False
     """Whether the rule needs a sum over each tensor, so that it cannot step a part of one."""
 
@@ -132,7 +132,8 @@ class FusedOptimizer(torch.optim.Optimizer):
             group: the hyperparameters.
             step: the number of this step: an integer, or on a GPU int32 (1,) beside the tensors.
             first: for each parameter whether its state is new; False where none is.
-            options: `lr`, and what the rule needs of ``boost_ext.ops.StepOptions``.
+            options: `lr`, and what the rule needs of ``boost_ext.ops.StepOptions``; for a rule :attr:`of_matrices`
+                also `members`, the parameters that the first list may hold copies of.
         """
         options |= {f"beta{i}": beta for i, beta in enumerate(group["betas"], start=1)}
         self.op(*tensors, step=step, **{name: group[name] for name in self.hyper}, **options)
@@ -278,7 +279,7 @@ class FusedOptimizer(torch.optim.Optimizer):
         names, fresh = self.state_names(group), set()
         try:
             steps = [s["step"] for s in states]
-            named = [[s.get(n) for s in states] if self.some_states else [s[n] for s in states] for n in names]
+            named = [[s.get(n) for s in states] if self.of_matrices else [s[n] for s in states] for n in names]
         except KeyError:
             fresh = self._begin(params, states, group)
             steps, named = [s["step"] for s in states], [[s.get(n) for s in states] for n in names]
@@ -358,7 +359,24 @@ class FusedOptimizer(torch.optim.Optimizer):
         if any(map(is_distributed, bucket.params)):
             tensors = [[*map(local, xs)] for xs in tensors]
             options = {**options, **({"masters": [*map(local, options["masters"])]} if group["master"] else {})}
+        if self.of_matrices:
+            options = {**options, "members": bucket.params}
+            if not all(p.is_contiguous() for p in bucket.params):
+                self._update_copies(tensors, group, options)
+                return
         self.update(tensors, group, **options)
+
+    def _update_copies(self, tensors: list[Any], group: dict[str, Any], options: dict[str, Any]) -> None:
+        """Copies in C order of what lies in another one, such as channels_last."""
+        lists = [*tensors, options.get("masters", [])]
+        copies = [[x if x is None else x.contiguous() for x in xs] for xs in lists]
+        if group["master"]:
+            options = {**options, "masters": copies[-1]}
+        self.update(copies[:-1], group, **options)
+        for number, (xs, made) in enumerate(zip(lists, copies, strict=True)):
+            for x, c in zip(xs, made, strict=True):
+                if c is not x and number != 1:  # the gradients
+                    x.copy_(c)
 
     def _relay(self, bucket: _Bucket, group: dict[str, Any]) -> bool:
         """Gradients and state get the order of elements that their parameters have; whether one had another."""

@@ -18,11 +18,11 @@ class ProjectedOptimizer(FusedOptimizer):
 
     narrow_state = False
     split_masters = False
-    some_states = True
+    of_matrices = True
     of_whole_tensors = True
     keeps_basis = False
     flag: str
-    of_matrices: str
+    projected: str
     """The state that projected matrices alone have."""
 
     def require(self, group: dict[str, Any]) -> None:
@@ -35,15 +35,15 @@ class ProjectedOptimizer(FusedOptimizer):
             raise ValueError(f"{type(self).__name__}: rank must be >= 1, got {rank}")
 
     def state_names(self, group: dict[str, Any]) -> tuple[str, ...]:
-        return ("exp_avg", "exp_avg_sq", self.of_matrices)
+        return ("exp_avg", "exp_avg_sq", self.projected)
 
     def shape_of_matrices(self, p: Any, rank: int) -> tuple[int, ...]:
-        """That of the state `of_matrices`."""
+        """That of the state `projected`."""
         raise NotImplementedError
 
     def state_shape(self, p: Any, name: str, group: dict[str, Any]) -> tuple[int, ...] | None:
         rank = self._rank_of(p, group)
-        if name == self.of_matrices:
+        if name == self.projected:
             return self.shape_of_matrices(p, rank) if rank else None
         return tuple(projected_shape(p.shape, rank)) if rank else tuple(p.shape)
 
@@ -52,7 +52,7 @@ class ProjectedOptimizer(FusedOptimizer):
             return super().converted_state(p, name, saved, group)
         return {name: saved[name].to(p.device, torch.float32, copy=True).contiguous()}
 
-    def arguments(self, params: Sequence[Any], group: dict[str, Any], **options: Any) -> dict[str, Any]:
+    def arguments(self, group: dict[str, Any], *, members: Sequence[Any], **options: Any) -> dict[str, Any]:
         """Of both ops. The place in the optimizer, of all groups, makes the basis of a parameter its own."""
         every = (p for g in self.param_groups for p in g["params"])
         places = {id(p): i for i, p in enumerate(every)}
@@ -62,7 +62,7 @@ class ProjectedOptimizer(FusedOptimizer):
             "scale": group["scale"],
             "update_proj_gap": group["update_proj_gap"],
             "seed": group["seed"],
-            "tensor_numbers": [places.get(id(p), 0) for p in params],
+            "tensor_numbers": [places.get(id(p), 0) for p in members],
             "beta1": group["betas"][0],
             "beta2": group["betas"][1],
             "eps": group["eps"],

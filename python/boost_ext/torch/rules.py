@@ -164,8 +164,9 @@ class Adafactor(FusedOptimizer):
 
     The arguments and the rule are those of ``torch.optim.Adafactor``, but for three things. ``eps[0]²`` is added to the
     squared gradients, where PyTorch clamps their averages to it: it matters where gradients are about 1e-7. There is no
-    `weight_decay`. Weights lie in C order. The state is float32, and loads into ``torch.optim.Adafactor``. On a GPU the
-    host waits for the number of the step. A DTensor is refused: the means of a part are others.
+    `weight_decay`. Weights in another than C order are copied in a step. The state is float32, and loads into
+    ``torch.optim.Adafactor``. On a GPU the host waits for the number of the step. A DTensor is refused: the means of a
+    part are others.
 
     Source: Shazeer and Stern 2018, *Adafactor: adaptive learning rates with sublinear memory cost*.
 
@@ -182,7 +183,7 @@ class Adafactor(FusedOptimizer):
 
     narrow_state = False
     split_masters = False
-    some_states = True
+    of_matrices = True
     of_whole_tensors = True
 
     def __init__(
