@@ -6,7 +6,6 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import compress
-from numbers import Real
 from typing import TYPE_CHECKING, Any, ClassVar, TypedDict
 
 import torch
@@ -87,6 +86,8 @@ class FusedOptimizer(torch.optim.Optimizer):
     """See :meth:`state_names`."""
     hyper: tuple[str, ...] = ()
     """What `op` takes from the group under the same names, beside betas."""
+    changing: ClassVar[dict[str, Any]] = {"params": None, "lr": None}
+    """Keys of a group that change from step to step, with any values."""
     fixed: ClassVar[dict[str, Any]] = {}
     """Settings that a checkpoint of another class does not change."""
     default_state_dtype = "float32"
@@ -201,15 +202,15 @@ class FusedOptimizer(torch.optim.Optimizer):
         """Of all settings of a group, also of those that a checkpoint or the user has changed."""
         self._require_no_graph(group)
         self.require(group)
-        if not isinstance(group["lr"], (Real, torch.Tensor)):
+        if not hasattr(group["lr"], "__float__"):
             raise TypeError(f"{type(self).__name__}: lr must be a number, got {type(group['lr']).__name__}")
         self._try(group)
 
     def _require_all(self) -> None:
-        """So that no group is stepped if one is refused. What was accepted once, but for `lr`, is not tried again."""
+        """So that no group is stepped if one is refused. What was accepted once is not tried again, but `lr`."""
         known = self.__dict__.setdefault("_accepted", {})
         for number, group in enumerate(self.param_groups):
-            lr, now = group["lr"], {**group, "params": None, "lr": None}
+            lr, now = group["lr"], {**group, **self.changing}
             if known.get(number) != now or type(lr) is not float or not 0 <= lr < float("inf"):
                 self._require(group)
                 known[number] = now
@@ -422,7 +423,12 @@ class FusedOptimizer(torch.optim.Optimizer):
 
         The storage stays that of this optimizer: `state_dtype`, `master` and `seed`. Codes of one byte are rounded to
         nearest where they are made. Load the parameters before: those that a master lies halfway between become what
-        this optimizer rounds it to.
+        this optimizer rounds it to. Settings that the checkpoint lacks stay those of the groups.
+
+        Raises:
+            ValueError: of state that is missing, or of another shape, and of settings that the rule has not. Nothing
+                has changed then.
+            TypeError: of settings of another type. Nothing has changed then.
         """
         # The last hook: torch casts state to the dtype of the weights, but nothing that is held.
         handle = self.register_load_state_dict_pre_hook(_hold)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import torch
 
@@ -43,6 +43,7 @@ class _ScheduleFree(FusedOptimizer):
     """The average of each group, and the two states of the weights."""
 
     narrow_state = False
+    changing: ClassVar[dict[str, Any]] = {**FusedOptimizer.changing, **_BEGINNING}
     # The host must know which steps count, so the scaler skips those that overflow.
     _step_supports_amp_scaling = False
 
