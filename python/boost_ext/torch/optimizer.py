@@ -451,12 +451,12 @@ class FusedOptimizer(torch.optim.Optimizer):
             kept = {k: own[k] for k in ("state_dtype", "master", "seed")}
             groups.append({**{k: own[k] for k in self.defaults if k in own}, **saved, **kept, **self.fixed})
             self._require(groups[-1])
-        names = [n for g in groups for n in g.get("param_names", [None] * len(g["params"]))]
+        names = enumerate(n for g in groups for n in g.get("param_names", [None] * len(g["params"])))
         for group in groups:
             steps: dict[Any, torch.Tensor] = {}
             for p in group["params"]:
-                name = names[len(result)]
-                who = f"parameter {len(result)}" + (f" ({name})" if name else "")
+                number, name = next(names)
+                who = f"parameter {number}" + (f" ({name})" if name else "")
                 result[p], entry = {}, state["state"].get(p)
                 if isinstance(entry, dict):
                     saved = {k: v for k, v in _released(entry).items() if v is not None}
