@@ -115,7 +115,7 @@ def check_checkpoint_of_adamw_is_refused(projected: Any, settings: dict[str, Any
     other.step()
     state = other.state_dict()
     state["param_groups"][0] |= settings
-    text = f"^load_state_dict: state_dict must hold {of_matrices} with exp_avg of a projected matrix$"
+    text = f"^load_state_dict: state of parameter 0 must hold {of_matrices}, got exp_avg, exp_avg_sq, step$"
     with pytest.raises(ValueError, match=text):
         projected(params).load_state_dict(state)
 

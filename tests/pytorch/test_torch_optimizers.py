@@ -373,7 +373,8 @@ def test_what_is_refused():
     with pytest.raises(RuntimeError, match=r"^AdamW: gradients must be dense, got a sparse one$"):
         boost.AdamW([weight]).step()
     weight.grad = torch.ones(3)
-    optimizer = boost.AdamW([weight], lr=-1.0, fused=True)
+    optimizer = boost.AdamW([weight], fused=True)
+    optimizer.param_groups[0]["lr"] = -1.0
     with pytest.raises(ValueError, match=r"^adamw_step: lr must be finite and >= 0, got -1$"):
         optimizer.step()
     assert float(optimizer.state[weight]["step"]) == 0
@@ -383,7 +384,7 @@ def test_what_is_refused():
         "exp_avg": torch.zeros(5000, dtype=torch.uint8),
         "exp_avg_sq": torch.zeros(5000),
     }
-    with pytest.raises(ValueError, match=r"^load_state_dict: state_dict must hold exp_avg_scale with exp_avg$"):
+    with pytest.raises(ValueError, match=r"^load_state_dict: state of parameter 0 must hold exp_avg_scale, got "):
         broken.load_state_dict({**broken.state_dict(), "state": {0: entry}})
 
 
@@ -430,3 +431,69 @@ def test_unscale():
     params[3].grad[0, 0] = torch.nan
     assert boost.unscale_(params, 2.0).item() == 1
     assert boost.unscale_([torch.nn.Parameter(torch.ones(2))], 2.0).item() == 0
+
+
+@pytest.mark.parametrize("max_norm", [0, 0.5, 1e3, torch.inf, torch.tensor(0.5), torch.tensor([2.0])])
+@pytest.mark.parametrize("layout", ["dense", "strided", "expanded"])
+def test_clip_grad_norm_takes_what_that_of_torch_takes(max_norm, layout):
+    ours, theirs = parameters(), parameters()
+    gradients(0, ours, theirs)
+    held = []
+    for p, q in zip(ours, theirs, strict=True):
+        if layout == "expanded":
+            p.grad = torch.full((1,) * p.ndim, 0.25).expand(p.shape)
+            q.grad = p.grad.clone()
+        elif layout == "strided" and p.ndim:
+            p.grad = torch.stack([q.grad, q.grad], -1)[..., 0]
+        held.append(p.grad)
+    settings = {"norm_type": 2.0, "error_if_nonfinite": True, "foreach": False}
+    norm = boost.clip_grad_norm_(ours, max_norm, **settings)
+    expected = torch.nn.utils.clip_grad_norm_(theirs, max_norm, **settings)
+    torch.testing.assert_close(norm.float(), expected)
+    close([p.grad for p in ours], [q.grad for q in theirs])
+    if layout != "expanded":
+        assert all(p.grad is g for p, g in zip(ours, held, strict=True))
+    assert boost.clip_grad_norm_(ours, 1.0, 2).shape == ()
+
+
+@pytest.mark.parametrize("max_norm", [0.0, 1.0, torch.inf])
+def test_clip_grad_norm_of_what_is_not_finite(max_norm):
+    """PyTorch's makes all of them nan."""
+    [p] = parameters(shapes=[(3,)])
+    p.grad = torch.tensor([1.0, torch.nan, 2.0])
+    assert boost.clip_grad_norm_([p], max_norm).isnan()
+    with pytest.raises(RuntimeError, match=r"norm must be finite with error_if_nonfinite, got nan$"):
+        boost.clip_grad_norm_([p], max_norm, error_if_nonfinite=True)
+    assert p.grad[[0, 2]].tolist() == [1.0, 2.0]
+
+
+def test_clip_grad_norm_refuses_other_norms():
+    [p] = parameters(shapes=[(3,)])
+    with pytest.raises(ValueError, match=r"^clip_grad_norm_: norm_type must be 2, got inf$"):
+        boost.clip_grad_norm_([p], 1.0, torch.inf)
+    p.grad = torch.ones(3)
+    with pytest.raises(ValueError, match=r"^clip_by_global_norm: clip_norm must be finite and > 0, got -1$"):
+        boost.clip_grad_norm_([p], -1.0)
+
+
+def test_unscale_of_strided_gradients():
+    [p, q] = parameters(shapes=[(3, 4), (5,)])
+    p.grad, q.grad = torch.full((3, 8), 8.0)[:, ::2], torch.tensor(8.0).expand(5)
+    assert boost.unscale_([p, q], 4.0).item() == 0
+    assert p.grad.unique().tolist() == q.grad.unique().tolist() == [2.0]
+
+
+def test_unscale_of_dtensors():
+    """By the part of this process, as the optimizers step them."""
+    tensor: Any = pytest.importorskip("torch.distributed.tensor")
+    torch.distributed.init_process_group("gloo", rank=0, world_size=1, store=torch.distributed.HashStore())
+    try:
+        mesh = tensor.init_device_mesh("cpu", (1,))
+        p = torch.nn.Parameter(tensor.distribute_tensor(torch.ones(4, 3), mesh, [tensor.Shard(0)]))
+        p.grad = tensor.distribute_tensor(torch.full((4, 3), 8.0), mesh, [tensor.Shard(0)])
+        assert boost.unscale_([p], 4.0).item() == 0
+        assert p.grad.to_local().unique().tolist() == [2.0]
+        with pytest.raises(TypeError, match=r"gradients must be tensors of this process alone, got DTensor$"):
+            boost.clip_grad_norm_([p], 1.0)
+    finally:
+        torch.distributed.destroy_process_group()

@@ -217,3 +217,44 @@ def test_what_is_refused():
     wide.grad = torch.ones(3)
     optimizer.step()
     assert "master" not in optimizer.state[wide]
+
+
+@pytest.mark.parametrize("master", [True, "split16", "split8"])
+@pytest.mark.parametrize("name", ["AdamW", "Lars", "ScheduleFreeAdamW"])
+def test_weights_that_become_narrow_get_masters(name, master):
+    """And lose them again: as in an optimizer that was made for the weights that there are, with the state so far."""
+    nets = [torch.nn.Linear(70, 60) for _ in range(2)]
+    nets[1].load_state_dict(nets[0].state_dict())
+    one, two = (getattr(boost, name)(net.parameters(), lr=0.01, master=master) for net in nets)
+    step = 0
+    for dtype in (torch.float32, torch.bfloat16, torch.float32):
+        for net in nets:
+            net.to(dtype)
+        saved = two.state_dict()
+        for entry in saved["state"].values():
+            entry.pop("master", None)
+        two = getattr(boost, name)(nets[1].parameters(), lr=0.01, master=master)
+        two.load_state_dict(saved)
+        for _ in range(2):
+            step += 1
+            gradients(step, *([*net.parameters()] for net in nets))
+            one.step()
+            two.step()
+        for p, q in zip(nets[0].parameters(), nets[1].parameters(), strict=True):
+            assert torch.equal(p, q)
+            assert ("master" in one.state[p]) == (dtype == torch.bfloat16)
+
+
+def test_a_split_master_of_weights_that_become_float16_is_refused():
+    net = torch.nn.Linear(4, 3)
+    optimizer = boost.AdamW(net.parameters(), master="split16")
+    for dtype in (torch.float32, torch.float16, torch.bfloat16):
+        net.to(dtype)
+        gradients(0, [*net.parameters()])
+        if dtype == torch.float16:
+            with pytest.raises(
+                TypeError, match=r"^AdamW: master must be True or False for float16 parameters, got 'spl"
+            ):
+                optimizer.step()
+        else:
+            optimizer.step()

@@ -28,7 +28,7 @@ class Apollo(ProjectedOptimizer):
 
     Names are those of the authors' ``apollo-torch``, whose formula differs a little (docs/apollo.md). The random basis
     is drawn from `seed`, from the place of the parameter in the optimizer, and from the number of the step. The state
-    is float32. Weights lie in C order. A DTensor is refused.
+    is float32. Weights in another than C order are copied in a step. A DTensor is refused.
 
     Source: Zhu et al. 2024, *APOLLO: SGD-like memory, AdamW-level performance*.
 
@@ -45,7 +45,7 @@ class Apollo(ProjectedOptimizer):
     """
 
     flag = "use_apollo"
-    of_matrices = "update_norm"
+    projected = "update_norm"
 
     def __init__(
         self,
@@ -73,7 +73,7 @@ class Apollo(ProjectedOptimizer):
 
     def update(self, tensors: Sequence[Any], group: dict[str, Any], *, step: Any, first: Any, **options: Any) -> None:
         params, grads, averages, squares, norms = tensors
-        arguments = self.arguments(params, group, step=step, **options)
+        arguments = self.arguments(group, step=step, **options)
         scale_type, norm_growth = group["scale_type"], group["norm_growth"]
         ops.apollo_step(
             params, grads, averages, squares, norms, scale_type=scale_type, norm_growth=norm_growth, **arguments

@@ -28,8 +28,8 @@ class GaLore(ProjectedOptimizer):
     singular vectors are found anew in every `update_proj_gap`-th step, within the native call.
 
     `rank`, `update_proj_gap` and `scale` are those of the authors' ``galore-torch``. What the search begins with is
-    drawn from `seed` and from the place of the parameter in the optimizer. The state is float32. Weights lie in C
-    order. A DTensor is refused.
+    drawn from `seed` and from the place of the parameter in the optimizer. The state is float32. Weights in another
+    than C order are copied in a step. A DTensor is refused.
 
     Source: Zhao et al. 2024, *GaLore: memory-efficient LLM training by gradient low-rank projection*, algorithm 2.
 
@@ -46,7 +46,7 @@ class GaLore(ProjectedOptimizer):
     """
 
     flag = "use_galore"
-    of_matrices = "projection"
+    projected = "projection"
     keeps_basis = True
 
     def __init__(
@@ -72,5 +72,5 @@ class GaLore(ProjectedOptimizer):
 
     def update(self, tensors: Sequence[Any], group: dict[str, Any], *, step: Any, first: Any, **options: Any) -> None:
         params, grads, averages, squares, projections = tensors
-        arguments = self.arguments(params, group, step=step, **options)
+        arguments = self.arguments(group, step=step, **options)
         ops.galore_step(params, grads, projections, averages, squares, **arguments)

@@ -2,28 +2,53 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import math
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 
 from boost_ext import ops
-from boost_ext.torch.storage import is_distributed
+from boost_ext.torch.storage import is_distributed, local
 
 __all__ = ["adaptive_clip_grad_", "clip_grad_norm_", "unscale_"]
 
 
-def _members(owner: str, parameters: Any) -> list[Any]:
+def _members(parameters: Any) -> list[Any]:
     """Those that have a gradient."""
     parameters = [parameters] if isinstance(parameters, torch.Tensor) else parameters
-    members = [p for p in parameters if p.grad is not None]
+    return [p for p in parameters if p.grad is not None]
+
+
+def _require_whole(owner: str, members: list[Any]) -> None:
     if any(is_distributed(p.grad) for p in members):
         raise TypeError(f"{owner}: gradients must be tensors of this process alone, got DTensor")
-    return members
 
 
-def _gradients(owner: str, parameters: Any) -> list[Any]:
-    return [p.grad for p in _members(owner, parameters)]
+def _is_dense(grad: torch.Tensor) -> bool:
+    if grad.layout != torch.strided or grad.is_contiguous():
+        return True
+    expected = 1
+    for stride, size in sorted(zip(grad.stride(), grad.shape, strict=True)):
+        if size != 1 and stride != expected:
+            return False
+        expected *= size
+    return True
+
+
+@contextmanager
+def _gradients(members: list[Any]) -> Iterator[list[Any]]:
+    """To be written in place. An expanded one, whose elements share memory, becomes a tensor of its own."""
+    grads = [local(p.grad) for p in members]
+    dense = [g if _is_dense(g) else g.contiguous() for g in grads]
+    yield dense
+    for p, g, d in zip(members, grads, dense, strict=True):
+        if d is not g:
+            if 0 in g.stride():
+                p.grad = d
+            else:
+                g.copy_(d)
 
 
 def _rows(tensor: torch.Tensor) -> torch.Tensor:
@@ -36,7 +61,10 @@ def _rows(tensor: torch.Tensor) -> torch.Tensor:
 @torch.no_grad()
 def clip_grad_norm_(
     parameters: torch.Tensor | Iterable[torch.Tensor],
-    max_norm: float,
+    max_norm: float | torch.Tensor,
+    norm_type: float = 2.0,
+    error_if_nonfinite: bool = False,
+    foreach: bool | None = None,
     *,
     scale: float | torch.Tensor = 1.0,
 ) -> torch.Tensor:
@@ -47,7 +75,10 @@ def clip_grad_norm_(
 
     Args:
         parameters: those without a gradient are left out.
-        max_norm: > 0.
+        max_norm: >= 0; inf only measures. A tensor is read by the host.
+        norm_type: 2.
+        error_if_nonfinite: raise a RuntimeError if the norm is inf or nan. The host waits for it.
+        foreach: ignored.
         scale: what the gradients are too large by, such as ``scaler.get_scale()``; they stay so.
 
     Returns:
@@ -61,12 +92,24 @@ def clip_grad_norm_(
         >>> print(clip_grad_norm_([weight], 1.0).item(), [round(g, 2) for g in weight.grad.tolist()])
         5.0 [0.6, 0.8]
     """
-    grads = _gradients("clip_grad_norm_", parameters)
-    norm = torch.zeros(1, dtype=torch.float64, device=grads[0].device if grads else None)
+    if norm_type != 2:
+        raise ValueError(f"clip_grad_norm_: norm_type must be 2, got {norm_type}")
+    members = _members(parameters)
+    _require_whole("clip_grad_norm_", members)
+    norm = torch.zeros(1, dtype=torch.float64, device=members[0].grad.device if members else None)
     if isinstance(scale, torch.Tensor):
         scale = scale.item() if scale.device.type == "cpu" else scale.float().reshape(1)
-    if grads:
-        ops.clip_by_global_norm(grads, max_norm, scale=scale, out=norm)
+    limit = float(max_norm)
+    if members:
+        with _gradients(members) as grads:
+            if 0 < limit < math.inf or not limit >= 0:
+                ops.clip_by_global_norm(grads, limit, scale=scale, out=norm)
+            else:
+                norm = ops.global_norm(grads, out=norm) / scale
+                if limit == 0:
+                    torch._foreach_mul_(grads, (~norm.isfinite()).float().reshape(()))
+    if error_if_nonfinite and not norm.isfinite():
+        raise RuntimeError(f"clip_grad_norm_: the norm must be finite with error_if_nonfinite, got {norm.item()}")
     return norm.reshape(())
 
 
@@ -76,6 +119,8 @@ def unscale_(parameters: torch.Tensor | Iterable[torch.Tensor], scale: float | t
 
     What it returns fits an optimizer's ``found_inf``: then a step with inf or nan writes nothing. Without `scale` of 1
     the gradients are written; an optimizer's ``grad_scale`` spares that.
+
+    Of a DTensor it is the part of this process, whose `found_inf` is then that of this process.
 
     Args:
         parameters: those without a gradient are left out.
@@ -92,14 +137,15 @@ def unscale_(parameters: torch.Tensor | Iterable[torch.Tensor], scale: float | t
         >>> print(unscale_([weight], 1024.0), weight.grad)
         tensor(0.) tensor([1., 2.])
     """
-    grads = _gradients("unscale_", parameters)
-    found = torch.zeros(1, device=grads[0].device if grads else None)
+    members = _members(parameters)
+    found = torch.zeros(1, device=members[0].grad.device if members else None)
     if isinstance(scale, torch.Tensor):
         inverse: Any = 1 / scale.item() if scale.device.type == "cpu" else scale.float().reciprocal().reshape(1)
     else:
         inverse = 1 / scale
-    if grads:
-        ops.unscale_and_check(grads, inverse, out=found)
+    if members:
+        with _gradients(members) as grads:
+            ops.unscale_and_check(grads, inverse, out=found)
     return found.reshape(())
 
 
@@ -130,7 +176,9 @@ def adaptive_clip_grad_(
         >>> weight.grad.tolist()
         [[0.0, 0.5], [0.0, 1.0]]
     """
-    members = _members("adaptive_clip_grad_", parameters)
+    members = _members(parameters)
+    _require_whole("adaptive_clip_grad_", members)
     if members:
-        grads, weights = [_rows(p.grad) for p in members], [_rows(p) for p in members]
-        ops.adaptive_clip(grads, weights, clipping, eps=eps, scale=scale)
+        with _gradients(members) as grads:
+            weights = [_rows(p) for p in members]
+            ops.adaptive_clip([_rows(g) for g in grads], weights, clipping, eps=eps, scale=scale)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from boost_ext import ops
@@ -28,7 +28,8 @@ class Muon(FusedOptimizer):
 
     The other arguments are those of ``torch.optim.Muon``, but `ns_coefficients`, which are its defaults. The state is
     float32; that of matrices loads into ``torch.optim.Muon``, and the other way round. On a GPU the host waits for the
-    number of the step. Weights lie in C order. A DTensor is refused: the singular values of a part are others.
+    number of the step. Weights in another than C order are copied in a step. A DTensor is refused: the singular values
+    of a part are others.
 
     Source: Jordan et al. 2024, *Muon: an optimizer for hidden layers in neural networks*; "match_rms_adamw": Liu et al.
     2025, *Muon is scalable for LLM training*.
@@ -47,6 +48,7 @@ class Muon(FusedOptimizer):
 
     narrow_state = False
     split_masters = False
+    of_matrices = True
     of_whole_tensors = True
 
     def __init__(
@@ -82,11 +84,13 @@ class Muon(FusedOptimizer):
     def state_names(self, group: dict[str, Any]) -> tuple[str, ...]:
         return ("momentum_buffer", "exp_avg", "exp_avg_sq")
 
-    def new_state(self, p: Any, name: str, group: dict[str, Any]) -> dict[str, Any]:
+    def state_shape(self, p: Any, name: str, group: dict[str, Any]) -> tuple[int, ...] | None:
         is_matrix = group["use_muon"] and p.ndim >= 2
-        if (name == "momentum_buffer") != is_matrix:
-            return {name: None}
-        return super().new_state(p, name, group)
+        return tuple(p.shape) if (name == "momentum_buffer") == is_matrix else None
+
+    def needed(self, p: Any, group: dict[str, Any]) -> Iterable[str]:
+        keys = super().needed(p, group)
+        return (k for k in keys if k != "step" or "momentum_buffer" not in keys)  # PyTorch's counts no steps
 
     def update(self, tensors: Sequence[Any], group: dict[str, Any], *, step: Any, first: Any, **options: Any) -> None:
         params, grads, momenta, averages, squares = tensors

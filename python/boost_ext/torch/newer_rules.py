@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -51,6 +52,9 @@ class Lion(FusedOptimizer):
     ) -> None:
         defaults = {"lr": lr, "betas": betas, "weight_decay": weight_decay, "cautious": cautious}
         super().__init__(params, defaults, **storage)
+
+    def needed(self, p: Any, group: dict[str, Any]) -> Iterable[str]:
+        return self.states  # the step corrects nothing
 
 
 class Lion8bit(Lion):
@@ -109,10 +113,6 @@ class NAdamW(FusedOptimizer):
         if group["weight_decay"] and not group["decoupled_weight_decay"]:
             raise ValueError(f"{type(self).__name__}: decoupled_weight_decay must be True, got False")
 
-    def update(self, tensors: Sequence[Any], group: dict[str, Any], *, step: Any, first: Any, **options: Any) -> None:
-        self.require(group)  # also what a checkpoint has brought
-        super().update(tensors, group, step=step, first=first, **options)
-
     def state_dict(self) -> dict[str, Any]:
         """As of ``torch.optim.NAdam``, with its ``mu_product``.
 
@@ -121,11 +121,20 @@ class NAdamW(FusedOptimizer):
         """
         result = super().state_dict()
         for group in result["param_groups"]:
+            products: dict[int, float] = {}
             for entry in (result["state"][i] for i in group["params"] if i in result["state"]):
-                steps = torch.arange(1, int(entry["step"]) + 1, dtype=torch.float64)
-                momenta = group["betas"][0] * (1 - 0.5 * 0.96 ** (steps * group["momentum_decay"]))
-                entry["mu_product"] = momenta.prod().float()
+                steps = int(entry["step"])
+                if steps not in products:
+                    products[steps] = _product_of_momenta(group, steps)
+                entry["mu_product"] = torch.tensor(products[steps])
         return result
+
+
+def _product_of_momenta(group: dict[str, Any], steps: int) -> float:
+    beta1 = float(group["betas"][0])
+    many = math.ceil(math.log(2.0**-150) / math.log(beta1))  # 0 in float32
+    counted = torch.arange(1, min(steps, many) + 1, dtype=torch.float64)
+    return float((beta1 * (1 - 0.5 * 0.96 ** (counted * group["momentum_decay"]))).prod())
 
 
 class NAdamW8bit(NAdamW):

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import compress
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Any, ClassVar, TypedDict
 
 import torch
 
+from boost_ext.ops.optimizer_state import STATE_BLOCK
 from boost_ext.torch.storage import (
     MASTERS,
     STATE_DTYPES,
@@ -84,11 +86,17 @@ class FusedOptimizer(torch.optim.Optimizer):
     """See :meth:`state_names`."""
     hyper: tuple[str, ...] = ()
     """What `op` takes from the group under the same names, beside betas."""
+    changing: ClassVar[dict[str, Any]] = {"params": None, "lr": None}
+    """Keys of a group that change from step to step, with any values."""
+    fixed: ClassVar[dict[str, Any]] = {}
+    """Settings that a checkpoint of another class does not change."""
     default_state_dtype = "float32"
     narrow_state = True
     """Whether the rule has state in 8 and 16 bits."""
     split_masters = True
     """Whether its op takes them."""
+    of_matrices = False
+    """Whether the op takes tensors in C order alone, and None for a state whose :meth:`state_shape` is None."""
     of_whole_tensors = False
     """Whether the rule needs a sum over each tensor, so that it cannot step a part of one."""
 
@@ -101,8 +109,7 @@ class FusedOptimizer(torch.optim.Optimizer):
         unknown = set(storage) - Storage.__optional_keys__
         if unknown:
             raise TypeError(f"{type(self).__name__}: got an unknown argument {min(unknown)!r}")
-        if storage.get("differentiable"):
-            raise ValueError(f"{type(self).__name__}: differentiable must be False, got True")
+        self._require_no_graph(storage)
         chosen = storage.get("state_dtype")
         own = {
             "maximize": storage.get("maximize", False),
@@ -126,7 +133,8 @@ class FusedOptimizer(torch.optim.Optimizer):
             group: the hyperparameters.
             step: the number of this step: an integer, or on a GPU int32 (1,) beside the tensors.
             first: for each parameter whether its state is new; False where none is.
-            options: `lr`, and what the rule needs of ``boost_ext.ops.StepOptions``.
+            options: `lr`, and what the rule needs of ``boost_ext.ops.StepOptions``; for a rule :attr:`of_matrices`
+                also `members`, the parameters that the first list may hold copies of.
         """
         options |= {f"beta{i}": beta for i, beta in enumerate(group["betas"], start=1)}
         self.op(*tensors, step=step, **{name: group[name] for name in self.hyper}, **options)
@@ -134,9 +142,23 @@ class FusedOptimizer(torch.optim.Optimizer):
     def require(self, group: dict[str, Any]) -> None:
         """Refuse a group with settings that the rule does not take."""
 
+    def state_shape(self, p: Any, name: str, group: dict[str, Any]) -> tuple[int, ...] | None:
+        """Of one state of a parameter; None if it has no such state."""
+        return tuple(p.shape)
+
+    def needed(self, p: Any, group: dict[str, Any]) -> Iterable[str]:
+        """The keys without which the state of a parameter in a checkpoint is refused."""
+        return ("step", *self._names_of(p, group))
+
+    def _names_of(self, p: Any, group: dict[str, Any]) -> list[str]:
+        return [n for n in self.state_names(group) if self.state_shape(p, n, group) is not None]
+
     def new_state(self, p: Any, name: str, group: dict[str, Any]) -> dict[str, Any]:
         """The entries of one state of a parameter before its first step."""
-        return empty_state(p, name, group["state_dtype"])
+        shape = self.state_shape(p, name, group)
+        if shape is None or shape == p.shape:
+            return empty_state(p, name, group["state_dtype"])
+        return {name: torch.zeros(shape, dtype=torch.float32, device=p.device)}
 
     def converted_state(self, p: Any, name: str, saved: dict[str, Any], group: dict[str, Any]) -> dict[str, Any]:
         """The entries of one state from a checkpoint, as this optimizer stores them."""
@@ -153,18 +175,62 @@ class FusedOptimizer(torch.optim.Optimizer):
             raise ValueError(f"{who}: state_dtype must be 'float32' for this rule, got {dtype!r}")
         group["state_dtype"] = dtype
         self._require_master({**self.defaults, **group}["master"])
-        self.require({**self.defaults, **group})
+        self._require({**self.defaults, **group})
         super().add_param_group(group)
-        master = self.param_groups[-1]["master"]
-        if isinstance(master, str) and any(p.dtype == torch.float16 for p in self.param_groups[-1]["params"]):
+        try:
+            self._require_splittable(self.param_groups[-1]["params"], self.param_groups[-1]["master"])
+        except TypeError:
             self.param_groups.pop()
-            raise TypeError(f"{who}: master must be True or False for float16 parameters, got {master!r}")
+            raise
         if self.of_whole_tensors and any(map(is_distributed, self.param_groups[-1]["params"])):
             self.param_groups.pop()
             raise TypeError(
                 f"{who}: parameters must be tensors of this process alone, since norms go over the whole "
                 "tensor, got DTensor"
             )
+
+    def _require_splittable(self, params: list[Any], master: Any) -> None:
+        if isinstance(master, str) and any(p.dtype == torch.float16 for p in params):
+            who = type(self).__name__
+            raise TypeError(f"{who}: master must be True or False for float16 parameters, got {master!r}")
+
+    def _new_master(self, p: Any, group: dict[str, Any]) -> dict[str, Any]:
+        self._require_splittable([p], group["master"])
+        return new_master(p, group["master"])
+
+    def _require(self, group: dict[str, Any]) -> None:
+        """Of all settings of a group, also of those that a checkpoint or the user has changed."""
+        self._require_no_graph(group)
+        self.require(group)
+        if not hasattr(group["lr"], "__float__"):
+            raise TypeError(f"{type(self).__name__}: lr must be a number, got {type(group['lr']).__name__}")
+        self._try(group)
+
+    def _require_all(self) -> None:
+        """So that no group is stepped if one is refused. What was accepted once is not tried again, but `lr`."""
+        known = self.__dict__.setdefault("_accepted", {})
+        for number, group in enumerate(self.param_groups):
+            lr, now = group["lr"], {**group, **self.changing}
+            if known.get(number) != now or type(lr) is not float or not 0 <= lr < float("inf"):
+                self._require(group)
+                known[number] = now
+
+    def _try(self, group: dict[str, Any]) -> None:
+        """Have the native call check the hyperparameters, with the step of a number that nobody has."""
+        p, lr = torch.zeros(1, dtype=torch.float32, device="cpu"), group["lr"]
+        state: dict[str, Any] = {"step": p.clone()}
+        for n in self._names_of(p, group):
+            state.update(self.new_state(p, n, group))
+        named = [[state.get(n)] for n in self.state_names(group)]
+        bucket = _Bucket([p], [p.clone()], [state], named, state["step"])
+        if isinstance(lr, torch.Tensor):  # on a device nobody reads it
+            lr = lr.float().reshape(1) if lr.is_cpu else 0.0
+        options = {"lr": lr, "weight_decay": group["weight_decay"], "step": 1, "inv_scale": 1.0, "seed": 0}
+        self._call(bucket, {**group, "master": False}, {**options, "skip": None, "first": False})
+
+    def _require_no_graph(self, settings: Any) -> None:
+        if settings.get("differentiable"):
+            raise ValueError(f"{type(self).__name__}: differentiable must be False, got True")
 
     def _require_master(self, master: Any) -> None:
         allowed = [kind for kind in MASTERS if self.split_masters or isinstance(kind, bool)]
@@ -189,6 +255,11 @@ class FusedOptimizer(torch.optim.Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
+        if len(self.param_groups) > 1:
+            self._require_all()
+        for group in self.param_groups:  # of a single one the call itself checks the rest
+            self._require_no_graph(group)
+            self.require(group)
         with torch.no_grad():
             for number, group in enumerate(self.param_groups):
                 for part, (bucket, fresh) in enumerate(self._buckets(group)):
@@ -206,12 +277,13 @@ class FusedOptimizer(torch.optim.Optimizer):
         if not params:
             return
         states = [self.state[p] for p in params]
-        names, fresh = ("step", *self.state_names(group)), set()
+        names, fresh = self.state_names(group), set()
         try:
-            steps, *named = [[s[n] for s in states] for n in names]
+            steps = [s["step"] for s in states]
+            named = [[s.get(n) for s in states] if self.of_matrices else [s[n] for s in states] for n in names]
         except KeyError:
-            fresh = self._begin(params, states, names[1:], group)
-            steps, *named = [[s[n] for s in states] for n in names]
+            fresh = self._begin(params, states, group)
+            steps, named = [s["step"] for s in states], [[s.get(n) for s in states] for n in names]
         counts = {id(step): step for step in steps}
         # Those without a gradient do not count this step.
         waiting = set()
@@ -230,9 +302,7 @@ class FusedOptimizer(torch.optim.Optimizer):
                     s["step"] = bucket.step
             yield bucket, fresh
 
-    def _begin(
-        self, params: list[Any], states: list[dict[str, Any]], names: tuple[str, ...], group: dict[str, Any]
-    ) -> set[int]:
+    def _begin(self, params: list[Any], states: list[dict[str, Any]], group: dict[str, Any]) -> set[int]:
         """Make what is missing; returns the ids of the states where something was."""
         fresh, steps = set(), {}
         for p, s in zip(params, states, strict=True):
@@ -240,13 +310,13 @@ class FusedOptimizer(torch.optim.Optimizer):
                 if p.device not in steps:
                     steps[p.device] = torch.zeros((), dtype=torch.float32, device=p.device)
                 s["step"] = steps[p.device]
-            missing = [n for n in names if n not in s]
+            missing = [n for n in self._names_of(p, group) if n not in s]
             for n in missing:
                 s.update(self.new_state(p, n, group))
             if missing:
                 fresh.add(id(s))
             if group["master"] and "master" not in s:
-                s.update(new_master(p, group["master"]))
+                s.update(self._new_master(p, group))
         return fresh
 
     def _step_bucket(self, bucket: _Bucket, fresh: set[int], group: dict[str, Any], seed: int) -> None:
@@ -279,6 +349,9 @@ class FusedOptimizer(torch.optim.Optimizer):
 
     def _call(self, bucket: _Bucket, group: dict[str, Any], options: dict[str, Any]) -> None:
         states, names = bucket.states, self.state_names(group)
+        betas = group.get("betas", ())
+        if any(isinstance(beta, torch.Tensor) for beta in betas):
+            group = {**group, "betas": tuple(map(float, betas))}
         tensors = [bucket.params, bucket.grads, *bucket.named]
         if group["state_dtype"] == "float8" and names:
             options = {**options, "scales": [[s.get(f"{n}_scale") for s in states] for n in names]}
@@ -287,7 +360,24 @@ class FusedOptimizer(torch.optim.Optimizer):
         if any(map(is_distributed, bucket.params)):
             tensors = [[*map(local, xs)] for xs in tensors]
             options = {**options, **({"masters": [*map(local, options["masters"])]} if group["master"] else {})}
+        if self.of_matrices:
+            options = {**options, "members": bucket.params}
+            if not all(p.is_contiguous() for p in bucket.params):
+                self._update_copies(tensors, group, options)
+                return
         self.update(tensors, group, **options)
+
+    def _update_copies(self, tensors: list[Any], group: dict[str, Any], options: dict[str, Any]) -> None:
+        """Copies in C order of what lies in another one, such as channels_last."""
+        lists = [*tensors, options.get("masters", [])]
+        copies = [[x if x is None else x.contiguous() for x in xs] for xs in lists]
+        if group["master"]:
+            options = {**options, "masters": copies[-1]}
+        self.update(copies[:-1], group, **options)
+        for number, (xs, made) in enumerate(zip(lists, copies, strict=True)):
+            for x, c in zip(xs, made, strict=True):
+                if c is not x and number != 1:  # the gradients
+                    x.copy_(c)
 
     def _relay(self, bucket: _Bucket, group: dict[str, Any]) -> bool:
         """Gradients and state get the order of elements that their parameters have; whether one had another."""
@@ -299,13 +389,17 @@ class FusedOptimizer(torch.optim.Optimizer):
                 bucket.grads[i] = torch.empty_like(p, dtype=g.dtype).copy_(g)
                 changed = True
             for n in names:
-                if s[n] is not None and s[n].shape == p.shape and s[n].stride() != p.stride():
+                if n in s and s[n].shape == p.shape and s[n].stride() != p.stride():
                     s.update(self.converted_state(p, n, s, group))
                     changed = True
-            if s.get("master") is not None and s["master"].stride() != p.stride():
+            if group["master"] and ("master" in s) != (p.dtype != torch.float32):  # it has become narrow, or wide
+                s.pop("master", None)
+                s.update(self._new_master(p, group))
+                changed = True
+            if "master" in s and s["master"].stride() != p.stride():
                 s["master"] = torch.empty_like(p, dtype=s["master"].dtype).copy_(s["master"])
                 changed = True
-        bucket.named = [[s[n] for s in bucket.states] for n in names]
+        bucket.named = [[s.get(n) for s in bucket.states] for n in names]
         return changed
 
     def state_dict(self) -> dict[str, Any]:
@@ -329,45 +423,74 @@ class FusedOptimizer(torch.optim.Optimizer):
 
         The storage stays that of this optimizer: `state_dtype`, `master` and `seed`. Codes of one byte are rounded to
         nearest where they are made. Load the parameters before: those that a master lies halfway between become what
-        this optimizer rounds it to.
+        this optimizer rounds it to. Settings that the checkpoint lacks stay those of the groups.
+
+        Raises:
+            ValueError: of state that is missing, or of another shape, and of settings that the rule has not. Nothing
+                has changed then.
+            TypeError: of settings of another type. Nothing has changed then.
         """
-        self._kept = [{k: g[k] for k in ("state_dtype", "master", "seed")} for g in self.param_groups]
         # The last hook: torch casts state to the dtype of the weights, but nothing that is held.
         handle = self.register_load_state_dict_pre_hook(_hold)
+        self._loads = True
         try:
             super().load_state_dict(state_dict)
         finally:
             handle.remove()
-            del self._kept
+            del self._loads
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        super().__setstate__(state)
-        kept = getattr(self, "_kept", None)
-        if kept is None:  # a copy, or from pickle
-            return
-        for group, own in zip(self.param_groups, kept, strict=True):
-            for key, value in {**self.defaults, **own}.items():
-                if key in own or key not in group:
-                    group[key] = value
+        # Otherwise it is a copy, or from pickle.
+        super().__setstate__(self._loaded(state) if getattr(self, "_loads", False) else state)
+
+    def _loaded(self, state: dict[str, Any]) -> dict[str, Any]:
+        """A checkpoint as this optimizer stores it. Nothing has changed yet if it is refused."""
+        groups, masters = [], []
+        result: dict[Any, dict[str, Any]] = {}
+        for saved, own in zip(state["param_groups"], self.param_groups, strict=True):
+            kept = {k: own[k] for k in ("state_dtype", "master", "seed")}
+            groups.append({**{k: own[k] for k in self.defaults if k in own}, **saved, **kept, **self.fixed})
+            self._require(groups[-1])
+        names = enumerate(n for g in groups for n in g.get("param_names", [None] * len(g["params"])))
+        for group in groups:
             steps: dict[Any, torch.Tensor] = {}
             for p in group["params"]:
-                if p in self.state and isinstance(entry := self.state[p], dict):
-                    self.state[p] = self._loaded(p, entry, group, steps)
+                number, name = next(names)
+                who = f"parameter {number}" + (f" ({name})" if name else "")
+                result[p], entry = {}, state["state"].get(p)
+                if isinstance(entry, dict):
+                    saved = {k: v for k, v in _released(entry).items() if v is not None}
+                    result[p] = self._loaded_entry(p, saved, group, steps, who)
+                    if group["master"]:
+                        masters.append((p, group["master"], saved.get("master")))
+        for p, kind, master in masters:  # last, since they may move a weight
+            with torch.no_grad():
+                result[p].update(loaded_master(p, kind, master))
+        others = {k: _released(v) for k, v in state["state"].items() if k not in result}
+        entries = {p: entry for p, entry in result.items() if entry}
+        return {"state": defaultdict(dict, {**entries, **others}), "param_groups": groups}
 
-    def _loaded(self, p: Any, entry: dict[str, Any], group: dict[str, Any], steps: dict[Any, Any]) -> dict[str, Any]:
-        saved = {k: v.value if isinstance(v, Held) else v for k, v in entry.items()}
-        names = [n for n in self.state_names(group) if saved.get(n) is not None]
-        result = {}
-        for n in names:
+    def _loaded_entry(
+        self, p: Any, saved: dict[str, Any], group: dict[str, Any], steps: dict[Any, Any], who: str
+    ) -> dict[str, Any]:
+        names = self._names_of(p, group)
+        found = [n for n in names if n in saved]
+        is_foreign = not found and saved.keys() - {"step", "master"}
+        for n in (*self.needed(p, group), *(names if is_foreign else ())) if saved else ():
+            _require_key(n, saved, who)
+        result: dict[str, Any] = {}
+        for n in found:
+            _require_state(p, n, saved, self.state_shape(p, n, group), who)
             result.update(self.converted_state(p, n, saved, group))
+        if group["master"] and "master" in saved:
+            _require_shape(p, saved["master"], tuple(p.shape), f"master of {who}")
         # Momentum of torch counts no steps: what has state has made one.
-        count = float(saved.get("step", 1.0 if names else 0.0))
+        count = float(saved.get("step", 1.0 if found else 0.0))
+        if not 0 <= count < float("inf"):
+            raise ValueError(f"load_state_dict: step of {who} must be finite and >= 0, got {count}")
         if (p.device, count) not in steps:
             steps[p.device, count] = torch.tensor(count, dtype=torch.float32, device=p.device)
         result["step"] = steps[p.device, count]
-        if group["master"]:
-            with torch.no_grad():
-                result.update(loaded_master(p, group["master"], saved.get("master")))
         return result
 
 
@@ -379,10 +502,43 @@ def _uncompiled(optimizer: FusedOptimizer, closure: Any) -> Any:
 
 def _apart(entry: dict[str, Any], p: Any) -> dict[str, Any]:
     """Each parameter counts its own steps, and has what it has."""
-    result = {k: v.clone() if k == "step" else v for k, v in entry.items() if v is not None}
+    result = {k: v.clone() if k == "step" else v for k, v in entry.items()}
+    if "master" in result and p.dtype == torch.float32:  # since its last step
+        del result["master"]
     if "master" in result and result["master"].dtype != torch.float32:
         result["master"] = wide_weight(p, result["master"])
     return result
+
+
+def _require_key(key: str, saved: dict[str, Any], who: str) -> None:
+    if key not in saved:
+        raise ValueError(f"load_state_dict: state of {who} must hold {key}, got {', '.join(sorted(saved))}")
+
+
+def _require_state(p: Any, name: str, saved: dict[str, Any], shape: Any, who: str) -> None:
+    value = saved[name]
+    _require_shape(p, value, shape, f"{name} of {who}")
+    if value.dtype == torch.uint8:
+        scale = f"{name}_scale"
+        _require_key(scale, saved, who)
+        blocks = -(-local(value).numel() // STATE_BLOCK)
+        _require_shape(None, saved[scale], (blocks,), f"{scale} of {who}")
+
+
+def _require_shape(p: Any, value: Any, shape: tuple[int, ...], what: str) -> None:
+    """Of the part of this process, if `p` is a DTensor."""
+    if not isinstance(value, torch.Tensor):
+        raise ValueError(f"load_state_dict: {what} must be a tensor, got {type(value).__name__}")
+    if is_distributed(p):
+        value, shape = local(value), tuple(local(p).shape)
+    if tuple(value.shape) != shape:
+        raise ValueError(f"load_state_dict: {what} must have shape {shape}, got {tuple(value.shape)}")
+
+
+def _released(entry: Any) -> Any:
+    if not isinstance(entry, dict):
+        return entry
+    return {k: v.value if isinstance(v, Held) else v for k, v in entry.items()}
 
 
 def _hold(_: Any, state_dict: dict[str, Any]) -> dict[str, Any]:

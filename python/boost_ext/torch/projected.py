@@ -18,10 +18,11 @@ class ProjectedOptimizer(FusedOptimizer):
 
     narrow_state = False
     split_masters = False
+    of_matrices = True
     of_whole_tensors = True
     keeps_basis = False
     flag: str
-    of_matrices: str
+    projected: str
     """The state that projected matrices alone have."""
 
     def require(self, group: dict[str, Any]) -> None:
@@ -34,29 +35,24 @@ class ProjectedOptimizer(FusedOptimizer):
             raise ValueError(f"{type(self).__name__}: rank must be >= 1, got {rank}")
 
     def state_names(self, group: dict[str, Any]) -> tuple[str, ...]:
-        return ("exp_avg", "exp_avg_sq", self.of_matrices)
+        return ("exp_avg", "exp_avg_sq", self.projected)
 
     def shape_of_matrices(self, p: Any, rank: int) -> tuple[int, ...]:
-        """That of the state `of_matrices`."""
+        """That of the state `projected`."""
         raise NotImplementedError
 
-    def new_state(self, p: Any, name: str, group: dict[str, Any]) -> dict[str, Any]:
+    def state_shape(self, p: Any, name: str, group: dict[str, Any]) -> tuple[int, ...] | None:
         rank = self._rank_of(p, group)
-        if rank:
-            shape = self.shape_of_matrices(p, rank) if name == self.of_matrices else projected_shape(p.shape, rank)
-            return {name: torch.zeros(shape, dtype=torch.float32, device=p.device)}
-        return {name: None} if name == self.of_matrices else super().new_state(p, name, group)
+        if name == self.projected:
+            return self.shape_of_matrices(p, rank) if rank else None
+        return tuple(projected_shape(p.shape, rank)) if rank else tuple(p.shape)
 
     def converted_state(self, p: Any, name: str, saved: dict[str, Any], group: dict[str, Any]) -> dict[str, Any]:
-        if saved.get(self.of_matrices) is None:
-            if self._rank_of(p, group):
-                raise ValueError(
-                    f"load_state_dict: state_dict must hold {self.of_matrices} with {name} of a projected matrix"
-                )
+        if not self._rank_of(p, group):
             return super().converted_state(p, name, saved, group)
         return {name: saved[name].to(p.device, torch.float32, copy=True).contiguous()}
 
-    def arguments(self, params: Sequence[Any], group: dict[str, Any], **options: Any) -> dict[str, Any]:
+    def arguments(self, group: dict[str, Any], *, members: Sequence[Any], **options: Any) -> dict[str, Any]:
         """Of both ops. The place in the optimizer, of all groups, makes the basis of a parameter its own."""
         every = (p for g in self.param_groups for p in g["params"])
         places = {id(p): i for i, p in enumerate(every)}
@@ -66,7 +62,7 @@ class ProjectedOptimizer(FusedOptimizer):
             "scale": group["scale"],
             "update_proj_gap": group["update_proj_gap"],
             "seed": group["seed"],
-            "tensor_numbers": [places[id(p)] for p in params],
+            "tensor_numbers": [places.get(id(p), 0) for p in members],
             "beta1": group["betas"][0],
             "beta2": group["betas"][1],
             "eps": group["eps"],

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 
@@ -109,6 +109,8 @@ class AdamW(Adam):
         [0.45, -0.45]
     """
 
+    fixed: ClassVar[dict[str, Any]] = {"decoupled_weight_decay": True}
+
     def __init__(
         self,
         params: Any,
@@ -162,8 +164,9 @@ class Adafactor(FusedOptimizer):
 
     The arguments and the rule are those of ``torch.optim.Adafactor``, but for three things. ``eps[0]²`` is added to the
     squared gradients, where PyTorch clamps their averages to it: it matters where gradients are about 1e-7. There is no
-    `weight_decay`. Weights lie in C order. The state is float32, and loads into ``torch.optim.Adafactor``. On a GPU the
-    host waits for the number of the step. A DTensor is refused: the means of a part are others.
+    `weight_decay`. Weights in another than C order are copied in a step. The state is float32, and loads into
+    ``torch.optim.Adafactor``. On a GPU the host waits for the number of the step. A DTensor is refused: the means of a
+    part are others.
 
     Source: Shazeer and Stern 2018, *Adafactor: adaptive learning rates with sublinear memory cost*.
 
@@ -180,6 +183,7 @@ class Adafactor(FusedOptimizer):
 
     narrow_state = False
     split_masters = False
+    of_matrices = True
     of_whole_tensors = True
 
     def __init__(
@@ -202,13 +206,13 @@ class Adafactor(FusedOptimizer):
     def state_names(self, group: dict[str, Any]) -> tuple[str, ...]:
         return ("row_var", "col_var", "variance")
 
-    def new_state(self, p: Any, name: str, group: dict[str, Any]) -> dict[str, Any]:
-        if (name == "variance") != (p.ndim < 2):
-            return {name: None}
+    def state_shape(self, p: Any, name: str, group: dict[str, Any]) -> tuple[int, ...] | None:
         shape = list(p.shape)
+        if (name == "variance") != (len(shape) < 2):
+            return None
         if name != "variance":
             shape[-1 if name == "row_var" else -2] = 1
-        return {name: torch.zeros(shape, dtype=torch.float32, device=p.device)}
+        return tuple(shape)
 
     def converted_state(self, p: Any, name: str, saved: dict[str, Any], group: dict[str, Any]) -> dict[str, Any]:
         return {name: saved[name].to(p.device, torch.float32, copy=True)}
@@ -356,6 +360,9 @@ class SGD(FusedOptimizer):
 
     def state_names(self, group: dict[str, Any]) -> tuple[str, ...]:
         return ("momentum_buffer",) if group["momentum"] else ()
+
+    def needed(self, p: Any, group: dict[str, Any]) -> Iterable[str]:
+        return ()  # PyTorch's counts no steps, and `momentum` may have been 0 so far
 
     def update(self, tensors: Sequence[Any], group: dict[str, Any], *, step: Any, first: Any, **options: Any) -> None:
         momentum, nesterov = group["momentum"], group["nesterov"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import torch
 
@@ -43,6 +43,7 @@ class _ScheduleFree(FusedOptimizer):
     """The average of each group, and the two states of the weights."""
 
     narrow_state = False
+    changing: ClassVar[dict[str, Any]] = {**FusedOptimizer.changing, **_BEGINNING}
     # The host must know which steps count, so the scaler skips those that overflow.
     _step_supports_amp_scaling = False
 
@@ -122,7 +123,7 @@ class _ScheduleFree(FusedOptimizer):
                 entry = self.state.get(p, {})
                 if "z" not in entry:  # never stepped: x, y and z are the same
                     continue
-                master = entry.get("master")
+                master = None if p.dtype == torch.float32 else entry.get("master")
                 moved = torch.lerp(wide_weight(p, master).double(), entry["z"].double(), share)
                 if master is None:
                     p.copy_(moved)
@@ -130,10 +131,12 @@ class _ScheduleFree(FusedOptimizer):
                     set_master(p, master, moved)
             group["train_mode"] = train
 
-    def _loaded(self, p: Any, entry: dict[str, Any], group: dict[str, Any], steps: dict[Any, Any]) -> dict[str, Any]:
+    def _loaded_entry(
+        self, p: Any, saved: dict[str, Any], group: dict[str, Any], steps: dict[Any, Any], who: str
+    ) -> dict[str, Any]:
         """The authors' code counts steps in the group alone."""
-        counted = {"step": float(group["k"]), **entry} if "z" in entry else entry
-        return super()._loaded(p, counted, group, steps)
+        counted = {"step": float(group["k"]), **saved} if "z" in saved else saved
+        return super()._loaded_entry(p, counted, group, steps, who)
 
 
 class ScheduleFreeSGD(_ScheduleFree):

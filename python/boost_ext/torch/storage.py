@@ -81,8 +81,6 @@ def _distributed_like(p: Any, part: torch.Tensor) -> Any:
 def _converted(p: Any, name: str, saved: dict[str, Any], dtype: Any, non_negative: bool) -> dict[str, Any]:
     value, scale_name = saved[name], f"{name}_scale"
     coded = value.dtype == torch.uint8
-    if coded and scale_name not in saved:
-        raise ValueError(f"load_state_dict: state_dict must hold {scale_name} with {name}")
     if value.dtype == dtype and value.stride() == p.stride():
         return {k: saved[k].to(p.device, copy=True) for k in ([name, scale_name] if coded else [name])}
     if coded:
@@ -117,7 +115,7 @@ def new_master(p: Any, kind: Any) -> dict[str, Any]:
 
 def wide_weight(p: Any, master: Any) -> Any:
     """The weight that the next step begins with, in float32 if it has a master; a float32 one follows its weight."""
-    if master is None:
+    if master is None or p.dtype == torch.float32:  # it has become wide
         return p
     if master.dtype == torch.float32:
         return torch.where(master.to(p.dtype) == p, master, p.float())
