@@ -16,8 +16,6 @@ from typing import Any
 
 import numpy as np
 
-from boost_ext import environment
-
 _STEPS_A_TURN = 5
 _LAST = 20
 _MARK = "answer: "
@@ -47,10 +45,11 @@ def whole(name: str, variant: int, mode: str, steps: int | None) -> dict[str, An
     """A training from the network's construction to its last step, by ``Model.train``, and the accuracy then."""
     import mindspore as ms
 
-    from .recipes import VARIANTS, batches, model, recipes, shuffled
+    from .recipes import VARIANTS, batches, make_fast, model, recipes, shuffled
 
     _set_mode(mode)
     recipe = recipes()[name]
+    make_fast(recipe)
     steps = steps or recipe.steps
     train, test = recipe.samples()
     dataset = batches(shuffled(train, recipe.batch, steps), recipe.batch)
@@ -111,10 +110,11 @@ def steps(name: str, variants: Sequence[int], mode: str, rounds: int) -> dict[st
     """
     import mindspore as ms
 
-    from .recipes import VARIANTS, model, recipes
+    from .recipes import VARIANTS, make_fast, model, recipes
 
     _set_mode(mode)
     recipe = recipes()[name]
+    make_fast(recipe)
     train, _ = recipe.samples()
     batch = [ms.Tensor(column[: recipe.batch]) for column in train]
     cells, compiling, losses = [], [], []
@@ -153,7 +153,6 @@ def steps(name: str, variants: Sequence[int], mode: str, rounds: int) -> dict[st
 
 def main() -> None:
     os.environ.setdefault("GLOG_v", "3")
-    environment.make_fast()  # for all variants alike; beside slow convolutions nothing else of a step would show
     request = json.loads(sys.argv[1])
     found = {"whole": whole, "steps": steps}[request.pop("measure")](**request)
     print(_MARK + json.dumps(found), flush=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import ast
 import os
 from array import array
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TextIO
@@ -159,15 +159,17 @@ class Record:
         script (str): its path.
         swaps (list[Swap]): the replacements.
         left (list[tuple[str, str, str]]): line, name and reason of what was not replaced.
-        variables (Mapping[str, str]): the environment variables that the run has set.
+        variables (dict[str, str]): the environment variables that the run has set.
+        variables_file (Path): where to write them as JSON at the end. Default: None.
         file (TextIO): Default: stderr, so that the output of the script stays its own.
     """
 
     script: str
-    variables: Mapping[str, str] = field(default_factory=dict)
+    variables: dict[str, str] = field(default_factory=dict)
     swaps: list[Swap] = field(default_factory=list)
     left: list[tuple[str, str, str]] = field(default_factory=list)
     file: TextIO | None = None
+    variables_file: Path | None = None
 
     def __post_init__(self) -> None:
         self._console = Console(file=self.file, stderr=self.file is None, soft_wrap=True, highlight=False)

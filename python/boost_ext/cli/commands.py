@@ -31,7 +31,7 @@ from rich.progress import (
 )
 
 import boost_ext
-from boost_ext import environment
+from boost_ext import convolutions, environment
 from boost_ext.machine import versions
 from boost_ext.requirements import missing
 from boost_ext.terminal import progress
@@ -194,12 +194,14 @@ def run(
         bool,
         typer.Option("--compare", help="Run the script with boost_ext and plainly, one after the other, and compare."),
     ] = False,
+    variables_file: Annotated[Path | None, typer.Option(hidden=True)] = None,
 ) -> None:
     """Run a MindSpore script as it is, faster.
 
     Its Model, amp.build_train_network and the training cells of mindspore.nn train with boost_ext; arguments, outputs
-    and numbers stay. Where MindSpore needs ONEDNN_MAX_CPU_ISA (AVX-512) or MS_DEV_HOST_BLOCKING_RUN (one or two cores)
-    to be fast, they are set, unless they are. The plan and what was measured go to stderr. Exit code: the script's.
+    and numbers stay. Where MindSpore needs MS_DEV_HOST_BLOCKING_RUN (one or two cores) or ONEDNN_MAX_CPU_ISA (AVX-512,
+    with convolutions larger than 1 x 1) to be fast, they are set, unless they are. The plan and what was measured go to
+    stderr. Exit code: the script's.
     """
     from boost_ext.cli import script_run
     from boost_ext.scripts import Record
@@ -219,7 +221,8 @@ def run(
         children = script_run.compare([*(["-m"] if module else []), script], arguments or [], options)
         script_run.print_comparison(children, Console(stderr=True))
         raise typer.Exit(next((child.code for child in children.values() if child.code), 0))
-    record = Record(script, variables=environment.make_fast())
+    variables = environment.make_fast(environment.DISPATCH)  # oneDNN's when the script makes a convolution
+    record = Record(script, variables, variables_file=variables_file)
     script_run.after_mindspore(partial(_swap_in, record, level.value, eager))
     raise typer.Exit(script_run.execute(file, arguments or [], record, spec))
 
@@ -234,7 +237,11 @@ def _print_edits(script: Path, level: str) -> None:
     from boost_ext.cli.script_edits import diff, edited
 
     source = script.read_text(encoding="utf-8")
-    changed, notes = edited(source, level, environment.missing())
+    variables = environment.missing()
+    without = "conv" not in source.lower() and variables.pop(convolutions.VARIABLE, None)
+    changed, notes = edited(source, level, variables)
+    if without:
+        notes.append(str(convolutions.advice()))
     typer.echo(diff(source, changed, str(script)), nl=False)
     for note in notes:
         Console(stderr=True).print(note, soft_wrap=True, highlight=False, markup=False)

@@ -6,6 +6,7 @@ import contextlib
 import importlib.abc
 import importlib.machinery
 import importlib.util
+import json
 import os
 import statistics
 import subprocess
@@ -14,12 +15,14 @@ import time
 import types
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
 from rich.console import Console
 from rich.markup import escape
 
 from boost_ext import convolutions, environment
+from boost_ext.files import write_text
 from boost_ext.scripts import Record, Swap
 
 __all__ = ["Child", "after_mindspore", "compare", "execute", "module_spec", "print_comparison"]
@@ -27,6 +30,8 @@ __all__ = ["Child", "after_mindspore", "compare", "execute", "module_spec", "pri
 
 def _print_end(record: Record, seconds: float, outcome: str) -> None:
     """Print what was measured."""
+    if record.variables_file:
+        write_text(record.variables_file, json.dumps(record.variables))
     record.say(f"{record.script} {outcome} after {seconds:.1f} s, peak memory {peak_memory_mb()} MB")
     for swap in record.swaps:
         record.say(f"  {swap.where}: {swap.what}: {_measured(swap)}")
@@ -36,7 +41,7 @@ def _print_end(record: Record, seconds: float, outcome: str) -> None:
         record.say(f"  {where}: {what} stayed MindSpore's: {why}")
     for name, value in record.variables.items():
         record.say(f"  {name}={value} was set: {_WITHOUT[name]}")
-    if convolutions.are_slow():
+    if convolutions.limit() and convolutions.are_slow():
         record.say(f"  convolutions are slow on this CPU with {convolutions.VARIABLE}={convolutions.limit()}")
     if record.swaps or record.variables:
         record.say("  the plain run was not measured; --compare does both")
@@ -196,14 +201,18 @@ def compare(script: Sequence[str], arguments: Sequence[str], options: Sequence[s
         options (Sequence[str]): of ``boost-ext run``.
 
     Returns:
-        dict: the runs by name, "boost_ext" first and "plain" last. On a machine that needs environment variables there
-        is a plain run with them between the two, which separates their gain from that of the steps.
+        dict: the runs by name, "boost_ext" first and "plain" last. If the first has set environment variables, there is
+        a plain run with them between the two, which separates their gain from that of the steps.
     """
     plain = [sys.executable, *script, *arguments]
-    boosted = [sys.executable, "-m", "boost_ext", "run", *options, *script, *arguments]
-    children = {"boost_ext": _timed(boosted)}
-    if missing := environment.missing():
-        children["plain, " + " ".join(f"{name}={value}" for name, value in missing.items())] = _timed(plain, missing)
+    with TemporaryDirectory() as folder:
+        file = Path(folder) / "variables.json"
+        boosted = [sys.executable, "-m", "boost_ext", "run", *options, "--variables-file", str(file)]
+        children = {"boost_ext": _timed([*boosted, *script, *arguments])}
+        variables = json.loads(file.read_text()) if file.exists() else {}
+    if variables:
+        name = "plain, " + " ".join(f"{name}={value}" for name, value in variables.items())
+        children[name] = _timed(plain, variables)
     return {**children, "plain": _timed(plain)}
 
 

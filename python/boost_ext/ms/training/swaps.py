@@ -15,15 +15,16 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import partial, wraps
 from types import CodeType, FunctionType
 from typing import Any
 
 import mindspore as ms
 import numpy as np
-from mindspore import Tensor, nn
+from mindspore import Tensor, nn, ops
 from mindspore.train import amp as _reference
 
+from boost_ext import convolutions
 from boost_ext.ms.native import in_pynative_mode
 from boost_ext.ms.training import model, training_cells
 from boost_ext.ms.training.amp import assemble
@@ -56,6 +57,20 @@ class _Run:
 _run: _Run
 
 
+def _limit_with(primitive: type, record: Record) -> None:
+    """Limit oneDNN once the script makes a convolution larger than 1 × 1, and not before: products of matrices lose by
+    it. oneDNN reads the variable at its first operation, and networks are made before that."""
+    made = primitive.__init__  # type: ignore[misc]
+
+    @wraps(made)
+    def init(self: Any, *args: Any, **kwargs: Any) -> None:
+        made(self, *args, **kwargs)
+        if np.max(self.kernel_size) > 1 and convolutions.make_fast():
+            record.variables[convolutions.VARIABLE] = convolutions.FAST
+
+    primitive.__init__ = init  # type: ignore[misc]
+
+
 def swap_in(record: Record, level: str, *, eager: bool = False) -> None:
     """Replace MindSpore's training by that of boost_ext in this process.
 
@@ -69,6 +84,9 @@ def swap_in(record: Record, level: str, *, eager: bool = False) -> None:
     """
     global _run
     _run = _Run(record, level, eager)
+    if convolutions.needs_limit():
+        for primitive in (ops.Conv2D, ops.Conv2DBackpropInput, ops.Conv3D, ops.Conv3DTranspose):
+            _limit_with(primitive, record)
     _swap_class(ms.Model, "mindspore.Model", _model)
     _swap_class(nn.TrainOneStepCell, "nn.TrainOneStepCell", TrainOneStepCell)
     _swap_class(nn.TrainOneStepWithLossScaleCell, "nn.TrainOneStepWithLossScaleCell", TrainOneStepWithLossScaleCell)
