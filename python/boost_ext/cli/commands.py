@@ -238,9 +238,11 @@ def _print_edits(script: Path, level: str) -> None:
 
     source = script.read_text(encoding="utf-8")
     variables = environment.missing()
-    without = "conv" not in source.lower() and variables.pop(convolutions.VARIABLE, None)
+    unknown = convolutions.VARIABLE in variables and "conv" not in source.lower()
+    if unknown:
+        del variables[convolutions.VARIABLE]
     changed, notes = edited(source, level, variables)
-    if without:
+    if unknown:
         notes.append(str(convolutions.advice()))
     typer.echo(diff(source, changed, str(script)), nl=False)
     for note in notes:
