@@ -94,7 +94,8 @@ def advice() -> str | None:
         return None
     return (
         "this CPU has AVX-512, where MindSpore 2.10 computes convolutions larger than 1x1 by a kernel that was "
-        f"60 times slower where it was measured; if the network has any, set {VARIABLE}={FAST} before MindSpore starts."
+        f"60 times slower where it was measured; if the network has any, set {VARIABLE}={FAST} before MindSpore starts "
+        "(not otherwise: matrix products are slower with it)."
     )
 
 
