@@ -158,7 +158,7 @@ View Arrays::from_cuda(const Name& arg, py::handle object) {
   CudaArray array = from_cuda_array_interface(op_, arg, object);
   see_device(array.view, [&] { return current_stream(object, array.view.device_id); });
   if (array.names_stream && array.view.size > 0) see_work_of({array.view.device_id, array.stream});
-  shapes_[count_] = std::move(array.shape);
+  keep_shape(std::move(array.shape));
   return array.view;
 }
 
@@ -192,8 +192,14 @@ View Arrays::result(const char* arg, py::handle out, DType dtype, std::vector<st
   return one(arg, keep);
 }
 
+void Arrays::keep_shape(std::vector<std::int64_t> shape) {
+  shapes_.resize(count_ + 1);
+  shapes_[count_] = std::move(shape);
+}
+
 std::vector<std::int64_t> Arrays::shape_of(std::size_t i, py::handle object, const View& v) const {
-  if (!shapes_[i].empty() || v.ndim == 0) return shapes_[i];
+  if (v.ndim == 0) return {};
+  if (i < shapes_.size() && !shapes_[i].empty()) return shapes_[i];
   return object.attr("shape").cast<std::vector<std::int64_t>>();
 }
 
@@ -244,7 +250,7 @@ View Arrays::from_dlpack(const Name& arg, py::handle object) {
   }
   require(t != nullptr, op_, ": ", arg, " must return a DLPack capsule from __dlpack__, got something else");
   alive_.push_back(std::move(capsule));
-  shapes_[count_].assign(t->shape, t->shape + t->ndim);
+  keep_shape({t->shape, t->shape + t->ndim});
   return v;
 }
 
@@ -288,20 +294,19 @@ View Arrays::from_exchange(const Name& arg, py::handle object, const ArrayType& 
     if (device_context_.stream == working) device_context_.allocator = allocator_of(*type.exchange);
     if (v.size > 0) see_work_of({t.device.id, working});
   }
-  if (!borrows) shapes_[count_].assign(t.shape, t.shape + t.ndim);
+  if (!borrows) keep_shape({t.shape, t.shape + t.ndim});
   return v;
 }
 
 View Arrays::view(const Name& arg, py::handle object, unsigned use, const char* wanted) {
   alive_.push_back(py::reinterpret_borrow<py::object>(object));  // a list may lose its items during the call
-  shapes_.resize(count_ + 1);
   const ArrayType type = array_type_of(object);
   View v = convert(arg, object, type, wanted);
   ++count_;
   require_contiguous(op_, arg, v.layout == 0 || (use & kAnyOrder) != 0);
   v.immutable = type.immutable;
   is_torch_ = is_torch_ || type.is_torch;
-  if (type.is_torch && (use & kWritten) != 0) written_.push_back(py::reinterpret_borrow<py::object>(object));
+  if (type.is_torch && (use & kWritten) != 0) written_.append(object);
   // A MindSpore tensor that only has an initializer yet, for one.
   const bool is_used = v.device != Device::ascend || ascend::build() != nullptr;
   require(v.size == 0 || v.data != nullptr || !is_used, op_, ": ", arg,
@@ -328,7 +333,7 @@ View Arrays::convert(const Name& arg, py::handle object, const ArrayType& type, 
       see_device(v, [&] { return current_stream(object, v.device_id); });
       see_work_of(array.context());
       if (array.context().stream != device_context_.stream) owners_.push_back(array.context());
-      shapes_[count_] = array.shape();
+      keep_shape(array.shape());
       return v;
     }
     case ArrayType::cuda:
@@ -344,9 +349,7 @@ View Arrays::convert(const Name& arg, py::handle object, const ArrayType& type, 
 
 void Arrays::tell_written() {
   if (written_.empty()) return;
-  py::list tensors(written_.size());
-  for (std::size_t i = 0; i < written_.size(); ++i) tensors[i] = written_[i];
-  py::module_::import("torch").attr("autograd").attr("graph").attr("increment_version")(tensors);
+  py::module_::import("torch").attr("autograd").attr("graph").attr("increment_version")(written_);
 }
 
 Views Arrays::list(const char* arg, py::handle object, unsigned use) {

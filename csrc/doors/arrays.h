@@ -88,6 +88,7 @@ class Arrays {
   void require_no_gradient(const Name& arg, pybind11::handle object);
   void tell_written();
   void require_results(const char* arg) const;
+  void keep_shape(std::vector<std::int64_t> shape);
   std::vector<std::int64_t> shape_of(std::size_t i, pybind11::handle object, const View& v) const;
 
   const char* op_;
@@ -107,7 +108,7 @@ class Arrays {
   std::optional<bool> gradient_recorded_;  // by PyTorch, where a tensor made that a question
   std::vector<pybind11::object> alive_;    // the arrays, and DLPack capsules, whose destructor gives the tensor back
   std::vector<LentTensor> lent_;
-  std::vector<pybind11::object> written_;  // PyTorch's
+  pybind11::list written_;  // PyTorch's
   bool is_torch_ = false;                  // one of them at least
 };
 

@@ -133,11 +133,18 @@ void Overlap::check() {
     const auto is_apart = [&](const Span& s) { return s.write || s.end <= written.begin || written.end <= s.begin; };
     if (std::all_of(spans_.begin(), spans_.end(), is_apart)) return;
   }
-  std::sort(spans_.begin(), spans_.end(), [](const Span& a, const Span& b) { return a.begin < b.begin; });
-  for (std::size_t i = 0; i < spans_.size(); ++i) {
-    for (std::size_t j = i + 1; j < spans_.size() && spans_[j].begin < spans_[i].end; ++j) {
-      const Span& a = spans_[i];
-      const Span& b = spans_[j];
+  // Hundreds of tensors come with each step of an optimizer: what is moved is small.
+  struct Begin {
+    const char* at;
+    std::size_t span;
+  };
+  std::vector<Begin> order(spans_.size());
+  for (std::size_t i = 0; i < order.size(); ++i) order[i] = {spans_[i].begin, i};
+  std::sort(order.begin(), order.end(), [](const Begin& a, const Begin& b) { return a.at < b.at; });
+  for (std::size_t i = 0; i < order.size(); ++i) {
+    const Span& a = spans_[order[i].span];
+    for (std::size_t j = i + 1; j < order.size() && order[j].at < a.end; ++j) {
+      const Span& b = spans_[order[j].span];
       const bool same = a.begin == b.begin && a.end == b.end && a.twin != kNoTwin && a.twin == b.twin;
       if (!(a.write || b.write) || same) continue;
       const Span& written = b.write ? b : a;

@@ -60,6 +60,36 @@ def test_steps_like_torch(name, settings):
         close(ours, theirs)
 
 
+@pytest.mark.parametrize("change", ["swap", "replace", "clear", "order", "leave"])
+def test_what_the_user_changes_between_steps_counts(change):
+    """The optimizer keeps what it knows of ``state`` from step to step, for as long as it is so."""
+    shapes = [(3, 4), (3, 4), (5,)]
+    ours, theirs = parameters(shapes=shapes), parameters(shapes=shapes)
+    optimizers = boost.AdamW(ours, lr=0.01), torch.optim.AdamW(theirs, lr=0.01)
+
+    def apply(optimizer, weights):
+        state, group = optimizer.state, optimizer.param_groups[0]
+        if change == "swap":
+            state[weights[0]], state[weights[1]] = state[weights[1]], state[weights[0]]
+        elif change == "replace":
+            state[weights[0]] = {k: 2 * v if k != "step" else v for k, v in state[weights[0]].items()}
+        elif change == "clear":
+            state.clear()
+        elif change == "order":
+            group["params"] = group["params"][::-1]
+        else:
+            del state[weights[1]]
+            group["params"] = group["params"][1:]
+
+    for step in range(6):
+        for optimizer, weights in zip(optimizers, (ours, theirs), strict=True):
+            gradients(step, weights)
+            if step == 3:
+                apply(optimizer, weights)
+            optimizer.step()
+        close(ours, theirs)
+
+
 @EACH_RULE
 def test_half_weights_are_rounded_once(name, settings):
     """The arithmetic and the state are float32: as torch in float32, whose weights are rounded after each step."""

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import compress
+from itertools import compress, repeat
+from operator import is_, is_not
 from typing import TYPE_CHECKING, Any, ClassVar, TypedDict
 
 import torch
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 __all__ = ["FusedOptimizer", "Storage"]
+
+_PLAIN = {torch.nn.Parameter}
 
 
 class Storage(TypedDict, total=False):
@@ -260,6 +263,7 @@ class FusedOptimizer(torch.optim.Optimizer):
         for group in self.param_groups:  # of a single one the call itself checks the rest
             self._require_no_graph(group)
             self.require(group)
+        self._forget_others()
         with torch.no_grad():
             for number, group in enumerate(self.param_groups):
                 for part, (bucket, fresh) in enumerate(self._buckets(group)):
@@ -271,12 +275,12 @@ class FusedOptimizer(torch.optim.Optimizer):
     def _buckets(self, group: dict[str, Any]) -> Iterator[tuple[_Bucket, set[int]]]:
         """The members that have a gradient, by the tensor that counts their steps; and which state is new."""
         params, grads = group["params"], [p.grad for p in group["params"]]
-        some_wait = any(g is None for g in grads)
+        some_wait = not all(map(is_not, grads, repeat(None)))
         if some_wait:
             params, grads = ([x for x, g in zip(xs, grads, strict=True) if g is not None] for xs in (params, grads))
         if not params:
             return
-        states = [self.state[p] for p in params]
+        states = self._states_of(params, group)
         names, fresh = self.state_names(group), set()
         try:
             steps = [s["step"] for s in states]
@@ -284,7 +288,9 @@ class FusedOptimizer(torch.optim.Optimizer):
         except KeyError:
             fresh = self._begin(params, states, group)
             steps, named = [s["step"] for s in states], [[s.get(n) for s in states] for n in names]
-        counts = {id(step): step for step in steps}
+        counts = {id(steps[0]): steps[0]}
+        if not all(map(is_, steps, repeat(steps[0]))):
+            counts = {id(step): step for step in steps}
         # Those without a gradient do not count this step.
         waiting = set()
         if some_wait:
@@ -301,6 +307,21 @@ class FusedOptimizer(torch.optim.Optimizer):
                 for s in bucket.states:
                     s["step"] = bucket.step
             yield bucket, fresh
+
+    def _states_of(self, params: list[Any], group: dict[str, Any]) -> list[dict[str, Any]]:
+        """Those of the last step, where they still are in ``state``: to look one up takes a call of Python."""
+        known: Any = self._known_states.get(id(group))
+        if known is None or not _same(known[0], params):
+            known = self._known_states[id(group)] = [*params], [self.state[p] for p in params]
+        states: list[dict[str, Any]] = known[1]
+        return states
+
+    def _forget_others(self) -> None:
+        """What is known of ``state`` is of what is in there now: a checkpoint or the user may have changed it."""
+        seen: Any = self.__dict__.get("_seen")
+        if seen is None or not (_same(seen[0], self.state) and _same(seen[1], self.state.values())):
+            self._seen = [*self.state], [*self.state.values()]
+            self._known_states: dict[int, Any] = {}
 
     def _begin(self, params: list[Any], states: list[dict[str, Any]], group: dict[str, Any]) -> set[int]:
         """Make what is missing; returns the ids of the states where something was."""
@@ -357,7 +378,7 @@ class FusedOptimizer(torch.optim.Optimizer):
             options = {**options, "scales": [[s.get(f"{n}_scale") for s in states] for n in names]}
         if group["master"]:
             options = {**options, "masters": [s.get("master") for s in states]}
-        if any(map(is_distributed, bucket.params)):
+        if set(map(type, bucket.params)) != _PLAIN and any(map(is_distributed, bucket.params)):
             tensors = [[*map(local, xs)] for xs in tensors]
             options = {**options, **({"masters": [*map(local, options["masters"])]} if group["master"] else {})}
         if self.of_matrices:
@@ -492,6 +513,11 @@ class FusedOptimizer(torch.optim.Optimizer):
             steps[p.device, count] = torch.tensor(count, dtype=torch.float32, device=p.device)
         result["step"] = steps[p.device, count]
         return result
+
+
+def _same(some: Any, others: Any) -> bool:
+    """Whether two collections hold the same objects."""
+    return len(some) == len(others) and all(map(is_, some, others))
 
 
 @torch.compiler.disable
