@@ -109,7 +109,7 @@ class Arrays {
   std::vector<pybind11::object> alive_;    // the arrays, and DLPack capsules, whose destructor gives the tensor back
   std::vector<LentTensor> lent_;
   pybind11::list written_;  // PyTorch's
-  bool is_torch_ = false;                  // one of them at least
+  bool is_torch_ = false;   // one of them at least
 };
 
 // MindSpore Parameters and Tensors that must keep dtype and shape, for calls that are made again and again. Each call
