@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from boost_ext import ops
-from boost_ext.torch.storage import is_distributed, local
+from boost_ext.torch.storage import has_no_data, is_distributed, local
 
 __all__ = ["adaptive_clip_grad_", "clip_grad_norm_", "unscale_"]
 
@@ -19,6 +19,11 @@ def _members(parameters: Any) -> list[Any]:
     """Those that have a gradient."""
     parameters = [parameters] if isinstance(parameters, torch.Tensor) else parameters
     return [p for p in parameters if p.grad is not None]
+
+
+def _have_data(members: list[Any]) -> bool:
+    """Whether there is something to compute."""
+    return bool(members) and not has_no_data(members[0].grad)
 
 
 def _require_whole(owner: str, members: list[Any]) -> None:
@@ -100,7 +105,7 @@ def clip_grad_norm_(
     if isinstance(scale, torch.Tensor):
         scale = scale.item() if scale.device.type == "cpu" else scale.float().reshape(1)
     limit = float(max_norm)
-    if members:
+    if _have_data(members):
         with _gradients(members) as grads:
             if 0 < limit < math.inf or not limit >= 0:
                 ops.clip_by_global_norm(grads, limit, scale=scale, out=norm)
@@ -143,7 +148,7 @@ def unscale_(parameters: torch.Tensor | Iterable[torch.Tensor], scale: float | t
         inverse: Any = 1 / scale.item() if scale.device.type == "cpu" else scale.float().reciprocal().reshape(1)
     else:
         inverse = 1 / scale
-    if members:
+    if _have_data(members):
         with _gradients(members) as grads:
             ops.unscale_and_check(grads, inverse, out=found)
     return found.reshape(())
@@ -178,7 +183,7 @@ def adaptive_clip_grad_(
     """
     members = _members(parameters)
     _require_whole("adaptive_clip_grad_", members)
-    if members:
+    if _have_data(members):
         with _gradients(members) as grads:
             weights = [_rows(p) for p in members]
             ops.adaptive_clip([_rows(g) for g in grads], weights, clipping, eps=eps, scale=scale)

@@ -18,6 +18,7 @@ from boost_ext.torch.storage import (
     Held,
     converted,
     empty_state,
+    has_no_data,
     is_distributed,
     loaded_master,
     local,
@@ -221,6 +222,8 @@ class FusedOptimizer(torch.optim.Optimizer):
     def _try(self, group: dict[str, Any]) -> None:
         """Have the native call check the hyperparameters, with the step of a number that nobody has."""
         p, lr = torch.zeros(1, dtype=torch.float32, device="cpu"), group["lr"]
+        if has_no_data(p):  # nor has any tensor that is made here
+            return
         state: dict[str, Any] = {"step": p.clone()}
         for n in self._names_of(p, group):
             state.update(self.new_state(p, n, group))
@@ -346,6 +349,8 @@ class FusedOptimizer(torch.optim.Optimizer):
         sign = -1.0 if group["maximize"] else 1.0
         lr = group["lr"]
         bucket.step += 1
+        if has_no_data(bucket.params[0]):  # a tool only wants to know what memory a step takes
+            return
         options = {
             "lr": _on(bucket, lr) if isinstance(lr, torch.Tensor) else lr,
             "weight_decay": group["weight_decay"],

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
 
 from boost_ext.ops.optimizer_state import STATE_BLOCK, dequantize_state, quantize_state
 
@@ -14,6 +15,7 @@ __all__ = [
     "Held",
     "converted",
     "empty_state",
+    "has_no_data",
     "is_distributed",
     "loaded_master",
     "local",
@@ -39,6 +41,11 @@ class Held:
 def is_distributed(tensor: Any) -> bool:
     """Whether it is a DTensor. A plain parameter is told at once: there are hundreds."""
     return type(tensor) is not torch.nn.Parameter and hasattr(tensor, "to_local")
+
+
+def has_no_data(tensor: Any) -> bool:
+    """Whether it is only a shape, on the meta device or in a ``FakeTensorMode``."""
+    return tensor.is_meta or (type(tensor) is not torch.nn.Parameter and isinstance(local(tensor), FakeTensor))
 
 
 def local(tensor: Any) -> Any:
