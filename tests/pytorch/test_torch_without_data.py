@@ -65,4 +65,6 @@ def test_clipping_without_data(kind):
         norm = boost.clip_grad_norm_([weight], 1.0)
         found = boost.unscale_([weight], 1024.0)
         boost.adaptive_clip_grad_([weight])
-    assert norm.shape == found.shape == () and norm.dtype == torch.float64 and found.dtype == torch.float32
+    assert norm.shape == found.shape == ()
+    assert norm.dtype == torch.float64
+    assert found.dtype == torch.float32
