@@ -326,7 +326,10 @@ View Arrays::convert(const Name& arg, py::handle object, const ArrayType& type, 
     case ArrayType::mindspore:
       return from_mindspore(arg, object);
     case ArrayType::dlpack:
-      return type.exchange != nullptr ? from_exchange(arg, object, type) : from_dlpack(arg, object);
+      if (type.exchange != nullptr) return from_exchange(arg, object, type);
+      // An older PyTorch hands out nothing that requires a gradient, though none is recorded here.
+      return from_dlpack(
+          arg, type.is_torch ? py::object(object.attr("detach")()) : py::reinterpret_borrow<py::object>(object));
     case ArrayType::ours: {
       const auto& array = object.cast<const DeviceArray&>();
       const View v = array.view();

@@ -42,6 +42,30 @@ def test_needs_no_mindspore():
     assert done.stdout == "AdamW\n", done.stderr
 
 
+OLDER = """
+import sys
+import torch
+
+del torch.Tensor.__dlpack_c_exchange_api__
+sys.path.insert(0, sys.argv[1])
+from test_torch_training import boost, network, trained
+
+net = network()
+torch.save(trained(net, boost.AdamW(net.parameters(), lr=0.01), 5), sys.argv[2])
+"""
+
+
+@pytest.mark.skipif(not hasattr(torch.Tensor, "__dlpack_c_exchange_api__"), reason="this PyTorch is an older one")
+def test_an_older_pytorch(tmp_path: Path):
+    """Before 2.10 it handed its tensors out in Python alone, and no parameters."""
+    net, path = network(), tmp_path / "weights"
+    expected = trained(net, boost.AdamW(net.parameters(), lr=0.01), 5)
+    script = [sys.executable, "-c", OLDER, str(Path(__file__).parent), str(path)]
+    done = subprocess.run(script, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    assert all(map(torch.equal, torch.load(path), expected))
+
+
 def test_a_compiled_step_has_the_bits_of_a_plain_one():
     plain, compiled = network(), network()
     expected = trained(plain, boost.AdamW(plain.parameters(), lr=0.01), 5)
