@@ -53,7 +53,9 @@ def _least(console: Console, column: Column) -> int:
     return max(cells) if column.no_wrap else min(max(cells), _PROSE)
 
 
-def progress(*columns: str | ProgressColumn, transient: bool = False) -> Progress:
-    """Progress bars on stderr; none where that is no terminal."""
+def progress(*columns: str | ProgressColumn, shown: bool | None = None, transient: bool = False) -> Progress:
+    """Progress bars on stderr; if `shown` is None, only where that is a terminal."""
     console = Console(stderr=True)
-    return Progress(*columns, console=console, transient=transient, disable=not console.is_terminal)
+    shown = console.is_terminal if shown is None else shown
+    console.quiet = not shown  # before 14.3 rich ended also bars that are not shown by an empty line
+    return Progress(*columns, console=console, transient=transient, disable=not shown)

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import operator
 import os
-import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -243,12 +242,12 @@ def _project(chunks: _Chunks, weights: Array, dtype: np.dtype[Any], average: boo
 @contextmanager
 def _progress(wanted: bool | None) -> Iterator[Stage]:
     """Give a function stage(description, steps) → advance(), shown as a bar or silent."""
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+    from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
 
-    shown = sys.stderr.isatty() if wanted is None else wanted
+    from boost_ext.terminal import progress
+
     columns = TextColumn("{task.description:>20}"), BarColumn(), TimeRemainingColumn()
-    with Progress(*columns, console=Console(stderr=True), disable=not shown) as bar:
+    with progress(*columns, shown=wanted) as bar:
 
         def stage(description: str, steps: int) -> Callable[[], None]:
             return partial(bar.advance, bar.add_task(description, total=steps))
