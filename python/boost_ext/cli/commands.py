@@ -31,7 +31,7 @@ from rich.progress import (
 )
 
 import boost_ext
-from boost_ext import convolutions, environment
+from boost_ext import environment
 from boost_ext.machine import versions
 from boost_ext.requirements import missing
 from boost_ext.terminal import progress
@@ -237,13 +237,7 @@ def _print_edits(script: Path, level: str) -> None:
     from boost_ext.cli.script_edits import diff, edited
 
     source = script.read_text(encoding="utf-8")
-    variables = environment.missing()
-    unknown = convolutions.VARIABLE in variables and "conv" not in source.lower()
-    if unknown:
-        del variables[convolutions.VARIABLE]
-    changed, notes = edited(source, level, variables)
-    if unknown:
-        notes.append(str(convolutions.advice()))
+    changed, notes = edited(source, level, environment.missing())
     typer.echo(diff(source, changed, str(script)), nl=False)
     for note in notes:
         Console(stderr=True).print(note, soft_wrap=True, highlight=False, markup=False)
