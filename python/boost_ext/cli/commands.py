@@ -7,7 +7,6 @@ without them.
 from __future__ import annotations
 
 import contextlib
-import importlib
 import json
 import os
 import shutil
@@ -33,7 +32,7 @@ from rich.progress import (
 import boost_ext
 from boost_ext import environment
 from boost_ext.machine import versions
-from boost_ext.requirements import missing
+from boost_ext.requirements import imported
 from boost_ext.terminal import progress
 
 __all__ = ["app", "main"]
@@ -108,10 +107,7 @@ def _need(extra: str, *modules: str) -> None:
     # MindSpore reads it when it is imported; its warnings would tear the progress bars apart.
     os.environ.setdefault("GLOG_v", "3")
     for name in modules:
-        try:
-            importlib.import_module(name)
-        except ImportError as error:
-            raise missing(extra, name, error) from error
+        imported(extra, name)
 
 
 @app.command()
@@ -444,7 +440,7 @@ def report(
     from boost_ext import report as run_report
 
     with _errors(), progress(*Progress.get_default_columns(), transient=True) as bars:
-        _need("report", "matplotlib")
+        _need("report", "jinja2", "matplotlib")
         runs = []
         for path in logs:
             bar = bars.add_task(f"reading {escape(path.name)}")
