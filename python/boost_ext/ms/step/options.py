@@ -60,8 +60,7 @@ class StepOptions:
     @property
     def alone(self) -> bool:
         """Whether the optimizer gets the gradients of each step as they are, and moves the weights."""
-        clips = self.clip_norm is not None or self.adaptive_clip is not None
-        return self.accumulation_steps == 1 and not clips and not self.moves
+        return not self.moves and not any(map(self.ask_for, ("accumulation_steps", "clip_norm", "adaptive_clip")))
 
     @property
     def checks(self) -> bool:
@@ -83,14 +82,11 @@ def what_trains(plan: Plan, optimizer: nn.Cell, options: StepOptions, cell: Any 
     attached, dim_reduce = attached_options(optimizer), options.dim_reduce
     steps, devices = options.accumulation_steps, options.adasum_devices
     freezes = getattr(optimizer, "freezes", False)
+    reduction = {} if dim_reduce is None else dim_reduce.model_dump()
     found: dict[str, tuple[bool, bool, dict[str, Any]]] = {
         "grad_freeze": (freezes, True, {"groups": optimizer.groups_num} if freezes else {}),
         "grad_accumulation": (steps > 1, steps == attached.accumulation_steps, {"grad_accumulation_step": steps}),
-        "dim_reduce": (
-            dim_reduce is not None,
-            dim_reduce == attached.dim_reduce,
-            {} if dim_reduce is None else dim_reduce.model_dump(),
-        ),
+        "dim_reduce": (dim_reduce is not None, dim_reduce == attached.dim_reduce, reduction),
         "adasum": (devices is not None, True, {} if devices is None else {"device_number": devices}),
     }
     if cell is not None:
