@@ -30,7 +30,7 @@ from boost_ext.subspace.reference import reference_parameters
 # Whoever imports one of these gets the error of a machine that does not have it.
 _WITHOUT = """
 import sys
-sys.modules.update(dict.fromkeys(["mindspore", "sklearn", "matplotlib", "safetensors"]))
+sys.modules.update(dict.fromkeys(["mindspore", "sklearn", "jinja2", "matplotlib", "safetensors"]))
 from boost_ext.cli.commands import main
 sys.argv[0] = "boost-ext"
 main()
@@ -53,7 +53,7 @@ def run() -> Callable[..., Result]:
 
 def test_importing_the_command_imports_no_framework() -> None:
     code = "import boost_ext.cli.commands, sys; "
-    code += "print([m for m in ('mindspore', 'sklearn', 'matplotlib') if m in sys.modules])"
+    code += "print([m for m in ('mindspore', 'sklearn', 'jinja2', 'matplotlib') if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout.strip() == "[]"
 

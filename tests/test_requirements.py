@@ -56,7 +56,7 @@ def test_what_the_package_imports_is_asked_for() -> None:
 
 
 def test_the_report_needs_no_mindspore() -> None:
-    assert [requirement.name for requirement in extra("report")] == ["matplotlib"]
+    assert [requirement.name for requirement in extra("report")] == ["jinja2", "matplotlib"]
 
 
 @pytest.mark.parametrize(

@@ -322,14 +322,22 @@ def test_the_command_says_what_is_wrong_with_a_file(tmp_path: Path, content: str
     assert not (tmp_path / "out.html").exists()
 
 
-def test_without_matplotlib_the_command_says_what_to_install(full: Path) -> None:
-    code = "import sys; sys.modules['matplotlib'] = None\nfrom boost_ext.cli.commands import main\nmain()"
+@pytest.mark.parametrize("module", ["jinja2", "matplotlib"])
+def test_without_a_package_the_command_says_what_to_install(full: Path, module: str) -> None:
+    code = f"import sys; sys.modules[{module!r}] = None\nfrom boost_ext.cli.commands import main\nmain()"
     done = subprocess.run(
         [sys.executable, "-c", code, "report", str(full)], capture_output=True, text=True, timeout=60, check=False
     )
     assert done.returncode == 1
+    assert f"this needs {module}" in done.stderr
     assert "pip install 'boost_ext[report]'" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_without_jinja2_the_function_does_too(full: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "jinja2", None)
+    with pytest.raises(ImportError, match=r"^this needs jinja2, .*pip install 'boost_ext\[report\]'$"):
+        run_report.html([run_report.read(full)])
 
 
 def test_reading_and_drawing_need_no_mindspore(full: Path) -> None:

@@ -113,9 +113,10 @@ def test_a_level_is_an_argument() -> None:
 
 
 def test_the_variables_come_before_all_imports() -> None:
-    changed, _ = edit('"""Trains."""\n\nfrom __future__ import annotations\n\nimport numpy\n', variables=VARIABLES)
+    source = '"""Convolves."""\n\nfrom __future__ import annotations\n\nimport numpy\n'
+    changed, _ = edit(source, variables=VARIABLES)
     assert changed == (
-        '"""Trains."""\n\nfrom __future__ import annotations\n\nimport os\n\n'
+        '"""Convolves."""\n\nfrom __future__ import annotations\n\nimport os\n\n'
         'os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX2")\n'
         'os.environ.setdefault("MS_DEV_HOST_BLOCKING_RUN", "1")\nimport numpy\n'
     )

@@ -81,8 +81,9 @@ def check_wheel(path: Path, local: bool) -> str:
         metadata = HeaderParser().parsestr(archive.read(f"{info}/METADATA").decode())
         check(metadata["Version"] == VERSION, f"{path.name}: its metadata have version {metadata['Version']}")
         if distribution == "boost_ext":
-            typed = {"boost_ext/py.typed", "boost_ext/_core.pyi", f"{info}/entry_points.txt"}
-            check(typed <= names, f"{path.name} lacks {sorted(typed - names)}")
+            needed = {"py.typed", "_core.pyi", "report/page.html"}
+            needed = {*(f"boost_ext/{name}" for name in needed), f"{info}/entry_points.txt"}
+            check(needed <= names, f"{path.name} lacks {sorted(needed - names)}")
         else:
             check(metadata.get_all("Requires-Dist") == [f"boost_ext=={VERSION}"], f"{path.name}: another boost_ext")
         modules = [n for n in names if ".so" in n]

@@ -15,7 +15,7 @@ from boost_ext import adasum_simulate, optim
 from boost_ext.boost import AdaSum, AutoBoost, BoostTrainOneStepCell
 from boost_ext.ms import native
 from boost_ext.ms.step import adasum, adasum_step
-from boost_ext.ms.step.options import StepOptions
+from boost_ext.ms.step.options import StepOptions, what_trains
 from networks import Mlp, classes, mlp_batch
 
 DTYPES = (ms.float32, ms.float16, ms.bfloat16)
@@ -204,16 +204,16 @@ class TestCell:
     )
     def test_the_plan_knows(self, monkeypatch: pytest.MonkeyPatch, ranks: int, parallel_mode: str, reason: str) -> None:
         class Cell:
-            optimizer = None
+            options = StepOptions(adasum_devices=2)
+            scale_groups = False
             reducer_flag = parallel_mode != "stand_alone"
 
         Cell.parallel_mode = parallel_mode
         monkeypatch.setattr(adasum_step, "rank_count", lambda: ranks)
-        plan = AutoBoost("O0").plan
-        update, after = adasum_step.over_nodes(Cell(), StepOptions(adasum_devices=2), plan)
-        assert update is None
+        assert adasum_step.over_nodes(Cell()) is None
+        optimizer = nn.SGD(Mlp().trainable_params())
+        after = what_trains(AutoBoost("O0").plan, optimizer, Cell.options, Cell())
         assert (after["adasum"].status, after["adasum"].reason) == ("skipped", reason)
-        assert adasum_step.over_nodes(Cell(), StepOptions(), plan) == (None, plan)
 
     @pytest.mark.parametrize("dtypes", [DTYPES[:1], DTYPES], ids=["float32", "mixed"])
     def test_adasum_process(self, mode: int, dtypes: Any) -> None:

@@ -47,6 +47,15 @@ def test_documentation() -> None:
     assert len(checked) > 8
 
 
+def test_documentation_of_ascend() -> None:
+    """The column of dtypes in docs/ascend.md: its kernels take no others than the schema, and may take fewer."""
+    rows = re.findall(r"^\| `(\w+)`[^|]* \| ([^|;]+)", (ROOT / "docs" / "ascend.md").read_text(), re.M)
+    named = {op: set(dtypes.strip().split(", ")) for op, dtypes in rows if op in SCHEMAS}
+    assert len(named) == 5
+    for op, dtypes in named.items():
+        assert dtypes <= {t for a in SCHEMAS[op] for t in a["dtypes"]}, op
+
+
 def test_the_rules_without_a_row() -> None:
     assert {*_core.optimizer_rules()} - {*FACTS} == {"adafactor", "muon", "apollo", "galore"}
 

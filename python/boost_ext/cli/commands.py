@@ -7,7 +7,6 @@ without them.
 from __future__ import annotations
 
 import contextlib
-import importlib
 import json
 import os
 import shutil
@@ -31,9 +30,9 @@ from rich.progress import (
 )
 
 import boost_ext
-from boost_ext import convolutions, environment
+from boost_ext import environment
 from boost_ext.machine import versions
-from boost_ext.requirements import missing
+from boost_ext.requirements import imported
 from boost_ext.terminal import progress
 
 __all__ = ["app", "main"]
@@ -108,10 +107,7 @@ def _need(extra: str, *modules: str) -> None:
     # MindSpore reads it when it is imported; its warnings would tear the progress bars apart.
     os.environ.setdefault("GLOG_v", "3")
     for name in modules:
-        try:
-            importlib.import_module(name)
-        except ImportError as error:
-            raise missing(extra, name, error) from error
+        imported(extra, name)
 
 
 @app.command()
@@ -237,13 +233,7 @@ def _print_edits(script: Path, level: str) -> None:
     from boost_ext.cli.script_edits import diff, edited
 
     source = script.read_text(encoding="utf-8")
-    variables = environment.missing()
-    unknown = convolutions.VARIABLE in variables and "conv" not in source.lower()
-    if unknown:
-        del variables[convolutions.VARIABLE]
-    changed, notes = edited(source, level, variables)
-    if unknown:
-        notes.append(str(convolutions.advice()))
+    changed, notes = edited(source, level, environment.missing())
     typer.echo(diff(source, changed, str(script)), nl=False)
     for note in notes:
         Console(stderr=True).print(note, soft_wrap=True, highlight=False, markup=False)
@@ -450,7 +440,7 @@ def report(
     from boost_ext import report as run_report
 
     with _errors(), progress(*Progress.get_default_columns(), transient=True) as bars:
-        _need("report", "matplotlib")
+        _need("report", "jinja2", "matplotlib")
         runs = []
         for path in logs:
             bar = bars.add_task(f"reading {escape(path.name)}")

@@ -7,6 +7,8 @@ import difflib
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
+from boost_ext import convolutions
+
 __all__ = ["diff", "edited"]
 
 _MODEL = "boost_ext.Model"
@@ -43,7 +45,8 @@ def edited(source: str, level: str, variables: Mapping[str, str]) -> tuple[str, 
     Args:
         source (str): the script.
         level (str): "O0", "O1" or "O2". Above O0, calls get it as ``boost_level``.
-        variables (Mapping[str, str]): environment variables that the script has to set.
+        variables (Mapping[str, str]): environment variables that the script has to set. That of convolutions becomes a
+            note, unless the script names any.
 
     Returns:
         tuple(str, list[str]): the new source, and notes on lines that were not edited.
@@ -57,7 +60,11 @@ def edited(source: str, level: str, variables: Mapping[str, str]) -> tuple[str, 
         raise ValueError(f"run: script must be Python, got line {error.lineno}: {error.msg}") from error
     except (RecursionError, MemoryError) as error:  # of Python's parser
         raise ValueError("run: script must be Python, got code that is nested too deeply") from error
-    return script.edited(variables), script.notes
+    named = "conv" in source.lower()
+    changed = script.edited({name: v for name, v in variables.items() if named or name != convolutions.VARIABLE})
+    if not named and convolutions.VARIABLE in variables:
+        script.notes.append(str(convolutions.advice()))
+    return changed, script.notes
 
 
 class _Script:

@@ -68,9 +68,9 @@ def covariance(
     n, c, h, w = shape if len(shape) == 4 else (*shape, 1, 1)
     (kh, kw), (sh, sw), (dh, dw) = _pair("kernel", kernel), _pair("stride", stride), _pair("dilation", dilation)
     top, bottom, left, right = _pair("padding", padding, 4)
-    rows = (h + top + bottom - dh * (kh - 1) - 1) // max(sh, 1) + 1
-    columns = (w + left + right - dw * (kw - 1) - 1) // max(sw, 1) + 1
-    _core.covariance(x, [n, c, h, w, kh, kw, sh, sw, dh, dw, top, left, max(rows, 0), max(columns, 0)], share, out)
+    axes = ((h + top + bottom, kh, sh, dh), (w + left + right, kw, sw, dw))
+    positions = [max((size - d * (k - 1) - 1) // max(s, 1) + 1, 0) for size, k, s, d in axes]
+    _core.covariance(x, [n, c, h, w, kh, kw, sh, sw, dh, dw, top, left, *positions], share, out)
     return out
 
 

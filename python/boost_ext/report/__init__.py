@@ -1,6 +1,6 @@
 """A report on training runs: run logs in, one self-contained HTML page out. ``boost-ext report`` is its command.
 
-The plots need matplotlib (``pip install 'boost_ext[report]'``); MindSpore is not needed.
+The page needs jinja2 and matplotlib (``pip install 'boost_ext[report]'``); MindSpore is not needed.
 """
 
 from boost_ext.report.looks import Looks, TensorHistory

@@ -6,7 +6,6 @@ import io
 import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from html import escape
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -60,8 +59,8 @@ class _Panel(NamedTuple):
     xlabel: str = "step"
 
 
-def figures(runs: Sequence[Run], names: Sequence[str]) -> str | None:
-    """HTML: a legend, if there are several runs, and each panel as SVG; None if there is nothing to draw.
+def figures(runs: Sequence[Run]) -> tuple[list[str], list[str]]:
+    """The colours of the runs, for CSS, and the panels as SVG; no panels if there is nothing to draw.
 
     Raises:
         ImportError: if matplotlib is missing.
@@ -69,22 +68,14 @@ def figures(runs: Sequence[Run], names: Sequence[str]) -> str | None:
     import matplotlib
 
     coloured = [(run, _COLOURS[i % len(_COLOURS)]) for i, run in enumerate(runs)]
-    panels = _panels(coloured)
-    if not panels:
-        return None
     settings: dict[Any, Any] = dict.fromkeys(
         ("text.color", "axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color"), _INK
     )
     # Text as text can be read aloud and searched. Points that a reader could not tell apart are left out.
     settings |= {"svg.fonttype": "none", "path.simplify": True, "path.simplify_threshold": 1.0}
     with matplotlib.rc_context(settings):
-        drawn = [_svg(panel, f"{number}-{panel.name}") for number, panel in enumerate(panels)]
-    keys = [
-        f'<span style="color: {colour}">&#9632;</span>&nbsp;{escape(name)}'
-        for (_, colour), name in zip(coloured, names, strict=True)
-    ]
-    legend = [f'<p class="legend">{" ".join(keys)}</p>'] if len(runs) > 1 else []
-    return "\n".join([*legend, '<div class="panels">', *drawn, "</div>"]).replace(_INK, "currentColor")
+        drawn = [_svg(panel, f"{number}-{panel.name}") for number, panel in enumerate(_panels(coloured))]
+    return [colour.replace(_INK, "currentColor") for _, colour in coloured], drawn
 
 
 def _svg(panel: _Panel, salt: str) -> str:
@@ -106,7 +97,7 @@ def _svg(panel: _Panel, salt: str) -> str:
     with matplotlib.rc_context({"svg.hashsalt": salt}):
         drawn.savefig(file, format="svg", metadata=metadata, transparent=True)
     text = file.getvalue()
-    return _NUMBERED.sub("", text[text.index("<svg") :])
+    return _NUMBERED.sub("", text[text.index("<svg") :]).replace(_INK, "currentColor")
 
 
 def _legend(axes: Axes, handles: Sequence[Any], names: Sequence[str]) -> None:

@@ -6,14 +6,12 @@ A writer takes what :class:`boost_ext.report.log.RunLogWriter` takes, the header
 
 from __future__ import annotations
 
-import importlib
 import os
 import time
-from types import ModuleType
 from typing import Any, Protocol
 
 from boost_ext.report.log import End, Evaluation, Header, Health, Record, Step
-from boost_ext.requirements import missing
+from boost_ext.requirements import imported
 
 __all__ = ["MLflow", "TensorBoard", "WeightsAndBiases", "Writer", "facts", "numbers"]
 
@@ -51,13 +49,6 @@ def facts(header: Header) -> dict[str, str]:
     return {name: str(value) for name, value in known.items()}
 
 
-def _imported(module: str, extra: str) -> ModuleType:
-    try:
-        return importlib.import_module(module)
-    except ImportError as error:
-        raise missing(extra, module, error) from error
-
-
 class TensorBoard:
     """Event files for TensorBoard, by tensorboardX (``pip install 'boost_ext[tensorboard]'``).
 
@@ -74,7 +65,7 @@ class TensorBoard:
     """
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
-        self._tensorboard = _imported("tensorboardX", "tensorboard")
+        self._tensorboard = imported("tensorboard", "tensorboardX")
         self._folder = os.fspath(folder)
         self._file: Any = None
 
@@ -119,7 +110,7 @@ class MLflow:
     def __init__(
         self, experiment: str = "boost_ext", *, tracking_uri: str | None = None, run_name: str | None = None
     ) -> None:
-        self._mlflow = _imported("mlflow", "mlflow")
+        self._mlflow = imported("mlflow", "mlflow")
         self._experiment, self._name = experiment, run_name
         self._client = self._mlflow.MlflowClient(tracking_uri)
         self._run: str | None = None
@@ -189,7 +180,7 @@ class WeightsAndBiases:
     """
 
     def __init__(self, project: str = "boost_ext", **options: Any) -> None:
-        self._wandb = _imported("wandb", "wandb")
+        self._wandb = imported("wandb", "wandb")
         self._options = {"project": project, **options}
         self._header: Header | None = None
         self._run: Any = None

@@ -91,6 +91,8 @@ class UnitsClipped(nn.Cell):
     ``scale``: the loss scale in the gradients. Default: the one that the optimizer takes out on its own.
     """
 
+    in_place = False
+
     def __init__(self, settings: AdaptiveClip, weights: Sequence[Parameter], own_scale: float) -> None:
         super().__init__(auto_prefix=False)
         self.limit, self.eps = Tensor([settings.clipping], ms.float64), Tensor([settings.eps], ms.float64)
@@ -117,22 +119,22 @@ class UnitsClipped(nn.Cell):
 
 
 class AdaptiveClipping:
-    """What the pipelines of a cell share.
+    """What the pipelines of a training cell share.
 
     Raises:
-        ValueError: if `exclude` names a parameter that is not among `weights`.
+        ValueError: if `exclude` names a parameter that the optimizer does not have.
     """
 
-    def __init__(self, owner: str, settings: AdaptiveClip, weights: Sequence[Parameter], optimizer: nn.Cell) -> None:
-        names = [w.name for w in weights]
-        for name in settings.exclude:
+    def __init__(self, cell: Any) -> None:
+        self.settings = cell.options.adaptive_clip
+        names = [w.name for w in cell.weights]
+        for name in self.settings.exclude:
             if name not in names:
                 raise ValueError(
-                    f"{owner}: AdaptiveClip.exclude must name parameters of the optimizer, got {name!r}, did you mean "
-                    f"{nearest(name, names)!r}?"
+                    f"{type(cell).__name__}: AdaptiveClip.exclude must name parameters of the optimizer, got {name!r}, "
+                    f"did you mean {nearest(name, names)!r}?"
                 )
-        self.settings = settings
-        self.own_scale = float(getattr(optimizer, "loss_scale", 1.0))
+        self.own_scale = float(getattr(cell.optimizer, "loss_scale", 1.0))
 
     def cell(self, weights: Sequence[Parameter]) -> UnitsClipped:
         """It clips the gradients of these weights."""

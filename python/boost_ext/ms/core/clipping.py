@@ -27,7 +27,7 @@ def checked_clip_norm(owner: str, value: Any) -> float | None:
 
 
 class Clipping:
-    """What the pipelines of a cell share.
+    """What the pipelines of a training cell share.
 
     Attributes:
         settings (Tensor): float32 (2,): clip_norm, and the loss scale that the optimizer takes out on its own.
@@ -35,15 +35,21 @@ class Clipping:
         divisor (Parameter): float32 (1,), ``clip.divisor``: what clipped them, times the loss scale.
     """
 
-    def __init__(self, clip_norm: float, optimizer: nn.Cell) -> None:
-        own_scale = float(getattr(optimizer, "loss_scale", 1.0))
-        self.settings = Tensor([clip_norm, own_scale], ms.float32)
+    def __init__(self, cell: Any) -> None:
+        own_scale = float(getattr(cell.optimizer, "loss_scale", 1.0))
+        self.settings = Tensor([cell.options.clip_norm, own_scale], ms.float32)
         self.norm = state("clip.norm", [0.0], ms.float32)
         self.divisor = state("clip.divisor", [1.0], ms.float32)
+
+    def cell(self) -> ClipInPlace:
+        """It clips gradients."""
+        return ClipInPlace(self)
 
 
 class ClipInPlace(nn.Cell):
     """``cell(grads)``: clip gradients that hold no loss scale of the cell; the result comes after the write."""
+
+    in_place = True
 
     def __init__(self, clipping: Clipping) -> None:
         super().__init__(auto_prefix=False)

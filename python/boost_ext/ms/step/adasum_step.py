@@ -3,25 +3,20 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from mindspore import Parameter, ParameterTuple, Tensor, nn, ops
 from mindspore.communication import get_rank
 
-from boost_ext.adasum import Schedule
 from boost_ext.ms import native
 from boost_ext.ms.core.state import filled
 from boost_ext.ms.ranks.grad_reducer import GradReducer
 from boost_ext.ms.ranks.ranks import rank_count
 from boost_ext.ms.step.adasum import AdaSum, group_of
-from boost_ext.ms.step.options import StepOptions
 from boost_ext.plan import adasum_obstacle
 
-if TYPE_CHECKING:
-    from boost_ext.plan import Plan
-
-__all__ = ["AdaSumUpdate", "node_reducer", "over_nodes"]
+__all__ = ["AdaSumUpdate", "obstacle_of", "over_nodes"]
 
 _logger = logging.getLogger("boost_ext")
 
@@ -59,27 +54,28 @@ class AdaSumUpdate(nn.Cell):
         done = self.optimizer(ops.depend(grads, kept))
         return self.adasum.update(ops.depend(self.stepped, done), self.old, self.halves)
 
+    def node_reducer(self, mean: bool) -> GradReducer | None:
+        """The reducer over the devices of this rank's node; None for a node of one device."""
+        schedule = self.adasum.schedule
+        devices = schedule.device_number
+        if devices == 1:
+            return None
+        first = schedule.rank // devices * devices
+        return GradReducer(mean, devices, group_of(tuple(range(first, first + devices))))
 
-def over_nodes(cell: Any, options: StepOptions, plan: Plan | None) -> tuple[AdaSumUpdate | None, Plan | None]:
-    """The AdaSum update of a training cell, or None without AdaSum; and the plan with the reason."""
-    devices = options.adasum_devices
-    if devices is None:
-        return None, plan
-    ranks = rank_count()
-    obstacle = adasum_obstacle(ranks, devices)
-    reason = obstacle[1] if obstacle else ""
+
+def obstacle_of(cell: Any) -> str:
+    """The reason why a training cell cannot sum over nodes; "" without one."""
     if not cell.reducer_flag:
-        reason = f"parallel_mode is {cell.parallel_mode}, and it needs data_parallel or hybrid_parallel"
-    if not reason:
-        return AdaSumUpdate(cell.optimizer, get_rank(), devices, ranks // devices), plan
-    _logger.warning("adasum is skipped: %s", reason)
-    return None, plan.with_result("adasum", "skipped", reason) if plan is not None else None
+        return f"parallel_mode is {cell.parallel_mode}, and it needs data_parallel or hybrid_parallel"
+    obstacle = adasum_obstacle(rank_count(), cell.options.adasum_devices)
+    return obstacle[1] if obstacle else ""
 
 
-def node_reducer(mean: bool, schedule: Schedule) -> GradReducer | None:
-    """The reducer over the devices of this rank's node; None for a node of one device."""
-    devices = schedule.device_number
-    if devices == 1:
+def over_nodes(cell: Any) -> AdaSumUpdate | None:
+    """The update of a training cell; None with a warning if it cannot sum over nodes."""
+    if reason := obstacle_of(cell):
+        _logger.warning("adasum is skipped: %s", reason)
         return None
-    first = schedule.rank // devices * devices
-    return GradReducer(mean, devices, group_of(tuple(range(first, first + devices))))
+    devices = cell.options.adasum_devices
+    return AdaSumUpdate(cell.optimizer, get_rank(), devices, rank_count() // devices)

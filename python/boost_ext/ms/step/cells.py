@@ -2,6 +2,8 @@
 
 source (loss and gradients) -> guard (one flag) -> hold (accumulation) -> apply (gradients into weights)
 -> update of the loss scale
+
+What fills them comes from the tables of :mod:`boost_ext.ms.step.algorithms`.
 """
 
 from __future__ import annotations
@@ -15,10 +17,7 @@ import numpy as np
 from mindspore import Parameter, Tensor, nn, ops
 
 from boost_ext.arguments import checked_keywords
-from boost_ext.config import DimReduceConfig
 from boost_ext.ms import native
-from boost_ext.ms.core.adaptive_clip import AdaptiveClip, AdaptiveClipping
-from boost_ext.ms.core.clipping import Clipping
 from boost_ext.ms.core.compiled import Compile, Gradients, require_compile
 from boost_ext.ms.core.for_cells import released
 from boost_ext.ms.core.resume import load_state, state_of
@@ -27,11 +26,8 @@ from boost_ext.ms.loss_scale.scale_sense import ScaleSense, scale_barriers, scal
 from boost_ext.ms.optim.adoption import whole_of
 from boost_ext.ms.ranks.grad_reducer import Agreement, GradReducer
 from boost_ext.ms.ranks.ranks import Ranks
-from boost_ext.ms.step.adasum_step import node_reducer, over_nodes
-from boost_ext.ms.step.dim_reduce_step import ApplyDimReduce
-from boost_ext.ms.step.grad_accumulation import ApplyAccumulated, GradientAccumulation
+from boost_ext.ms.step.algorithms import APPLY, PARTS
 from boost_ext.ms.step.gradient_statistics import GradientStatistics
-from boost_ext.ms.step.local_steps import LocalSteps
 from boost_ext.ms.step.observation import Observation, observation
 from boost_ext.ms.step.options import StepOptions, step_options, warn_of_unknown_parameters, what_trains
 from boost_ext.ms.step.pipeline import (
@@ -46,10 +42,13 @@ from boost_ext.ms.step.pipeline import (
     step_counters,
 )
 from boost_ext.ms.step.rank_sync import RankSync
-from boost_ext.ms.subspace.moving_average import AverageAfterStep, ExponentialMovingAverage
 
 if TYPE_CHECKING:
+    from boost_ext.config import DimReduceConfig
     from boost_ext.health import Statistics
+    from boost_ext.ms.core.adaptive_clip import AdaptiveClip
+    from boost_ext.ms.step.local_steps import LocalSteps
+    from boost_ext.ms.subspace.moving_average import ExponentialMovingAverage
     from boost_ext.plan import Plan
     from boost_ext.report.log import Fault
 
@@ -125,8 +124,6 @@ class BoostTrainOneStepCell(nn.TrainOneStepCell):
         1.0 False 1.0
     """
 
-    adasum_update: Any  # None without AdaSum
-
     @checked_keywords
     def __init__(
         self,
@@ -151,10 +148,19 @@ class BoostTrainOneStepCell(nn.TrainOneStepCell):
         if not 0 < float(sens) <= np.finfo(np.float32).max:
             raise ValueError(f"{name}: sens must be finite and > 0, got {sens}")
         options = step_options(
-            name, optimizer, dim_reduce, accumulation_steps, clip_norm, fused_optimizer, check_overflow, adaptive_clip
+            name,
+            optimizer,
+            dim_reduce,
+            accumulation_steps,
+            clip_norm,
+            fused_optimizer,
+            check_overflow,
+            adaptive_clip,
+            weight_average,
+            local_steps,
         )
         scale = ScaleSense(scale_parameter(float(sens)))
-        self._assemble(network, optimizer, scale, compile, options, plan, weight_average, local_steps)
+        self._assemble(network, optimizer, scale, compile, options, plan)
         self.sens, self.sense_flag = float(sens), True
 
     def _assemble(
@@ -165,137 +171,74 @@ class BoostTrainOneStepCell(nn.TrainOneStepCell):
         compile: Compile,
         options: StepOptions,
         plan: Plan | None,
-        weight_average: ExponentialMovingAverage | None,
-        local_steps: LocalSteps | None,
         *,
         unscale: bool = False,
     ) -> None:
         """Assemble the slots. ``unscale``: the optimizer gets gradients without the loss scale."""
-        require_compile(type(self).__name__, compile)
+        name = type(self).__name__
+        require_compile(name, compile)
         if unscale and not options.check_overflow:
-            name = type(self).__name__
             raise ValueError(f"{name}: check_overflow must be True with a loss scale that it moves, got False")
-        groups = scale.guard is not None
-        if not groups:
-            require_no_groups(type(self).__name__, network)
+        if scale.guard is None:
+            require_no_groups(name, network)
         optimizer = released(optimizer)
         nn.TrainOneStepCell.__init__(self, network, optimizer)
-        warn_of_unknown_parameters(type(self).__name__, network, self.weights)
+        warn_of_unknown_parameters(name, network, self.weights)
         self.ranks = Ranks.of(self)
-        self.scale_sense = scale.parameter
+        self.scale_sense, self.scale_groups = scale.parameter, scale.guard is not None
         self.barriers = scale_barriers()
         self.freeze = hasattr(optimizer, "group_steps")
-        self.accumulation: Any = None
-        if plan is not None:
-            plan = what_trains(plan, optimizer, options, groups)
-        self.adasum_update, self.plan = over_nodes(self, options, plan)
-        stepped = optimizer if self.adasum_update is None else self.adasum_update
-        updates = optimizer.group_steps(options.fused_optimizer) if self.freeze else (stepped,)
-        whole = whole_of(stepped)
-        self.clipping = None if options.clip_norm is None else Clipping(options.clip_norm, optimizer)
-        self.adaptive_clipping: AdaptiveClipping | None = None
-        if options.adaptive_clip is not None:
-            name = type(self).__name__
-            self.adaptive_clipping = AdaptiveClipping(name, options.adaptive_clip, self.weights, optimizer)
-        reducer = self._reducer()
-        if options.accumulation_steps > 1:
-            self.accumulation = self._hold(whole, options)
-        self.weight_average = weight_average
-        self.average: AverageAfterStep | None = None
-        if weight_average is not None:
-            if options.dim_reduce is not None:
-                raise ValueError(
-                    f"{type(self).__name__}: weight_average must be None with dim_reduce, which moves the weights in a "
-                    "subspace, got one"
-                )
-            if self._has_own_construct():
-                raise ValueError(
-                    f"{type(self).__name__}: weight_average must be None with a construct of its own, which can call "
-                    "an average that it has attached, got one"
-                )
-            count = None if self.accumulation is None else self.accumulation.count
-            self.average = AverageAfterStep(type(self).__name__, weight_average, network, count)
-        own = (getattr(held, "require_own_weights", None) for held in (self.average, whole))
-        self.__dict__["_require_own_weights"] = tuple(require for require in own if require is not None)
-        self.local_steps = local_steps
-        if local_steps is not None:
-            self._require_local(local_steps, optimizer, options.moves)
-            local_steps.attach(network, start=False)
         self.compile_option, self.options = compile, options
+        self.slots_unscale = unscale and not self.scale_groups
+        for part, (option, bring) in PARTS.items():
+            setattr(self, part, bring(self) if options.ask_for(option) else None)
+        self.plan = None if plan is None else what_trains(plan, optimizer, options, self)
+        self.weight_average = options.weight_average
+        own = (getattr(held, "require_own_weights", None) for held in (self.average, whole_of(self.stepped)))
+        self.__dict__["_require_own_weights"] = tuple(require for require in own if require is not None)
         self.loss_scale_update = scale.manager
+        if self.adasum_update is not None:
+            reducer = self.adasum_update.node_reducer(self.ranks.mean)
+        else:
+            reducer = GradReducer(self.ranks.mean, self.ranks.size) if self.ranks.size > 1 else None
         self.slots: list[tuple[Any, nn.Cell, ApplySlot, Any]] = []
-        for update in updates:
-            slot = self._apply_slot(network, update, options, compile != "off", unscale, not groups)
-            divide = unscale and not slot.unscales
+        for update in optimizer.group_steps(options.fused_optimizer) if self.freeze else (self.stepped,):
+            slot = self._apply_slot(update)
+            divide = self.slots_unscale and not slot.unscales
             guard: nn.Cell
             if scale.guard is not None:
                 guard = scale.guard(update.parameters)
             elif options.checks:
-                guard = Guard(unscale, divide, slot.clipping)
+                guard = Guard(self.slots_unscale, divide, slot.clipping)
             else:
                 guard = NoGuard()
-            refusal = refused_rows(type(self).__name__, slot, update, guard, self.ranks.size, self.freeze)
+            refusal = refused_rows(name, slot, update, guard, self.ranks.size, self.freeze)
             source = Gradients(network, update.parameters, reducer, compile != "off", refusal)
             self.slots.append((source, guard, slot, update.parameters))
         self.steps, self.last = step_counters()
         self._rank_sync = RankSync()
         self._build()
-        self._own_construct = self._has_own_construct()
         # For a construct of a subclass, by the names of mindspore.boost.
         self.hyper_map = ops.HyperMap()
         self.max_accumulation_step = options.accumulation_steps
         self.use_grad_accumulation = options.accumulation_steps > 1
 
-    def _require_local(self, local_steps: Any, optimizer: nn.Cell, moves: bool) -> None:
-        """Refuse local steps with what they do not go with."""
-        name = type(self).__name__
-        if not isinstance(local_steps, LocalSteps):
-            raise TypeError(f"{name}: local_steps must be a LocalSteps, got {type(local_steps).__name__}")
-        other = getattr(optimizer, "never_exchanged", None)
-        if moves:
-            other = "dim_reduce or adasum, which move the weights too"
-        if self.average is not None:
-            other = "weight_average, which would be of each rank's own weights"
-        if self._has_own_construct():
-            other = "a construct of its own; attach them, and call step() in the loop"
-        if other:
-            raise ValueError(f"{name}: local_steps must be None with {other}, got some")
-
-    @classmethod
-    def _has_own_construct(cls) -> bool:
+    @property
+    def own_construct(self) -> bool:
         """Whether a subclass outside of boost_ext overrides ``construct``."""
-        return not cls.construct.__module__.startswith("boost_ext.")
+        return not type(self).construct.__module__.startswith("boost_ext.")
 
-    def _apply_slot(
-        self, network: nn.Cell, update: nn.Cell, options: StepOptions, compile: bool, unscale: bool, whole: bool
-    ) -> ApplySlot:
-        if options.dim_reduce is not None:
-            return ApplyDimReduce(network, update, options.dim_reduce, self.ranks, compile)
-        if self.accumulation is None:
-            fused, adaptive = options.fused_optimizer, self.adaptive_clipping
-            return apply_optimizer(update, unscale and whole, self.clipping, whole, fused, adaptive)
-        held = self.accumulation
-        if self.freeze:
-            held = self._hold(update, options, self.accumulation)
-        return ApplyAccumulated(held, unscale and whole)
+    @property
+    def stepped(self) -> nn.Cell:
+        """What steps on gradients: the optimizer, or the update over nodes that calls it."""
+        return self.optimizer if self.adasum_update is None else self.adasum_update
 
-    def _hold(
-        self, optimizer: nn.Cell, options: StepOptions, share: GradientAccumulation | None = None
-    ) -> GradientAccumulation:
-        steps, fused = options.accumulation_steps, options.fused_optimizer
-        return GradientAccumulation(
-            steps,
-            optimizer,
-            share=share,
-            clipping=self.clipping,
-            adaptive=self.adaptive_clipping,
-            fused_optimizer=fused,
-        )
-
-    def _reducer(self) -> GradReducer | None:
-        if self.adasum_update is not None:
-            return node_reducer(self.ranks.mean, self.adasum_update.adasum.schedule)
-        return GradReducer(self.ranks.mean, self.ranks.size) if self.ranks.size > 1 else None
+    def _apply_slot(self, update: nn.Cell) -> ApplySlot:
+        for option, bring in APPLY.items():
+            if self.options.ask_for(option):
+                return bring(self, update)
+        fused, whole = self.options.fused_optimizer, not self.scale_groups
+        return apply_optimizer(update, self.slots_unscale, self.clipping, whole, fused, self.adaptive_clipping)
 
     def _build(self, instrumented: bool = False, watched: bool = False) -> None:
         pipelines, self._statistics = [], []
@@ -341,7 +284,7 @@ class BoostTrainOneStepCell(nn.TrainOneStepCell):
         return self.slots[0][2]
 
     def __call__(self, *inputs: Any, **kwargs: Any) -> Any:
-        if self._own_construct:
+        if self.own_construct:
             with self._rank_sync.step(self):
                 return super().__call__(*inputs, **kwargs)
         for require in self._require_own_weights:
@@ -529,7 +472,7 @@ class BoostTrainOneStepWithLossScaleCell(BoostTrainOneStepCell):
         name = type(self).__name__
         scale = scale_sense_of(name, scale_sense, network)
         # A construct of a subclass unscales as it likes.
-        if not self._has_own_construct() and float(getattr(optimizer, "loss_scale", 1.0)) != 1.0:
+        if not self.own_construct and float(getattr(optimizer, "loss_scale", 1.0)) != 1.0:
             raise ValueError(
                 f"{name}: optimizer.loss_scale must be 1, got {optimizer.loss_scale}; the cell unscales the gradients, "
                 "and the optimizer would do it again"
@@ -542,8 +485,10 @@ class BoostTrainOneStepWithLossScaleCell(BoostTrainOneStepCell):
             clip_norm,
             fused_optimizer,
             adaptive_clip=adaptive_clip,
+            weight_average=weight_average,
+            local_steps=local_steps,
         )
-        self._assemble(network, optimizer, scale, compile, options, plan, weight_average, local_steps, unscale=True)
+        self._assemble(network, optimizer, scale, compile, options, plan, unscale=True)
         self.loss_scaling_manager = scale.manager
         self.all_finite = native.AllFinite()
         self.agreement = Agreement(None) if self.ranks.size > 1 else None

@@ -6,9 +6,7 @@ from typing import Any
 
 from mindspore import Parameter, ParameterTuple, Tensor, nn
 
-from boost_ext.config import DimReduceConfig
 from boost_ext.ms.core.state import filled
-from boost_ext.ms.ranks.ranks import Ranks
 from boost_ext.ms.step.pipeline import ApplySlot
 from boost_ext.ms.subspace.dim_reduce import DimReduce
 from boost_ext.ms.subspace.projection import projection_matrix
@@ -17,15 +15,14 @@ __all__ = ["ApplyDimReduce"]
 
 
 class ApplyDimReduce(ApplySlot):
-    """The apply slot: a dimension-reduced step on scaled gradients."""
+    """The apply slot of a training cell: a dimension-reduced step on scaled gradients."""
 
     unscales = True
     refuses_rows = "with dim_reduce"
 
-    def __init__(
-        self, network: nn.Cell, optimizer: nn.Cell, config: DimReduceConfig, ranks: Ranks, compile: bool
-    ) -> None:
+    def __init__(self, cell: Any, optimizer: nn.Cell) -> None:
         super().__init__(auto_prefix=False)
+        config, ranks = cell.options.dim_reduce, cell.ranks
         if not ranks.mean:
             raise ValueError("dim_reduce: gradients_mean must be True: its line search compares mean losses, got False")
         self.weights = ParameterTuple(optimizer.parameters)
@@ -34,7 +31,7 @@ class ApplyDimReduce(ApplySlot):
             for w in self.weights
         )
         self.dim_reduce = DimReduce(
-            network,
+            cell.network,
             optimizer,
             self.weights,
             projection_matrix(self.weights, config, ranks),
@@ -46,7 +43,7 @@ class ApplyDimReduce(ApplySlot):
             ranks.rank,
             ranks.size,
             max_search=config.max_search,
-            compile=compile,
+            compile=cell.compile_option != "off",
         )
 
     def construct(self, loss: Tensor, grads: Any, scale: Tensor, *inputs: Tensor) -> Tensor:

@@ -10,9 +10,9 @@ from mindspore.common.initializer import initializer
 
 from boost_ext.ms import native
 from boost_ext.ms.core.adaptive_clip import AdaptiveClipping
-from boost_ext.ms.core.clipping import ClipInPlace, Clipping
+from boost_ext.ms.core.clipping import Clipping
 from boost_ext.ms.core.state import hold_state, state
-from boost_ext.ms.optim.adoption import native_step
+from boost_ext.ms.optim.adoption import native_step, whole_of
 from boost_ext.ms.step.pipeline import ApplySlot
 
 __all__ = ["ApplyAccumulated", "GradientAccumulation", "checked_steps", "gradient_accumulation_op", "gradient_clear_op"]
@@ -123,7 +123,7 @@ class GradientAccumulation(nn.Cell):
             of_weight = {id(w): a for w, a in zip(share.optimizer.parameters, share.accumulators, strict=True)}
             self.accumulators = ParameterTuple(of_weight[id(w)] for w in weights)
             self.count = share.count
-        self.clip = None if clipping is None else ClipInPlace(clipping)
+        self.clip = None if clipping is None else clipping.cell()
         self.clip_units = None if adaptive is None else adaptive.cell(weights)
         self.dtypes = tuple(w.dtype for w in weights)
         self.accumulate = native.Accumulate()
@@ -179,3 +179,20 @@ class ApplyAccumulated(ApplySlot):
         if self.unscale:
             return self.accumulation(loss, grads, scale)
         return self.accumulation(loss, grads)
+
+    @classmethod
+    def of(cls, cell: Any, optimizer: nn.Cell) -> ApplyAccumulated:
+        """That of a training cell."""
+        return cls(cls.hold(cell, optimizer) if cell.freeze else cell.accumulation, cell.slots_unscale)
+
+    @staticmethod
+    def hold(cell: Any, group: nn.Cell | None = None) -> GradientAccumulation:
+        """The accumulation of a training cell, or that of a group of its optimizer, on the same state."""
+        return GradientAccumulation(
+            cell.options.accumulation_steps,
+            whole_of(cell.stepped) if group is None else group,
+            share=None if group is None else cell.accumulation,
+            clipping=cell.clipping,
+            adaptive=cell.adaptive_clipping,
+            fused_optimizer=cell.options.fused_optimizer,
+        )

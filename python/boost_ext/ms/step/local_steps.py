@@ -24,7 +24,7 @@ from boost_ext.ms.core.state import state
 from boost_ext.ms.ranks.ranks import ALONE, Ranks, answered, rank_count, require_alike
 from boost_ext.ms.surgery.batch_norm_statistics import statistics_of
 
-__all__ = ["LocalSteps"]
+__all__ = ["LocalSteps", "local_steps_of"]
 
 _NAME = "LocalSteps"
 
@@ -265,6 +265,24 @@ class LocalSteps(typed.Cell):
     def callback(self) -> Callback:
         """A callback for ``mindspore.Model`` without a training cell of boost_ext."""
         return _AfterStep(self)
+
+
+def local_steps_of(cell: Any) -> LocalSteps:
+    """Those of a training cell, attached to its network."""
+    owner, local = type(cell).__name__, cell.options.local_steps
+    if not isinstance(local, LocalSteps):
+        raise TypeError(f"{owner}: local_steps must be a LocalSteps, got {type(local).__name__}")
+    other = getattr(cell.optimizer, "never_exchanged", None)
+    if cell.options.moves:
+        other = "dim_reduce or adasum, which move the weights too"
+    if cell.average is not None:
+        other = "weight_average, which would be of each rank's own weights"
+    if cell.own_construct:
+        other = "a construct of its own; attach them, and call step() in the loop"
+    if other:
+        raise ValueError(f"{owner}: local_steps must be None with {other}, got some")
+    local.attach(cell.network, start=False)
+    return local
 
 
 class _Written:

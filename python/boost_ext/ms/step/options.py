@@ -13,7 +13,10 @@ from boost_ext.config import DimReduceConfig
 from boost_ext.ms.core.adaptive_clip import AdaptiveClip, checked_adaptive_clip
 from boost_ext.ms.core.clipping import checked_clip_norm
 from boost_ext.ms.optim.adoption import decision, whole_of
+from boost_ext.ms.step.adasum_step import obstacle_of
 from boost_ext.ms.step.grad_accumulation import checked_steps
+from boost_ext.ms.step.local_steps import LocalSteps
+from boost_ext.ms.subspace.moving_average import ExponentialMovingAverage
 from boost_ext.plan import CHECKED, UNCHECKED, Decision, Plan
 
 __all__ = ["StepOptions", "attached_options", "step_options", "warn_of_unknown_parameters", "what_trains"]
@@ -31,6 +34,8 @@ class StepOptions:
         adasum_devices: devices of a node if AdaSum adds up over nodes, or None.
         fused_optimizer: whether an optimizer of ``mindspore.nn`` may step as one native call on its own state.
         check_overflow: whether to look for inf and nan in the gradients.
+        weight_average: averages the weights, or None.
+        local_steps: exchange the weights over ranks once in some steps, or None.
     """
 
     accumulation_steps: int = 1
@@ -40,6 +45,12 @@ class StepOptions:
     fused_optimizer: bool = True
     check_overflow: bool = True
     adaptive_clip: AdaptiveClip | None = None
+    weight_average: ExponentialMovingAverage | None = None
+    local_steps: LocalSteps | None = None
+
+    def ask_for(self, name: str) -> bool:
+        """Whether an option has another value than by default."""
+        return bool(getattr(self, name) != getattr(type(self), name))
 
     @property
     def moves(self) -> bool:
@@ -49,8 +60,7 @@ class StepOptions:
     @property
     def alone(self) -> bool:
         """Whether the optimizer gets the gradients of each step as they are, and moves the weights."""
-        clips = self.clip_norm is not None or self.adaptive_clip is not None
-        return self.accumulation_steps == 1 and not clips and not self.moves
+        return not self.moves and not any(map(self.ask_for, ("accumulation_steps", "clip_norm", "adaptive_clip")))
 
     @property
     def checks(self) -> bool:
@@ -64,26 +74,23 @@ def attached_options(optimizer: nn.Cell) -> StepOptions:
     return options if isinstance(options, StepOptions) else StepOptions()
 
 
-def what_trains(plan: Plan, optimizer: nn.Cell, options: StepOptions, groups: bool | None = None) -> Plan:
+def what_trains(plan: Plan, optimizer: nn.Cell, options: StepOptions, cell: Any = None) -> Plan:
     """The plan, completed by the algorithms that the optimizer carries and by the arguments of the training cell.
 
-    ``groups``: whether each group of layers has a loss scale; None: not known yet.
+    ``cell``: the training cell, which knows its loss scales and ranks; None: not made yet.
     """
     attached, dim_reduce = attached_options(optimizer), options.dim_reduce
     steps, devices = options.accumulation_steps, options.adasum_devices
     freezes = getattr(optimizer, "freezes", False)
+    reduction = {} if dim_reduce is None else dim_reduce.model_dump()
     found: dict[str, tuple[bool, bool, dict[str, Any]]] = {
         "grad_freeze": (freezes, True, {"groups": optimizer.groups_num} if freezes else {}),
         "grad_accumulation": (steps > 1, steps == attached.accumulation_steps, {"grad_accumulation_step": steps}),
-        "dim_reduce": (
-            dim_reduce is not None,
-            dim_reduce == attached.dim_reduce,
-            {} if dim_reduce is None else dim_reduce.model_dump(),
-        ),
+        "dim_reduce": (dim_reduce is not None, dim_reduce == attached.dim_reduce, reduction),
         "adasum": (devices is not None, True, {} if devices is None else {"device_number": devices}),
     }
-    if groups is not None:
-        found["loss_scale_group"] = (groups, False, {})
+    if cell is not None:
+        found["loss_scale_group"] = (cell.scale_groups, False, {})
     for name, (on, by_optimizer, details) in found.items():
         known = plan[name]
         if on and known.status != "applied":
@@ -93,6 +100,8 @@ def what_trains(plan: Plan, optimizer: nn.Cell, options: StepOptions, groups: bo
             plan = plan.with_result(name, details=details)
         elif not on and known.status == "applied":
             plan = plan.with_result(name, "skipped", "neither the optimizer nor the training cell has it")
+    if devices is not None and cell is not None and (obstacle := obstacle_of(cell)):
+        plan = plan.with_result("adasum", "skipped", obstacle)
     fused = decision(whole_of(optimizer), options.fused_optimizer)
     if fused.status == "applied" and options.moves:
         fused = Decision("skipped", "another algorithm moves the weights")
@@ -113,6 +122,8 @@ def step_options(
     fused_optimizer: bool | None = None,
     check_overflow: bool | None = None,
     adaptive_clip: float | AdaptiveClip | None = None,
+    weight_average: ExponentialMovingAverage | None = None,
+    local_steps: LocalSteps | None = None,
 ) -> StepOptions:
     """The ``boost_options`` of the optimizer, overridden by the keywords of a training cell."""
     attached = attached_options(optimizer)
@@ -127,13 +138,14 @@ def step_options(
         attached.fused_optimizer if fused_optimizer is None else fused_optimizer,
         attached.check_overflow if check_overflow is None else check_overflow,
         checked_adaptive_clip(owner, adaptive_clip),
+        weight_average,
+        local_steps,
     )
     if options.dim_reduce is not None and options.accumulation_steps > 1:
         raise ValueError(f"{owner}: dim_reduce must be the only algorithm, got freezing or accumulation with it")
-    if options.dim_reduce is not None and options.clip_norm is not None:
-        raise ValueError(f"{owner}: clip_norm must be None with dim_reduce, which searches the length of its step")
-    if options.adaptive_clip is not None and options.dim_reduce is not None:
-        raise ValueError(f"{owner}: adaptive_clip must be None with dim_reduce, which searches the length of its step")
+    for clip in ("clip_norm", "adaptive_clip"):
+        if options.dim_reduce is not None and options.ask_for(clip):
+            raise ValueError(f"{owner}: {clip} must be None with dim_reduce, which searches the length of its step")
     if options.adaptive_clip is not None and options.clip_norm is not None:
         raise ValueError(f"{owner}: adaptive_clip must be None with clip_norm, got both")
     if hasattr(optimizer, "require_options"):

@@ -10,7 +10,7 @@ import ctypes
 import gc
 import inspect
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import mindspore as ms
 import numpy as np
@@ -18,13 +18,15 @@ from mindspore import Parameter, Tensor, nn, ops
 from mindspore.nn.cell import _cell_graph_executor
 
 from boost_ext.ms import native
-from boost_ext.ms.core.adaptive_clip import AdaptiveClipping
-from boost_ext.ms.core.clipping import ClipInPlace, Clipping
 from boost_ext.ms.core.compiled import Gradients
 from boost_ext.ms.core.sparse_gradients import Values
 from boost_ext.ms.core.state import hold_state, state
 from boost_ext.ms.optim.adoption import native_step
 from boost_ext.ms.ranks.grad_reducer import Agreement
+
+if TYPE_CHECKING:
+    from boost_ext.ms.core.adaptive_clip import AdaptiveClipping
+    from boost_ext.ms.core.clipping import Clipping
 
 __all__ = [
     "NOT_RUN",
@@ -97,37 +99,23 @@ class ApplyFused(ApplySlot):
 
 
 class Clipped(ApplySlot):
-    """Clips the gradients in place, then calls a slot."""
-
-    refuses_rows = "with clip_norm"
-
-    def __init__(self, slot: ApplySlot, clipping: Clipping) -> None:
-        super().__init__(auto_prefix=False)
-        self.slot = slot
-        self.unscales, self.skips = slot.unscales, slot.skips
-        self.clip = ClipInPlace(clipping)
-
-    def construct(self, loss: Tensor, grads: Any, scale: Tensor, *inputs: Tensor) -> Tensor:
-        return self.slot(loss, ops.depend(grads, self.clip(grads)), scale, *inputs)
-
-
-class AdaptivelyClipped(ApplySlot):
-    """Clips the units of the gradients, then calls a slot.
+    """Clips the gradients, then calls a slot.
 
     Args:
+        clip: ``clip(grads)``, or with ``scaled`` ``clip(grads, scale)``: writes them, or returns others.
+        option: the one that asks for it.
         scaled: whether the gradients hold the loss scale of the cell, which the slot takes out.
     """
 
-    refuses_rows = "with adaptive_clip"
-
-    def __init__(self, slot: ApplySlot, clipping: AdaptiveClipping, weights: Sequence[Parameter], scaled: bool) -> None:
+    def __init__(self, slot: ApplySlot, clip: nn.Cell, option: str, scaled: bool = False) -> None:
         super().__init__(auto_prefix=False)
-        self.slot = slot
-        self.unscales, self.skips = slot.unscales, slot.skips
-        self.clip, self.scaled = clipping.cell(weights), scaled
+        self.slot, self.clip, self.scaled = slot, clip, scaled
+        self.unscales, self.skips, self.refuses_rows = slot.unscales, slot.skips, f"with {option}"
 
     def construct(self, loss: Tensor, grads: Any, scale: Tensor, *inputs: Tensor) -> Tensor:
         clipped = self.clip(grads, scale) if self.scaled else self.clip(grads)
+        if self.clip.in_place:
+            clipped = ops.depend(grads, clipped)
         return self.slot(loss, clipped, scale, *inputs)
 
 
@@ -151,8 +139,8 @@ def apply_optimizer(
     step = native_step(optimizer, fused)
     slot = ApplyOptimizer(optimizer) if step is None else ApplyFused(step, unscale, clipping if whole else None)
     if adaptive is not None:
-        return AdaptivelyClipped(slot, adaptive, optimizer.parameters, unscale and slot.unscales)
-    return slot if clipping is None or slot.clipping is not None else Clipped(slot, clipping)
+        return Clipped(slot, adaptive.cell(optimizer.parameters), "adaptive_clip", unscale and slot.unscales)
+    return slot if clipping is None or slot.clipping is not None else Clipped(slot, clipping.cell(), "clip_norm")
 
 
 class NoGuard(nn.Cell):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import numbers
 import zlib
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict
 from typing import Any
 
 import mindspore as ms
@@ -34,7 +33,8 @@ def settings_of(cell: Any) -> dict[str, str]:
         "gradients_mean": str(cell.ranks.mean),
     }
     found["adaptive_clip"] = repr(cell.options.adaptive_clip)
-    others = {key: value for key, value in asdict(cell.options).items() if key not in ("adaptive_clip", "dim_reduce")}
+    named = {"adaptive_clip", "dim_reduce", "weight_average", "local_steps"}
+    others = {key: value for key, value in vars(cell.options).items() if key not in named}
     found.update(_walk("", others, set()))
     if cell.options.dim_reduce is not None:
         found.update(_walk("dim_reduce", cell.options.dim_reduce.model_dump(), set()))

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import mindspore as ms
-from mindspore import Callback, Parameter, ParameterTuple, Tensor, nn, ops
+from mindspore import Callback, ParameterTuple, Tensor, nn, ops
 from mindspore.nn.layer.normalization import _BatchNorm
 
 from boost_ext.arguments import checked_keywords
@@ -171,21 +171,24 @@ class _DuringEvaluation(Callback):  # type: ignore[misc]
 
 
 class AverageAfterStep(nn.Cell):
-    """``cell(found, loss)``: the average after a step, except where `found`, or within a window of accumulation.
+    """``cell(found, loss)``: the average after a step of a training cell, except where `found`, or within a window of
+    accumulation."""
 
-    Args:
-        owner: of the argument, for messages.
-        average: not attached yet.
-        network: what the step trains.
-        count: the micro-batches that the accumulators hold, 0 after an update; None without accumulation.
-    """
-
-    def __init__(self, owner: str, average: Any, network: nn.Cell, count: Parameter | None) -> None:
+    def __init__(self, cell: Any) -> None:
         super().__init__(auto_prefix=False)
+        owner, average = type(cell).__name__, cell.options.weight_average
+        other = ""
+        if cell.options.dim_reduce is not None:
+            other = "dim_reduce, which moves the weights in a subspace"
+        elif cell.own_construct:
+            other = "a construct of its own, which can call an average that it has attached"
+        if other:
+            raise ValueError(f"{owner}: weight_average must be None with {other}, got one")
         if not isinstance(average, ExponentialMovingAverage):
             raise TypeError(f"{owner}: weight_average must be an {_NAME}, got {type(average).__name__}")
-        average.attach(network)
-        self.average, self.count = average, count
+        average.attach(cell.network)
+        self.average = average
+        self.count = None if cell.accumulation is None else cell.accumulation.count  # 0 after an update
 
     def require_own_weights(self) -> None:
         """Refuse to train the averages."""

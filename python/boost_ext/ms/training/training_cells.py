@@ -59,7 +59,7 @@ class TrainOneStepCell(BoostTrainOneStepCell):
 
     def __call__(self, *inputs: Any, **kwargs: Any) -> Any:
         outputs = super().__call__(*inputs, **kwargs)
-        return outputs if self._own_construct else outputs[0]
+        return outputs if self.own_construct else outputs[0]
 
     def construct(self, *inputs: Tensor) -> Tensor:
         """Inside another graph."""
