@@ -7,7 +7,7 @@ from typing import Any
 
 from mindspore import Parameter, ParameterTuple
 
-from boost_ext.ms.optim.arguments import named, non_negative, open_unit, positive, recorded, require_bool
+from boost_ext.ms.optim.arguments import named, non_negative, positive, recorded, require_bool, require_hyper
 from boost_ext.ms.optim.fused import FusedOptimizer
 from boost_ext.ms.optim.storage import state_like
 
@@ -88,7 +88,7 @@ class Muon(FusedOptimizer):
             raise ValueError(f"Muon: momentum must be < 1, got {momentum}")
         require_bool("Muon", "nesterov", nesterov)
         positive("Muon", eps=eps, adamw_eps=adamw_eps)
-        open_unit("Muon", beta1=beta1, beta2=beta2)
+        require_hyper("Muon", "adamw", beta1=beta1, beta2=beta2)
         if not isinstance(ns_steps, int) or isinstance(ns_steps, bool):
             raise TypeError(f"Muon: ns_steps must be an int, got {type(ns_steps).__name__}")
         if not 0 <= ns_steps <= 100:

@@ -10,7 +10,7 @@ import mindspore as ms
 from mindspore import Parameter, ParameterTuple
 
 from boost_ext.ms.core.state import filled
-from boost_ext.ms.optim.arguments import named, non_negative, open_unit, positive
+from boost_ext.ms.optim.arguments import named, non_negative, require_hyper
 from boost_ext.ms.optim.fused import FusedOptimizer
 from boost_ext.ms.optim.storage import StateStorage, state_like
 from boost_ext.ops.optimizer_state import projected_shape, projection_rank
@@ -70,8 +70,7 @@ class ProjectedOptimizer(FusedOptimizer):
     ) -> None:
         owner = type(self).__name__
         non_negative(owner, scale=scale)
-        positive(owner, eps=adam[2])
-        open_unit(owner, beta1=adam[0], beta2=adam[1])
+        require_hyper(owner, "adamw", beta1=adam[0], beta2=adam[1], eps=adam[2])
         self._owned = own
         storage = StateStorage(owner, seed=self._seed)
         self.fuse((*hyper, self._gap, *adam), (self.moments, self.squares), storage=storage)
