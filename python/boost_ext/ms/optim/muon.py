@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from mindspore import Parameter, ParameterTuple
+from mindspore import ParameterTuple
 
 from boost_ext.ms.optim.arguments import named, non_negative, positive, recorded, require_bool, require_hyper
 from boost_ext.ms.optim.fused import FusedOptimizer
@@ -100,7 +100,9 @@ class Muon(FusedOptimizer):
         self._make_state()
         matched = float(adjust_lr_fn == "match_rms_adamw")
         hyper = (momentum, float(nesterov), float(ns_steps), eps, matched, beta1, beta2, adamw_eps)
-        self.fuse(hyper, (self.moments,))
+        squares = iter(self.squares)
+        lists = (self.moments, [() if flag else next(squares) for flag in self.is_matrix])
+        self.fuse(hyper, (self.moments,), lists=lists, special=self.is_matrix)
 
     def _make_state(self) -> None:
         """``moments`` of all parameters, and ``squares`` of those that AdamW steps."""
@@ -109,10 +111,3 @@ class Muon(FusedOptimizer):
         made = iter(state_like(matrices, "momentum_buffer")), iter(state_like(others, "exp_avg"))
         self.moments = ParameterTuple(next(made[0] if flag else made[1]) for flag in self.is_matrix)
         self.squares = state_like(others, "exp_avg_sq")
-
-    def _special(self, i: int) -> int:
-        return int(self.is_matrix[i])
-
-    def _states(self) -> list[Parameter]:
-        squares = [self.squares[sum(not f for f in self.is_matrix[:i])] for i in self.members if not self.is_matrix[i]]
-        return [self.moments[i] for i in self.members] + squares

@@ -71,16 +71,11 @@ class ProjectedOptimizer(FusedOptimizer):
         owner = type(self).__name__
         non_negative(owner, scale=scale)
         require_hyper(owner, "adamw", beta1=adam[0], beta2=adam[1], eps=adam[2])
-        self._owned = own
         storage = StateStorage(owner, seed=self._seed)
-        self.fuse((*hyper, self._gap, *adam), (self.moments, self.squares), storage=storage)
-
-    def _special(self, i: int) -> int:
-        return self.numbers[i] if self.ranks[i] else 0
-
-    def _states(self) -> list[Parameter]:
-        own = [self._owned[sum(map(bool, self.ranks[:i]))] for i in self.members if self.ranks[i]]
-        return [states[i] for states in (self.moments, self.squares) for i in self.members] + own
+        states, owned = (self.moments, self.squares), iter(own)
+        lists = (*states, [next(owned) if rank else () for rank in self.ranks])
+        special = [number if rank else 0 for number, rank in zip(self.numbers, self.ranks, strict=True)]
+        self.fuse((*hyper, self._gap, *adam), states, storage=storage, lists=lists, special=special)
 
     def _require_whole(self, name: str, value: Any, least: int) -> None:
         owner = type(self).__name__
