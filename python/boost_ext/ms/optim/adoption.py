@@ -1,21 +1,44 @@
 """Optimizers of ``mindspore.nn``, stepped by the native ops on their own Parameters.
 
 The optimizer stays what the user made: its state, its checkpoint, its learning rate and step counter are the same
-objects. Only the arithmetic of a training step moves into the one native call that
-:class:`boost_ext.ms.optim.fused.FusedOptimizer` makes.
+objects. Only the arithmetic of a training step moves into the one native call of a
+:class:`~boost_ext.ms.optim.native_step.NativeStep`, which is made of them by a table: :data:`FORMS`.
 
-A step knows no class of an optimizer. It asks what one has beyond ``mindspore.nn.Optimizer``, all of it optional:
+A step knows no class of an optimizer. It asks what one has beyond ``mindspore.nn.Optimizer``, all of it optional.
+
+How it steps:
 
 - ``step_unless(skip, scale, gradients)``: unscales the gradients, and does nothing where the flag is set
 - ``takes_rows``: gradients may be RowTensors
+- ``require_halves()``: raises an error where a parameter has become half-precision since it was made, or float32
+- ``require_own_weights()``: raises an error where the parameters hold others than those that are trained
+- ``masters``: what it steps in the place of half-precision parameters, for AdaSum
+- ``opt``: the optimizer inside, as LARS has one
+- ``relative_step``, ``relative_rate(updates)``: it finds its learning rate itself, and which
+
+What it goes with:
+
+- ``boost_options``: the StepOptions that AutoBoost has switched on with it
 - ``require_options(owner, options)``: raises a ValueError for a StepOptions that it excludes
-- ``narrowed(parameters)``: an optimizer of some of its parameters, on its state
 - ``never_restricted``, ``never_rebuilt``: why it is never narrowed, or constructed again
 - ``never_exchanged``: why ranks cannot exchange its weights once in some steps
-- ``require_own_weights()``: raises an error where the parameters hold others than those that are trained
 - ``lars_refusal``: why LARS cannot wrap it
-- ``group_steps(fused)``, ``current()``, ``chosen()``, ``is_over(group)``: it steps one of several groups at a time, as
-  FreezeOpt does
+- ``constants``: checksums by name, which must be the same when a training is resumed
+
+How another is made of it:
+
+- ``narrowed(parameters)``: a step of some of its parameters, on its state
+- ``per_parameter_attributes``: without ``narrowed``, its attributes with one item for each parameter
+- ``released_class``: the class that may be called, of an optimizer that only training cells may step
+- ``init_params``, ``init_args``, ``init_learning_rate``: the arguments of its constructor
+
+That it steps one of several groups at a time, as FreezeOpt does; then it has all of these:
+
+- ``group_steps(fused)``: a cell for each group. ``optimizer``: the whole
+- ``current()``, ``chosen()``: the group of the next step, in Python and in a graph
+- ``is_over(group)``: no step trains this group any more
+- ``groups_num``, ``schedule``, ``freezes``, ``frozen_shares``: the number of groups, the group of each step, whether a
+  step leaves something out, and how much each group leaves out
 """
 
 from __future__ import annotations
@@ -193,12 +216,20 @@ def _adopted(optimizer: Any, form: _Form) -> nn.Cell:
 
 
 def _step(optimizer: Any, form: _Form) -> NativeStep:
-    states, powers = ([getattr(optimizer, name) for name in names] for names in (form.states, form.powers))
-    owner, hyper = form.cls.__name__, (*form.hyper, optimizer.loss_scale)
-    counts = (len(states), bool(form.first))
-    rule, rows = form.rule or form.cls.rule, form.cls.takes_rows
-    shared = Shared(owner, rows, rule, hyper, optimizer.global_step, tuple(powers), *counts)
-    lists = [*states, *([getattr(optimizer, form.first)] if form.first else [])]
+    def named(*names: str) -> tuple[Any, ...]:
+        return tuple(getattr(optimizer, name) for name in names)
+
+    shared = Shared(
+        owner=form.cls.__name__,
+        takes_rows=form.cls.takes_rows,
+        rule=form.rule or form.cls.rule,
+        hyper=(*form.hyper, optimizer.loss_scale),
+        global_step=optimizer.global_step,
+        powers=named(*form.powers),
+        number_of_states=len(form.states),
+        has_first=bool(form.first),
+    )
+    lists = named(*form.states, *([form.first] if form.first else []))
     return NativeStep(shared, members_of(optimizer, **{"lists": lists, **form.own}))
 
 

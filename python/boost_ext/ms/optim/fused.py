@@ -134,9 +134,17 @@ class FusedOptimizer(NativeStep, CentralizingOptimizer):
             setattr(self, f"scales{i}", of_state)
         if first:
             self.first = ParameterTuple(first)
-        hyper, seed = (*hyper, self.loss_scale), 0 if storage is None else storage.seed
-        owner, rows = type(self).__name__, self.takes_rows
-        shared = Shared(owner, rows, self.rule, hyper, self.global_step, tuple(powers), len(states), bool(first), seed)
+        shared = Shared(
+            owner=type(self).__name__,
+            takes_rows=self.takes_rows,
+            rule=self.rule,
+            hyper=(*hyper, self.loss_scale),
+            global_step=self.global_step,
+            powers=tuple(powers),
+            number_of_states=len(states),
+            has_first=bool(first),
+            seed=0 if storage is None else storage.seed,
+        )
         if lists is None:
             coded = zip(scales, states, strict=False)
             own_scales = [[c if c is not s else () for c, s in zip(*pair, strict=True)] for pair in coded]

@@ -58,7 +58,7 @@ class LarsRatios(native.PackedCell):
 
 
 class LarsStep(typed.Cell):
-    """``cell(gradients)``: LARS around a native step, see :class:`LARS`."""
+    """``cell(gradients)``: LARS around a native step, see :class:`LARS`. The arguments are those of :meth:`arrange`."""
 
     def __init__(self, *arguments: Any, **others: Any) -> None:
         super().__init__(auto_prefix=False)

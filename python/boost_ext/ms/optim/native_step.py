@@ -137,6 +137,8 @@ class NativeStep(typed.Cell):
         self.arrange(shared, members)
         rates = [m.rate for m in members if isinstance(m.rate, Parameter)]
         self.held = ParameterTuple([*self.weights, *self.states, *rates])  # for get_parameters
+        # As ranks compare them.
+        self.init_args, self.init_params = {"rule": shared.rule}, {"params": list(self.parameters)}
 
     def arrange(self, shared: Shared, members: Sequence[Member]) -> None:
         """Gather the arguments of a call, in groups that share learning rate and weight decay."""
