@@ -67,9 +67,10 @@ def restrict(optimizer: Optimizer, parameters: Sequence[Parameter]) -> Optimizer
     runs, the step counts once: learning-rate schedules and bias corrections continue, and a parameter that was left out
     for some steps finds its moments as they were. The given optimizer stays as it is.
 
-    An optimizer with ``narrowed`` does it by itself, as those of boost_ext do. Of another one the attributes are
-    narrowed that hold one item for each parameter: those of ``mindspore.nn.Optimizer``, state tuples that are named
-    after the parameters, as ``ParameterTuple.clone`` names them, and ``per_parameter_attributes`` of its class.
+    An optimizer with ``narrowed`` does it by itself, as those of boost_ext and native steps do. Of another one the
+    attributes are narrowed that hold one item for each parameter: those of ``mindspore.nn.Optimizer``, state tuples
+    that are named after the parameters, as ``ParameterTuple.clone`` names them, and ``per_parameter_attributes`` of its
+    class.
 
     Args:
         optimizer (Optimizer): stays usable.

@@ -8,7 +8,8 @@ share them. The call itself writes the step counter, and all other state.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 import mindspore as ms
 import numpy as np
@@ -57,7 +58,8 @@ class Schedules(nn.Cell):
         return numbers * self.times if self.times > 1 else numbers
 
 
-class Member(NamedTuple):
+@dataclass(frozen=True)
+class Member:
     """A parameter of a step, and what is its own.
 
     `master` is the parameter itself where that is float32. `parts` has its part of each list of Parameters in a call:
@@ -75,7 +77,8 @@ class Member(NamedTuple):
     centralized: bool
 
 
-class Shared(NamedTuple):
+@dataclass(frozen=True)
+class Shared:
     """What the parameters of a step share. `hyper` is in the order of the rule, with the loss scale behind. A call
     reads or writes `powers` beside the lists, see csrc/doors/step_layout.h."""
 
