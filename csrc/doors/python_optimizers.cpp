@@ -194,12 +194,18 @@ void define_projected(py::module_& m, const char* op, const char* own,
       py::arg("lr"), py::arg("weight_decay"), py::arg("ratio"), py::arg("centralize"), py::arg("skip"));
 }
 
-// The row of a rule: its hyperparameters with their defaults, or None where it has none, its states, and what it does.
+// In the order of Bound. boost_ext/ms/optim/arguments.py checks by them.
+constexpr const char* kBoundNames[] = {"finite",   "flag",         "unit",        "fraction",
+                                       "positive", "non_negative", "non_positive"};
+
+// The row of a rule: its hyperparameters with their defaults, or None where it has none, and with the names of their
+// bounds, its states, and what it does.
 py::dict rule_facts(const std::string& rule) {
   const RuleFacts& known = facts(find_rule(rule));
-  py::dict hyper;
+  py::dict hyper, bounds;
   for (int i = 0; i < hyper_count(known); ++i) {
     const Hyper& h = known.hyper[i];
+    bounds[h.name] = kBoundNames[static_cast<int>(h.bound)];
     if (std::isnan(h.standard))
       hyper[h.name] = py::none();
     else
@@ -208,9 +214,9 @@ py::dict rule_facts(const std::string& rule) {
   py::list states;
   for (int i = 0; i < known.max_states; ++i) states.append(known.state[i]);
   using namespace pybind11::literals;
-  return py::dict("hyper"_a = hyper, "states"_a = states, "optional_states"_a = known.max_states - known.min_states,
-                  "decoupled"_a = known.decoupled, "narrow_state"_a = known.narrow_state,
-                  "corrected"_a = known.corrected);
+  return py::dict("hyper"_a = hyper, "bounds"_a = bounds, "states"_a = states,
+                  "optional_states"_a = known.max_states - known.min_states, "decoupled"_a = known.decoupled,
+                  "narrow_state"_a = known.narrow_state, "corrected"_a = known.corrected);
 }
 
 }  // namespace

@@ -54,7 +54,7 @@ class _ScheduleFree(FusedOptimizer):
     def require(self, group: dict[str, Any]) -> None:
         if group["warmup_steps"] < 0:
             raise ValueError(f"{type(self).__name__}: warmup_steps must be >= 0, got {group['warmup_steps']}")
-        if not 0 < self.beta(group) < 1:
+        if not 0 < self.beta(group) < 1:  # the step refuses it too, but eval() may come first, and divides by it
             name = "momentum" if "momentum" in group else "beta1"
             raise ValueError(f"{type(self).__name__}: {name} must be in (0, 1), got {self.beta(group)}")
 

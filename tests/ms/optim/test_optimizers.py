@@ -242,6 +242,21 @@ def test_learning_rates_of_groups(mode: int, name: str, rate: str, own: str) -> 
         expected.assert_weights(params)
 
 
+@pytest.mark.exhaustive
+def test_a_schedule_for_each_of_many_groups() -> None:
+    """The graph compiler unrolls a loop over the groups by recursion, of limited depth."""
+    count = 150
+    params = [Parameter(Tensor(np.zeros(2, np.float32)), name=f"w{i}") for i in range(count)]
+    groups = [{"params": [p], "lr": nn.ExponentialDecayLR(0.1 * (i + 1), 0.5, 1)} for i, p in enumerate(params)]
+    optimizer = optim.Momentum(groups, 0.1, 0.0)
+    ms.set_context(mode=ms.GRAPH_MODE)
+    try:
+        optimizer(tuple(Tensor(np.ones(2, np.float32)) for _ in params))
+    finally:
+        ms.set_context(mode=ms.PYNATIVE_MODE)
+    np.testing.assert_allclose([p.asnumpy()[0] for p in params], [-0.1 * (i + 1) for i in range(count)], rtol=1e-6)
+
+
 @pytest.mark.parametrize("dtype", [ms.float16, ms.float64], ids=str)
 @pytest.mark.parametrize("grouped", [False, True], ids=["list", "groups"])
 @standard(lambda p: not p.graph or (p.dtype == ms.float16) == p.grouped)

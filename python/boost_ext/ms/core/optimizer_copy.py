@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any, TypeVar
 
 from mindspore import Parameter, nn
 
-__all__ = ["attributes", "forget", "restrict", "twin"]
+__all__ = ["attributes", "restrict", "twin"]
 
 Optimizer = TypeVar("Optimizer", bound=nn.Optimizer)
 
@@ -60,13 +60,6 @@ def twin(optimizer: nn.Optimizer, cls: type[Optimizer]) -> Optimizer:
     return made
 
 
-def forget(optimizer: nn.Optimizer, before: Iterable[Any], after: Iterable[Any]) -> None:
-    """Let a twin no longer hold the Parameters in `before` that are not in `after`."""
-    gone = {id(p) for p in before} - {id(p) for p in after}
-    for name in [name for name, p in optimizer._params.items() if id(p) in gone]:
-        del optimizer._params[name]
-
-
 def restrict(optimizer: Optimizer, parameters: Sequence[Parameter]) -> Optimizer:
     """An optimizer that updates only some of the parameters, on the state of the given one.
 
@@ -74,9 +67,10 @@ def restrict(optimizer: Optimizer, parameters: Sequence[Parameter]) -> Optimizer
     runs, the step counts once: learning-rate schedules and bias corrections continue, and a parameter that was left out
     for some steps finds its moments as they were. The given optimizer stays as it is.
 
-    An optimizer with ``narrowed`` does it by itself, as those of boost_ext do. Of another one the attributes are
-    narrowed that hold one item for each parameter: those of ``mindspore.nn.Optimizer``, state tuples that are named
-    after the parameters, as ``ParameterTuple.clone`` names them, and ``per_parameter_attributes`` of its class.
+    An optimizer with ``narrowed`` does it by itself, as those of boost_ext and native steps do. Of another one the
+    attributes are narrowed that hold one item for each parameter: those of ``mindspore.nn.Optimizer``, state tuples
+    that are named after the parameters, as ``ParameterTuple.clone`` names them, and ``per_parameter_attributes`` of its
+    class.
 
     Args:
         optimizer (Optimizer): stays usable.
@@ -103,8 +97,10 @@ def restrict(optimizer: Optimizer, parameters: Sequence[Parameter]) -> Optimizer
     for name, cell in optimizer._cells.items():
         if isinstance(cell, nn.Optimizer):
             copy._cells[name] = restrict(cell, parameters)
-    left = [item for name in lists for item in getattr(copy, name)]
-    forget(copy, [item for value in lists.values() for item in value], left)
+    left = {id(item) for name in lists for item in getattr(copy, name)}
+    gone = {id(item) for value in lists.values() for item in value} - left
+    for name in [name for name, p in copy._params.items() if id(p) in gone]:
+        del copy._params[name]
     return copy
 
 

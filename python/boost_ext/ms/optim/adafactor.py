@@ -113,7 +113,8 @@ class AdaFactor(FusedOptimizer):
         self.step = Parameter(Tensor([0.0], ms.float32), name="afactor_step", requires_grad=False)
         self.init_ada_factor_state(beta1)
         hyper = (*eps, clip, decay, beta1 or 0.0, scale_parameter, relative_step, warmup_init)
-        self.fuse(hyper, (self.exp_avg,) if self.use_first_moment else (), powers=(self.step,))
+        states = (self.exp_avg,) if self.use_first_moment else ()
+        self.fuse(hyper, states, powers=(self.step,), **member_arguments(self))
 
     def init_ada_factor_state(self, beta1: float | None) -> None:
         """Make the state, of zeros: ``exp_avg_sq_row``, ``exp_avg_sq_col`` and ``exp_avg_sq``, of one element where a
@@ -165,16 +166,15 @@ class AdaFactor(FusedOptimizer):
         step = ops.cast(updates, ms.float32).reshape(()) + 1.0
         return ops.minimum(1e-6 * step if self.warmup_init else 1e-2 + 0.0 * step, 1.0 / ops.sqrt(step))
 
-    def _rates(self) -> Any:
-        if self.relative_step:  # it is found in the native call
-            return (self.no_decay,) * len(self.group_members)
-        return super()._rates()
 
-    def _states(self) -> list[Parameter]:
-        used: list[Parameter] = []
-        for i, parameter in zip(self.members, self.parameters, strict=True):
-            used += [self.exp_avg_sq_row[i], self.exp_avg_sq_col[i]] if parameter.ndim > 1 else [self.exp_avg_sq[i]]
-        return used + [self.exp_avg[i] for i in self.members] if self.use_first_moment else used
+def member_arguments(optimizer: Any) -> dict[str, Any]:
+    """What :func:`boost_ext.ms.optim.native_step.members_of` takes of an AdaFactor, also of ``mindspore.nn``'s."""
+    factors = zip(optimizer.exp_avg_sq_row, optimizer.exp_avg_sq_col, strict=True)
+    each = zip(optimizer.parameters, factors, optimizer.exp_avg_sq, strict=True)
+    squares = [factored if p.ndim > 1 else whole for p, factored, whole in each]
+    lists = (squares, optimizer.exp_avg) if optimizer.use_first_moment else (squares,)
+    # The native call finds the learning rate of relative_step.
+    return {"lists": lists, "rates": [0.0] * len(squares) if optimizer.relative_step else None}
 
 
 def _number(value: Any) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from boost_ext.ms.optim.arguments import non_negative, recorded, require_bool
+from boost_ext.ms.optim.arguments import non_negative, recorded, require_bool, require_hyper
 from boost_ext.ms.optim.fused import FusedOptimizer, state_like
 
 __all__ = ["Adagrad", "ProximalAdagrad"]
@@ -52,7 +52,7 @@ class Adagrad(FusedOptimizer):
         super().__init__(learning_rate, params, weight_decay, loss_scale, master=master)
         non_negative("Adagrad", accum=accum)
         self.accum = state_like(self.parameters, "accum", accum)
-        self.fuse((require_bool("Adagrad", "update_slots", update_slots),), (self.accum,))
+        self.fuse(require_hyper("Adagrad", self.rule, update_slots=update_slots), (self.accum,))
 
 
 class ProximalAdagrad(FusedOptimizer):
@@ -101,7 +101,8 @@ class ProximalAdagrad(FusedOptimizer):
         master: str = "float32",
     ) -> None:
         super().__init__(learning_rate, params, weight_decay, loss_scale, master=master)
-        non_negative("ProximalAdagrad", accum=accum, l1=l1, l2=l2)
+        non_negative("ProximalAdagrad", accum=accum)
+        hyper = require_hyper("ProximalAdagrad", self.rule, l1=l1, l2=l2)
         require_bool("ProximalAdagrad", "use_locking", use_locking)
         self.accum = state_like(self.parameters, "accum", accum)
-        self.fuse((l1, l2), (self.accum,))
+        self.fuse(hyper, (self.accum,))

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 import numpy as np
 from mindspore import Parameter, Tensor
 
-from boost_ext.ms.optim.arguments import non_negative, open_unit, positive, recorded, require_bool
+from boost_ext.ms.optim.arguments import recorded, require_bool, require_hyper
 from boost_ext.ms.optim.fused import FusedOptimizer
 from boost_ext.ms.optim.storage import StateStorage, state_like
 
@@ -33,15 +33,11 @@ class _Adam(FusedOptimizer):
         cautious: bool = False,
     ) -> None:
         owner = type(self).__name__
-        open_unit(owner, beta1=beta1, beta2=beta2)
-        positive(owner, eps=eps)
-        for name, value in (
-            ("use_locking", use_locking),
-            ("use_nesterov", use_nesterov),
-            ("use_amsgrad", use_amsgrad),
-            ("cautious", cautious),
-        ):
-            require_bool(owner, name, value)
+        hyper = require_hyper(
+            owner, self.rule, beta1=beta1, beta2=beta2, eps=eps, use_nesterov=use_nesterov, cautious=cautious
+        )
+        require_bool(owner, "use_locking", use_locking)
+        require_bool(owner, "use_amsgrad", use_amsgrad)
         self.use_nesterov = use_nesterov
         self.use_amsgrad = use_amsgrad
         one = Tensor(np.ones(self.power_shape, np.float32))
@@ -57,7 +53,7 @@ class _Adam(FusedOptimizer):
             self.vhat = state_like(self.parameters, "vhat")
             states.append(self.vhat)
         powers = (self.beta1_power, self.beta2_power)
-        self.fuse((beta1, beta2, eps, use_nesterov, cautious), states, powers=powers, storage=storage)
+        self.fuse(hyper, states, powers=powers, storage=storage)
 
 
 class Adam(_Adam):
@@ -189,16 +185,13 @@ class DecoupledAdam(FusedOptimizer):
 
     state_prefixes: ClassVar[tuple[str, str]]  # of the moments, in a checkpoint
 
-    def _make(
-        self, beta1: float, beta2: float, eps: float, state_dtype: str, state_seed: int, *more: float, states: Any = ()
-    ) -> None:
-        """`more`, `states`: hyperparameters and states of the rule beside Adam's."""
+    def _make(self, state_dtype: str, state_seed: int, states: Any = (), **hyper: Any) -> None:
+        """`states`: those of the rule beside Adam's. `hyper`: all hyperparameters of the rule."""
         owner = type(self).__name__
-        open_unit(owner, beta1=beta1, beta2=beta2)
-        positive(owner, eps=eps)
+        ordered = require_hyper(owner, self.rule, **hyper)
         storage = StateStorage(owner, state_dtype, state_seed)
         self.moments1, self.moments2 = (storage.state_like(self.parameters, prefix) for prefix in self.state_prefixes)
-        self.fuse((beta1, beta2, eps, *more), (self.moments1, self.moments2, *states), storage=storage)
+        self.fuse(ordered, (self.moments1, self.moments2, *states), storage=storage)
 
 
 class AdamW(DecoupledAdam):
@@ -251,8 +244,7 @@ class AdamW(DecoupledAdam):
         master: str = "float32",
     ) -> None:
         super().__init__(learning_rate, params, weight_decay, master=master)
-        require_bool("AdamW", "cautious", cautious)
-        self._make(beta1, beta2, eps, state_dtype, state_seed, cautious)
+        self._make(state_dtype, state_seed, beta1=beta1, beta2=beta2, eps=eps, cautious=cautious)
 
 
 class NAdamW(DecoupledAdam):
@@ -307,9 +299,8 @@ class NAdamW(DecoupledAdam):
         master: str = "float32",
     ) -> None:
         super().__init__(learning_rate, params, weight_decay, master=master)
-        non_negative("NAdamW", momentum_decay=momentum_decay)
-        require_bool("NAdamW", "cautious", cautious)
-        self._make(beta1, beta2, eps, state_dtype, state_seed, momentum_decay, cautious)
+        hyper = {"beta1": beta1, "beta2": beta2, "eps": eps, "momentum_decay": momentum_decay, "cautious": cautious}
+        self._make(state_dtype, state_seed, **hyper)
 
 
 class AdamWeightDecay(DecoupledAdam):
@@ -362,5 +353,4 @@ class AdamWeightDecay(DecoupledAdam):
         master: str = "float32",
     ) -> None:
         super().__init__(learning_rate, params, weight_decay, master=master)
-        require_bool("AdamWeightDecay", "cautious", cautious)
-        self._make(beta1, beta2, eps, state_dtype, state_seed, cautious)
+        self._make(state_dtype, state_seed, beta1=beta1, beta2=beta2, eps=eps, cautious=cautious)

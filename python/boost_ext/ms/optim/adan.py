@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from boost_ext.ms.optim.arguments import open_unit, positive, recorded, require_bool
+from boost_ext.ms.optim.arguments import recorded, require_hyper
 from boost_ext.ms.optim.fused import FusedOptimizer, state_like
 
 __all__ = ["Adan"]
@@ -61,10 +61,8 @@ class Adan(FusedOptimizer):
         master: str = "float32",
     ) -> None:
         super().__init__(learning_rate, params, weight_decay, master=master)
-        open_unit("Adan", beta1=beta1, beta2=beta2, beta3=beta3)
-        positive("Adan", eps=eps)
-        require_bool("Adan", "cautious", cautious)
+        hyper = require_hyper("Adan", self.rule, beta1=beta1, beta2=beta2, beta3=beta3, eps=eps, cautious=cautious)
         prefixes = ("exp_avg", "exp_avg_sq", "exp_avg_diff", "last_grad")
         states = tuple(state_like(self.parameters, prefix) for prefix in prefixes)
         self.moments, self.squares, self.differences, self.last_grads = states
-        self.fuse((beta1, beta2, beta3, eps, cautious), states)
+        self.fuse(hyper, states)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from boost_ext.ms.optim.adam import DecoupledAdam
-from boost_ext.ms.optim.arguments import non_negative, open_unit, recorded, require_bool
+from boost_ext.ms.optim.arguments import recorded
 from boost_ext.ms.optim.fused import state_like
 
 __all__ = ["AdEMAMix"]
@@ -67,9 +67,7 @@ class AdEMAMix(DecoupledAdam):
         master: str = "float32",
     ) -> None:
         super().__init__(learning_rate, params, weight_decay, master=master)
-        open_unit("AdEMAMix", beta3=beta3)
-        non_negative("AdEMAMix", alpha=alpha, alpha_steps=alpha_steps, beta3_steps=beta3_steps)
-        require_bool("AdEMAMix", "cautious", cautious)
         self.slow_moments1 = state_like(self.parameters, "exp_avg_slow")
-        more = (beta3, alpha, alpha_steps, beta3_steps, cautious)
-        self._make(beta1, beta2, eps, "float32", 0, *more, states=(self.slow_moments1,))
+        hyper = {"beta1": beta1, "beta2": beta2, "eps": eps, "beta3": beta3, "alpha": alpha, "cautious": cautious}
+        hyper |= {"alpha_steps": alpha_steps, "beta3_steps": beta3_steps}
+        self._make("float32", 0, (self.slow_moments1,), **hyper)

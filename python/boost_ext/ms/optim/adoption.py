@@ -1,21 +1,44 @@
 """Optimizers of ``mindspore.nn``, stepped by the native ops on their own Parameters.
 
 The optimizer stays what the user made: its state, its checkpoint, its learning rate and step counter are the same
-objects. Only the arithmetic of a training step moves into the one native call that
-:class:`boost_ext.ms.optim.fused.FusedOptimizer` makes.
+objects. Only the arithmetic of a training step moves into the one native call of a
+:class:`~boost_ext.ms.optim.native_step.NativeStep`, which is made of them by a table: :data:`FORMS`.
 
-A step knows no class of an optimizer. It asks what one has beyond ``mindspore.nn.Optimizer``, all of it optional:
+A step knows no class of an optimizer. It asks what one has beyond ``mindspore.nn.Optimizer``, all of it optional.
+
+How it steps:
 
 - ``step_unless(skip, scale, gradients)``: unscales the gradients, and does nothing where the flag is set
 - ``takes_rows``: gradients may be RowTensors
+- ``require_halves()``: raises an error where a parameter has become half-precision since it was made, or float32
+- ``require_own_weights()``: raises an error where the parameters hold others than those that are trained
+- ``masters``: what it steps in the place of half-precision parameters, for AdaSum
+- ``opt``: the optimizer inside, as LARS has one
+- ``relative_step``, ``relative_rate(updates)``: it finds its learning rate itself, and which
+
+What it goes with:
+
+- ``boost_options``: the StepOptions that AutoBoost has switched on with it
 - ``require_options(owner, options)``: raises a ValueError for a StepOptions that it excludes
-- ``narrowed(parameters)``: an optimizer of some of its parameters, on its state
 - ``never_restricted``, ``never_rebuilt``: why it is never narrowed, or constructed again
 - ``never_exchanged``: why ranks cannot exchange its weights once in some steps
-- ``require_own_weights()``: raises an error where the parameters hold others than those that are trained
 - ``lars_refusal``: why LARS cannot wrap it
-- ``group_steps(fused)``, ``current()``, ``chosen()``, ``is_over(group)``: it steps one of several groups at a time, as
-  FreezeOpt does
+- ``constants``: checksums by name, which must be the same when a training is resumed
+
+How another is made of it:
+
+- ``narrowed(parameters)``: a step of some of its parameters, on its state
+- ``per_parameter_attributes``: without ``narrowed``, its attributes with one item for each parameter
+- ``released_class``: the class that may be called, of an optimizer that only training cells may step
+- ``init_params``, ``init_args``, ``init_learning_rate``: the arguments of its constructor
+
+That it steps one of several groups at a time, as FreezeOpt does; then it has all of these:
+
+- ``group_steps(fused)``: a cell for each group. ``optimizer``: the whole
+- ``current()``, ``chosen()``: the group of the next step, in Python and in a graph
+- ``is_over(group)``: no step trains this group any more
+- ``groups_num``, ``schedule``, ``freezes``, ``frozen_shares``: the number of groups, the group of each step, whether a
+  step leaves something out, and how much each group leaves out
 """
 
 from __future__ import annotations
@@ -26,31 +49,32 @@ from typing import Any, NamedTuple
 import mindspore as ms
 from mindspore import nn
 
-from boost_ext.ms import native
-from boost_ext.ms.core.optimizer_copy import twin
 from boost_ext.ms.optim import adagrad, momentum, rmsprop, sgd
-from boost_ext.ms.optim.adafactor import AdaFactor
+from boost_ext.ms.optim.adafactor import AdaFactor, member_arguments
 from boost_ext.ms.optim.adam import Adam, AdamOffload, AdamWeightDecay, LazyAdam
 from boost_ext.ms.optim.ftrl import FTRL
 from boost_ext.ms.optim.fused import FusedOptimizer
 from boost_ext.ms.optim.grad_centralization import CentralizingOptimizer
 from boost_ext.ms.optim.lamb import Lamb
-from boost_ext.ms.optim.lars import LARS
+from boost_ext.ms.optim.lars import LarsStep
+from boost_ext.ms.optim.native_step import NativeStep, Shared, members_of
 from boost_ext.plan import Decision
 
 __all__ = ["FORMS", "decision", "native_step", "whole_of"]
 
 
 class _Form(NamedTuple):
-    """The arguments of :meth:`FusedOptimizer.fuse`, as names of attributes of an optimizer of ``mindspore.nn``."""
+    """What :meth:`FusedOptimizer.fuse` gets, with the names of attributes of an optimizer of ``mindspore.nn``."""
 
     cls: type[FusedOptimizer]
     hyper: tuple[float, ...]
     states: tuple[str, ...] = ()
     powers: tuple[str, ...] = ()
     first: str = ""
-    given: dict[str, Any] = {}  # noqa: RUF012 (never written)
-    """Attributes that have another value in the native class."""
+    rule: str = ""
+    """Default: that of the class."""
+    own: dict[str, Any] = {}  # noqa: RUF012 (never written)
+    """Other arguments of :func:`members_of`."""
 
 
 def _number(value: Any) -> float:
@@ -94,7 +118,7 @@ def _adam_offload(o: Any) -> _Form | str:
 def _rmsprop(o: Any) -> _Form | str:
     hyper = _numbers(o, "decay", "momentum", "epsilon")
     if o.centered:
-        return _Form(rmsprop.RMSProp, hyper, ("mg", "ms", "moment"), given={"rule": "centered_rmsprop"})
+        return _Form(rmsprop.RMSProp, hyper, ("mg", "ms", "moment"), rule="centered_rmsprop")
     return _Form(rmsprop.RMSProp, hyper, ("ms", "moment"))
 
 
@@ -123,8 +147,8 @@ def _adafactor(o: Any) -> _Form | str:
     clip, decay, beta1 = _numbers(o, "clip_threshold", "decay_rate", "beta1")
     hyper = (*eps, clip, -decay, beta1, o.scale_parameter, o.relative_step, o.warmup_init)
     # It decays every parameter, whatever its name.
-    given = {"decay_flags": (True,) * len(o.parameters)}
-    return _Form(AdaFactor, hyper, ("exp_avg",) if o.use_first_moment else (), ("step",), given=given)
+    own = member_arguments(o) | {"decayed": (True,) * len(o.parameters)}
+    return _Form(AdaFactor, hyper, ("exp_avg",) if o.use_first_moment else (), ("step",), own=own)
 
 
 def _betas(cls: type[FusedOptimizer], *more: float) -> Callable[[Any], _Form | str]:
@@ -138,8 +162,7 @@ def _lars(o: Any) -> _Form | str:
     if form.cls.lars_refusal:
         return f"nn.{form.cls.__name__} inside, which decouples its weight decay"
     # nn.LARS has taken the weight decay out of it.
-    decay = {name: getattr(o, name) for name in ("decay_flags", "dynamic_decay_flags", "dynamic_weight_decay")}
-    return form._replace(given={**form.given, **decay, "exec_weight_decay": True})
+    return form._replace(own={**form.own, "decayed": o.decay_flags})
 
 
 FORMS: dict[str, Callable[[Any], _Form | str]] = {
@@ -181,20 +204,33 @@ def _form(optimizer: Any) -> _Form | str:
     return f"nn.{name} has {found}" if isinstance(found, str) else found
 
 
-def _adopted(optimizer: nn.Optimizer, form: _Form) -> nn.Optimizer:
+def _adopted(optimizer: Any, form: _Form) -> nn.Cell:
+    step: nn.Cell
     if _library_class(optimizer) is getattr(nn, "LARS", None):
-        around: LARS = twin(optimizer, LARS)  # type: ignore[type-var]
-        del around._primitives["lars"]
-        around._cells["opt"] = _adopted(optimizer.opt, form)
-        around.prepare(**{name: optimizer.init_args[name] for name in ("epsilon", "coefficient", "use_clip")})
-        return around
-    made = twin(optimizer, form.cls)  # type: ignore[type-var]
-    made.__dict__.update(form.given)
-    made.centralized = native.Centralized()
-    states: list[Any] = [getattr(optimizer, name) for name in form.states]
-    powers = [getattr(optimizer, name) for name in form.powers]
-    made.fuse(form.hyper, states, powers=powers, first=getattr(optimizer, form.first) if form.first else ())
-    return made
+        settings = {name: optimizer.init_args[name] for name in ("coefficient", "epsilon", "use_clip")}
+        step = LarsStep(_step(optimizer.opt, form), optimizer.lars_flag, **settings)
+    else:
+        step = _step(optimizer, form)
+    step.source = optimizer  # whatever holds the step has the optimizer's whole state in its checkpoint
+    return step
+
+
+def _step(optimizer: Any, form: _Form) -> NativeStep:
+    def named(*names: str) -> tuple[Any, ...]:
+        return tuple(getattr(optimizer, name) for name in names)
+
+    shared = Shared(
+        owner=form.cls.__name__,
+        takes_rows=form.cls.takes_rows,
+        rule=form.rule or form.cls.rule,
+        hyper=(*form.hyper, optimizer.loss_scale),
+        global_step=optimizer.global_step,
+        powers=named(*form.powers),
+        number_of_states=len(form.states),
+        has_first=bool(form.first),
+    )
+    lists = named(*form.states, *([form.first] if form.first else []))
+    return NativeStep(shared, members_of(optimizer, **{"lists": lists, **form.own}))
 
 
 def decision(optimizer: nn.Cell, adopt: bool = True) -> Decision:

@@ -10,8 +10,9 @@ from typing import Any, TypeVar
 from mindspore import Parameter, Tensor, nn
 
 from boost_ext.arguments import names_of, unknown_argument
+from boost_ext.ms import native
 
-__all__ = ["named", "non_negative", "one_line", "open_unit", "positive", "recorded", "require_bool", "require_float"]
+__all__ = ["named", "non_negative", "one_line", "open_unit", "positive", "recorded", "require_bool", "require_hyper"]
 
 Init = TypeVar("Init", bound=Callable[..., None])
 
@@ -59,7 +60,7 @@ def _differing(cls: type, shown: dict[str, Any]) -> Iterator[str]:
             yield f"{name}={value if plain else type(value).__name__}"
 
 
-def require_float(owner: str, name: str, value: Any) -> float:
+def _require_float(owner: str, name: str, value: Any) -> float:
     """The value, or a TypeError; also for an int, as in mindspore.nn."""
     if not isinstance(value, float):
         raise TypeError(f"{owner}: {name} must be a float, got {type(value).__name__}")
@@ -86,19 +87,41 @@ def named(owner: str, argument: str, parts: Any, parameters: Sequence[Parameter]
 def non_negative(owner: str, **values: Any) -> None:
     """Floats >= 0, and finite."""
     for name, value in values.items():
-        if not 0 <= require_float(owner, name, value) < float("inf"):
+        if not 0 <= _require_float(owner, name, value) < float("inf"):
             raise ValueError(f"{owner}: {name} must be finite and >= 0, got {value}")
 
 
 def positive(owner: str, **values: Any) -> None:
     """Floats > 0, and finite."""
     for name, value in values.items():
-        if not 0 < require_float(owner, name, value) < float("inf"):
+        if not 0 < _require_float(owner, name, value) < float("inf"):
             raise ValueError(f"{owner}: {name} must be finite and > 0, got {value}")
 
 
 def open_unit(owner: str, **values: Any) -> None:
     """Floats in (0, 1)."""
     for name, value in values.items():
-        if not 0 < require_float(owner, name, value) < 1:
+        if not 0 < _require_float(owner, name, value) < 1:
             raise ValueError(f"{owner}: {name} must be in (0, 1), got {value}")
+
+
+def _non_positive(owner: str, **values: Any) -> None:
+    """Floats <= 0."""
+    for name, value in values.items():
+        if not _require_float(owner, name, value) <= 0:
+            raise ValueError(f"{owner}: {name} must be <= 0, got {value}")
+
+
+_CHECKS = {"unit": open_unit, "positive": positive, "non_negative": non_negative, "non_positive": _non_positive}
+"""Of the bounds in the table of rules, but for flags."""
+
+
+def require_hyper(owner: str, rule: str, **values: Any) -> tuple[Any, ...]:
+    """The hyperparameters in the order of the rule's row in csrc/ops/optimizer_rules.cpp, within the bounds there."""
+    bounds = native.rule_facts(rule)["bounds"]
+    for name, value in values.items():
+        if bounds[name] == "flag":
+            require_bool(owner, name, value)
+        else:
+            _CHECKS[bounds[name]](owner, **{name: value})
+    return tuple(values[name] for name in bounds if name in values)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from boost_ext.ms.optim.arguments import non_negative, recorded, require_bool, require_float
+from boost_ext.ms.optim.arguments import non_negative, recorded, require_bool, require_hyper
 from boost_ext.ms.optim.fused import FusedOptimizer, state_like
 
 __all__ = ["FTRL"]
@@ -63,12 +63,11 @@ class FTRL(FusedOptimizer):
         super().__init__(learning_rate, params, weight_decay, loss_scale, master=master)
         if self.dynamic_lr or self.is_group_lr:
             raise ValueError("FTRL: learning_rate must be one number for all steps and groups, got more")
-        non_negative("FTRL", initial_accum=initial_accum, learning_rate=learning_rate, l1=l1, l2=l2)
-        if not require_float("FTRL", "lr_power", lr_power) <= 0:
-            raise ValueError(f"FTRL: lr_power must be <= 0, got {lr_power}")
+        non_negative("FTRL", initial_accum=initial_accum, learning_rate=learning_rate)
+        hyper = require_hyper("FTRL", self.rule, l1=l1, l2=l2, lr_power=lr_power)
         require_bool("FTRL", "use_locking", use_locking)
         if not self.is_group:
             self.decay_flags = tuple(True for _ in self.parameters)
         self.moments = state_like(self.parameters, "moments", initial_accum)
         self.linear = state_like(self.parameters, "linear")
-        self.fuse((l1, l2, lr_power), (self.moments, self.linear))
+        self.fuse(hyper, (self.moments, self.linear))

@@ -58,4 +58,4 @@ class Lamb(DecoupledAdam):
         master: str = "float32",
     ) -> None:
         super().__init__(learning_rate, params, weight_decay, master=master)
-        self._make(beta1, beta2, eps, state_dtype, state_seed)
+        self._make(state_dtype, state_seed, beta1=beta1, beta2=beta2, eps=eps)

@@ -12,21 +12,21 @@ from mindspore import Parameter, Tensor, nn, ops
 from boost_ext.arguments import checked_keywords
 from boost_ext.ms import native
 from boost_ext.ms.core import typed
-from boost_ext.ms.core.optimizer_copy import forget, twin
 from boost_ext.ms.core.sparse_gradients import Values
 from boost_ext.ms.optim.adafactor import AdaFactor
 from boost_ext.ms.optim.adagrad import Adagrad, ProximalAdagrad
 from boost_ext.ms.optim.adam import Adam, AdamOffload, AdamWeightDecay, LazyAdam
 from boost_ext.ms.optim.arguments import non_negative, require_bool
 from boost_ext.ms.optim.ftrl import FTRL
-from boost_ext.ms.optim.fused import FusedOptimizer, require_gradients
+from boost_ext.ms.optim.fused import FusedOptimizer
 from boost_ext.ms.optim.lamb import Lamb
 from boost_ext.ms.optim.momentum import Momentum
+from boost_ext.ms.optim.native_step import NativeStep, require_gradients
 from boost_ext.ms.optim.rebuild import of_class, parameter_groups
 from boost_ext.ms.optim.rmsprop import RMSProp
 from boost_ext.ms.optim.sgd import SGD
 
-__all__ = ["LARS"]
+__all__ = ["LARS", "LarsStep"]
 
 _CLASSES = (AdaFactor, Adagrad, Adam, AdamOffload, AdamWeightDecay, FTRL, Lamb, LazyAdam, Momentum)
 _NAMESAKES = {cls.__name__: cls for cls in (*_CLASSES, ProximalAdagrad, RMSProp, SGD)}
@@ -57,7 +57,61 @@ class LarsRatios(native.PackedCell):
     symbol = "lars"
 
 
-class LARS(typed.Optimizer):
+class LarsStep(typed.Cell):
+    """``cell(gradients)``: LARS around a native step, see :class:`LARS`. The arguments are those of :meth:`arrange`."""
+
+    def __init__(self, *arguments: Any, **others: Any) -> None:
+        super().__init__(auto_prefix=False)
+        self.arrange(*arguments, **others)
+
+    def arrange(
+        self,
+        step: NativeStep,
+        flags: Sequence[bool],
+        coefficient: float,
+        epsilon: float,
+        use_clip: bool,
+        ratios: Parameter | None = None,
+    ) -> None:
+        """Gather the arguments of a call. `flags`: whether a parameter is for LARS. `ratios`: what the call writes."""
+        self.opt, self.parameters, self.global_step = step, step.parameters, step.global_step
+        self.settings = (coefficient, epsilon, use_clip)
+        self.lars = Tensor(np.array(self.settings, np.float64))
+        self.lars_flag, self.apply_to = tuple(flags), Tensor(np.array(flags, np.int32))
+        self.ratios_of = LarsRatios()
+        # Rows that are listed twice are summed first, so their norm cannot be found from the list.
+        names = [p.name for p in self.parameters]
+        self.__dict__["whole"] = Values(names, "LARS: gradients must be Tensors")
+        # Written before they are read in every step: no state, and in no checkpoint.
+        if ratios is None:
+            ratios = Parameter(Tensor(np.ones(2 * len(flags), np.float32)), name="lars.ratios", requires_grad=False)
+        self.__dict__["ratios"] = ratios
+
+    def narrowed(self, parameters: Sequence[Parameter]) -> LarsStep:
+        """See :meth:`NativeStep.narrowed`. The ratios are shared."""
+        flags = {id(p): flag for p, flag in zip(self.parameters, self.lars_flag, strict=True)}
+        chosen = [flags[id(p)] for p in parameters]
+        return LarsStep(self.opt.narrowed(parameters), chosen, *self.settings, ratios=self.ratios)
+
+    def __call__(self, gradients: Any) -> Any:
+        try:
+            self.opt.require_same()
+            return super().__call__(self.whole.by_python(gradients))
+        except (ValueError, TypeError, RuntimeError):
+            require_gradients("LARS", gradients, self.parameters)
+            raise
+
+    def construct(self, gradients: Any) -> Tensor:
+        return self.step_unless(self.opt.no_skip, self.opt.unit, gradients)
+
+    def step_unless(self, skip: Tensor, scale: Tensor, gradients: Any) -> Tensor:
+        """See :meth:`NativeStep.step_unless`."""
+        gradients = self.whole(gradients)
+        done = self.opt.ratios_into(self.ratios, self.ratios_of, self.lars, self.apply_to, scale, gradients)
+        return self.opt.step_by(self.ratios, ops.depend(skip, done), scale, gradients)
+
+
+class LARS(LarsStep, typed.Optimizer):
     r"""Layer-wise adaptive rate scaling, around an optimizer of :mod:`boost_ext.optim`.
 
     .. math:: r = \frac{\theta \|w\|}{\|g\| + \delta \|w\| + \epsilon}, \qquad g \leftarrow r (g + \delta w)
@@ -110,13 +164,9 @@ class LARS(typed.Optimizer):
         require_bool("LARS", "use_clip", use_clip)
         if not callable(lars_filter):
             raise TypeError(f"LARS: lars_filter must be a function, got {type(lars_filter).__name__}")
-        super().__init__(0.0, [Parameter(Tensor(0.0, ms.float32), name="fake_param")])
+        nn.Optimizer.__init__(self, 0.0, [Parameter(Tensor(0.0, ms.float32), name="fake_param")])
         self.learning_rate.name = "fake_lr"  # unused, as in mindspore.nn.LARS: the optimizer inside has the real one
-        self.opt = optimizer
-        self.parameters = optimizer.parameters
-        self.global_step = optimizer.global_step
         self.loss_scale = optimizer.loss_scale
-        self.lars_flag = tuple(bool(lars_filter(p)) for p in optimizer.parameters)
         self.init_params = optimizer.init_params
         self.init_args = {
             "epsilon": epsilon,
@@ -124,34 +174,8 @@ class LARS(typed.Optimizer):
             "use_clip": use_clip,
             "lars_filter": lars_filter,
         }
-        self.prepare(epsilon, coefficient, use_clip)
-
-    def prepare(self, epsilon: float, coefficient: float, use_clip: bool) -> None:
-        """Make the arguments of the native call; the constructor ends with it."""
-        self.lars = Tensor(np.array([coefficient, epsilon, float(use_clip)], np.float64))
-        self.ratios_of = LarsRatios()
-        # Written before they are read in every step: no state, and in no checkpoint.
-        ratios = np.ones(2 * len(self.lars_flag), np.float32)
-        self.__dict__["ratios"] = Parameter(Tensor(ratios), name="lars.ratios", requires_grad=False)
-        self.arrange()
-
-    def narrowed(self, parameters: Sequence[Parameter]) -> LARS:
-        """See :meth:`FusedOptimizer.narrowed`. The ratios are shared."""
-        made = twin(self, type(self))
-        made._cells["opt"] = self.opt.narrowed(parameters)
-        made.__dict__["parameters"] = made.opt.parameters
-        flags = {id(p): flag for p, flag in zip(self.parameters, self.lars_flag, strict=True)}
-        made.lars_flag = tuple(flags[id(p)] for p in parameters)
-        made.arrange()
-        forget(made, self.parameters, parameters)
-        return made
-
-    def arrange(self) -> None:
-        """Gather the arguments of a call for ``parameters``."""
-        self.apply_to = Tensor(np.array(self.lars_flag, np.int32))
-        # Rows that are listed twice are summed first, so their norm cannot be found from the list.
-        names = [p.name for p in self.parameters]
-        self.__dict__["whole"] = Values(names, "LARS: gradients must be Tensors")
+        flags = [bool(lars_filter(p)) for p in optimizer.parameters]
+        self.arrange(optimizer, flags, coefficient, epsilon, use_clip)
 
     def require_options(self, owner: str, options: Any) -> None:
         """See :meth:`FusedOptimizer.require_options`."""
@@ -171,20 +195,3 @@ class LARS(typed.Optimizer):
 
     def __repr__(self) -> str:
         return f"LARS({self.opt!r})"
-
-    def __call__(self, gradients: Any) -> Any:
-        try:
-            self.opt.require_same()
-            return super().__call__(self.whole.by_python(gradients))
-        except (ValueError, TypeError, RuntimeError):
-            require_gradients("LARS", gradients, self.parameters)
-            raise
-
-    def construct(self, gradients: Any) -> Tensor:
-        return self.step_unless(self.opt.no_skip, self.opt.unit, gradients)
-
-    def step_unless(self, skip: Tensor, scale: Tensor, gradients: Any) -> Tensor:
-        """See :meth:`FusedOptimizer.step_unless`."""
-        gradients = self.whole(gradients)
-        done = self.opt.ratios_into(self.ratios, self.ratios_of, self.lars, self.apply_to, scale, gradients)
-        return self.opt.step_by(self.ratios, ops.depend(skip, done), scale, gradients)

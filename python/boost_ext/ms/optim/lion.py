@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from boost_ext.ms.optim.arguments import open_unit, recorded, require_bool
+from boost_ext.ms.optim.arguments import recorded, require_hyper
 from boost_ext.ms.optim.fused import FusedOptimizer
 from boost_ext.ms.optim.storage import StateStorage
 
@@ -57,8 +57,7 @@ class Lion(FusedOptimizer):
         master: str = "float32",
     ) -> None:
         super().__init__(learning_rate, params, weight_decay, master=master)
-        open_unit("Lion", beta1=beta1, beta2=beta2)
-        require_bool("Lion", "cautious", cautious)
+        hyper = require_hyper("Lion", self.rule, beta1=beta1, beta2=beta2, cautious=cautious)
         storage = StateStorage("Lion", state_dtype, state_seed)
         self.moments = storage.state_like(self.parameters, "exp_avg")
-        self.fuse((beta1, beta2, cautious), (self.moments,), storage=storage)
+        self.fuse(hyper, (self.moments,), storage=storage)

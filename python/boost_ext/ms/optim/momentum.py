@@ -7,7 +7,7 @@ from typing import Any
 import mindspore as ms
 from mindspore import Parameter, Tensor
 
-from boost_ext.ms.optim.arguments import non_negative, recorded, require_bool
+from boost_ext.ms.optim.arguments import recorded, require_hyper
 from boost_ext.ms.optim.fused import FusedOptimizer
 from boost_ext.ms.optim.storage import StateStorage
 
@@ -60,10 +60,9 @@ class Momentum(FusedOptimizer):
         master: str = "float32",
     ) -> None:
         super().__init__(learning_rate, params, weight_decay, loss_scale, master=master)
-        non_negative("Momentum", momentum=momentum)
+        hyper = require_hyper("Momentum", self.rule, momentum=momentum, use_nesterov=use_nesterov, cautious=cautious)
         self.momentum = Parameter(Tensor(momentum, ms.float32), name="momentum", requires_grad=False)
-        self.use_nesterov = require_bool("Momentum", "use_nesterov", use_nesterov)
-        require_bool("Momentum", "cautious", cautious)
+        self.use_nesterov = use_nesterov
         storage = StateStorage("Momentum", state_dtype, state_seed)
         self.moments = storage.state_like(self.parameters, "moments")
-        self.fuse((momentum, use_nesterov, cautious), (self.moments,), powers=(self.momentum,), storage=storage)
+        self.fuse(hyper, (self.moments,), powers=(self.momentum,), storage=storage)

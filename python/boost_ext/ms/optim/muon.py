@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from mindspore import Parameter, ParameterTuple
+from mindspore import ParameterTuple
 
-from boost_ext.ms.optim.arguments import named, non_negative, open_unit, positive, recorded, require_bool
+from boost_ext.ms.optim.arguments import named, non_negative, positive, recorded, require_bool, require_hyper
 from boost_ext.ms.optim.fused import FusedOptimizer
 from boost_ext.ms.optim.storage import state_like
 
@@ -88,7 +88,7 @@ class Muon(FusedOptimizer):
             raise ValueError(f"Muon: momentum must be < 1, got {momentum}")
         require_bool("Muon", "nesterov", nesterov)
         positive("Muon", eps=eps, adamw_eps=adamw_eps)
-        open_unit("Muon", beta1=beta1, beta2=beta2)
+        require_hyper("Muon", "adamw", beta1=beta1, beta2=beta2)
         if not isinstance(ns_steps, int) or isinstance(ns_steps, bool):
             raise TypeError(f"Muon: ns_steps must be an int, got {type(ns_steps).__name__}")
         if not 0 <= ns_steps <= 100:
@@ -100,7 +100,9 @@ class Muon(FusedOptimizer):
         self._make_state()
         matched = float(adjust_lr_fn == "match_rms_adamw")
         hyper = (momentum, float(nesterov), float(ns_steps), eps, matched, beta1, beta2, adamw_eps)
-        self.fuse(hyper, (self.moments,))
+        squares = iter(self.squares)
+        lists = (self.moments, [() if flag else next(squares) for flag in self.is_matrix])
+        self.fuse(hyper, (self.moments,), lists=lists, special=self.is_matrix)
 
     def _make_state(self) -> None:
         """``moments`` of all parameters, and ``squares`` of those that AdamW steps."""
@@ -109,10 +111,3 @@ class Muon(FusedOptimizer):
         made = iter(state_like(matrices, "momentum_buffer")), iter(state_like(others, "exp_avg"))
         self.moments = ParameterTuple(next(made[0] if flag else made[1]) for flag in self.is_matrix)
         self.squares = state_like(others, "exp_avg_sq")
-
-    def _special(self, i: int) -> int:
-        return int(self.is_matrix[i])
-
-    def _states(self) -> list[Parameter]:
-        squares = [self.squares[sum(not f for f in self.is_matrix[:i])] for i in self.members if not self.is_matrix[i]]
-        return [self.moments[i] for i in self.members] + squares

@@ -10,7 +10,7 @@ import mindspore as ms
 from mindspore import Parameter, ParameterTuple
 
 from boost_ext.ms.core.state import filled
-from boost_ext.ms.optim.arguments import named, non_negative, open_unit, positive
+from boost_ext.ms.optim.arguments import named, non_negative, require_hyper
 from boost_ext.ms.optim.fused import FusedOptimizer
 from boost_ext.ms.optim.storage import StateStorage, state_like
 from boost_ext.ops.optimizer_state import projected_shape, projection_rank
@@ -70,18 +70,12 @@ class ProjectedOptimizer(FusedOptimizer):
     ) -> None:
         owner = type(self).__name__
         non_negative(owner, scale=scale)
-        positive(owner, eps=adam[2])
-        open_unit(owner, beta1=adam[0], beta2=adam[1])
-        self._owned = own
+        require_hyper(owner, "adamw", beta1=adam[0], beta2=adam[1], eps=adam[2])
         storage = StateStorage(owner, seed=self._seed)
-        self.fuse((*hyper, self._gap, *adam), (self.moments, self.squares), storage=storage)
-
-    def _special(self, i: int) -> int:
-        return self.numbers[i] if self.ranks[i] else 0
-
-    def _states(self) -> list[Parameter]:
-        own = [self._owned[sum(map(bool, self.ranks[:i]))] for i in self.members if self.ranks[i]]
-        return [states[i] for states in (self.moments, self.squares) for i in self.members] + own
+        states, owned = (self.moments, self.squares), iter(own)
+        lists = (*states, [next(owned) if rank else () for rank in self.ranks])
+        special = [number if rank else 0 for number, rank in zip(self.numbers, self.ranks, strict=True)]
+        self.fuse((*hyper, self._gap, *adam), states, storage=storage, lists=lists, special=special)
 
     def _require_whole(self, name: str, value: Any, least: int) -> None:
         owner = type(self).__name__

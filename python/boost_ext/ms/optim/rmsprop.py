@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from boost_ext.ms.optim.arguments import non_negative, positive, recorded, require_bool
+from boost_ext.ms.optim.arguments import recorded, require_bool, require_hyper
 from boost_ext.ms.optim.fused import FusedOptimizer, state_like
 
 __all__ = ["RMSProp"]
@@ -62,8 +62,7 @@ class RMSProp(FusedOptimizer):
         master: str = "float32",
     ) -> None:
         super().__init__(learning_rate, params, weight_decay, loss_scale, master=master)
-        non_negative("RMSProp", decay=decay, momentum=momentum)
-        positive("RMSProp", epsilon=epsilon)
+        hyper = require_hyper("RMSProp", self.rule, decay=decay, momentum=momentum, epsilon=epsilon)
         require_bool("RMSProp", "use_locking", use_locking)
         self.centered = require_bool("RMSProp", "centered", centered)
         self.ms = state_like(self.parameters, "mean_square", 1.0)
@@ -73,4 +72,4 @@ class RMSProp(FusedOptimizer):
             self.rule = "centered_rmsprop"
             self.mg = state_like(self.parameters, "mean_grad")
             states.insert(0, self.mg)
-        self.fuse((decay, momentum, epsilon), states)
+        self.fuse(hyper, states)

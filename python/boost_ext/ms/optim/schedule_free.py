@@ -9,7 +9,7 @@ import mindspore as ms
 import numpy as np
 from mindspore import Parameter, ParameterTuple, Tensor
 
-from boost_ext.ms.optim.arguments import non_negative, open_unit, positive, recorded
+from boost_ext.ms.optim.arguments import non_negative, recorded, require_hyper
 from boost_ext.ms.optim.fused import FusedOptimizer, state_like
 from boost_ext.ms.optim.masters import next_master, set_master
 
@@ -23,21 +23,20 @@ class _ScheduleFree(FusedOptimizer):
 
     def _make(
         self,
-        beta: float,
-        more: Sequence[float],
+        hyper: Sequence[float],
         states: Sequence[ParameterTuple],
         warmup_steps: int,
         r: float,
         weight_lr_power: float,
     ) -> None:
-        """`more`, `states`: hyperparameters and states of the rule beside beta and z."""
+        """`hyper`: the hyperparameters of the rule that the user gives, beta first. `states`: those beside z."""
         owner = type(self).__name__
         if not isinstance(warmup_steps, int) or isinstance(warmup_steps, bool):
             raise TypeError(f"{owner}: warmup_steps must be an int, got {type(warmup_steps).__name__}")
         if warmup_steps < 0:
             raise ValueError(f"{owner}: warmup_steps must be >= 0, got {warmup_steps}")
         non_negative(owner, r=r, weight_lr_power=weight_lr_power)
-        self.beta = beta
+        self.beta = hyper[0]
         self.z = state_like(self.parameters, "z")
         # So that z begins where the weights are in the first step, and not where they were here.
         first = [Parameter(Tensor([1.0], ms.float32), name=f"z_is_new.{p.name}") for p in self.parameters]
@@ -45,8 +44,8 @@ class _ScheduleFree(FusedOptimizer):
         self.weight_sum = Parameter(Tensor([0.0], ms.float64), name="weight_sum", requires_grad=False)
         self.train_mode = Parameter(Tensor([True]), name="train_mode", requires_grad=False)
         powers = (self.lr_max, self.weight_sum, self.train_mode)
-        hyper = (warmup_steps, r, weight_lr_power, beta, *more)
-        self.fuse(hyper, (self.z, *states), powers=powers, first=first)
+        # The first three make the rule's averaging_weight.
+        self.fuse((warmup_steps, r, weight_lr_power, *hyper), (self.z, *states), powers=powers, first=first)
 
     def eval(self) -> None:
         """Give the parameters their average x, to evaluate or to export them. Steps are refused until :meth:`train`.
@@ -148,8 +147,8 @@ class ScheduleFreeSGD(_ScheduleFree):
         master: str = "float32",
     ) -> None:
         super().__init__(learning_rate, params, weight_decay, master=master)
-        open_unit("ScheduleFreeSGD", momentum=momentum)
-        self._make(momentum, (), (), warmup_steps, r, weight_lr_power)
+        hyper = require_hyper("ScheduleFreeSGD", self.rule, momentum=momentum)
+        self._make(hyper, (), warmup_steps, r, weight_lr_power)
 
 
 class ScheduleFreeAdamW(_ScheduleFree):
@@ -204,7 +203,6 @@ class ScheduleFreeAdamW(_ScheduleFree):
         master: str = "float32",
     ) -> None:
         super().__init__(learning_rate, params, weight_decay, master=master)
-        open_unit("ScheduleFreeAdamW", beta1=beta1, beta2=beta2)
-        positive("ScheduleFreeAdamW", eps=eps)
+        hyper = require_hyper("ScheduleFreeAdamW", self.rule, beta1=beta1, beta2=beta2, eps=eps)
         self.moments2 = state_like(self.parameters, "exp_avg_sq")
-        self._make(beta1, (beta2, eps), (self.moments2,), warmup_steps, r, weight_lr_power)
+        self._make(hyper, (self.moments2,), warmup_steps, r, weight_lr_power)

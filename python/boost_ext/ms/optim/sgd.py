@@ -7,7 +7,7 @@ from typing import Any
 import mindspore as ms
 from mindspore import Parameter, Tensor
 
-from boost_ext.ms.optim.arguments import non_negative, recorded, require_bool
+from boost_ext.ms.optim.arguments import recorded, require_hyper
 from boost_ext.ms.optim.fused import FusedOptimizer, state_like
 
 __all__ = ["SGD"]
@@ -59,8 +59,7 @@ class SGD(FusedOptimizer):
     ) -> None:
         super().__init__(learning_rate, params, weight_decay, loss_scale, master=master)
         momentum, dampening = (float(x) if type(x) is int else x for x in (momentum, dampening))
-        non_negative("SGD", momentum=momentum, dampening=dampening)
-        require_bool("SGD", "nesterov", nesterov)
+        hyper = require_hyper("SGD", self.rule, momentum=momentum, dampening=dampening, nesterov=nesterov)
         if nesterov and (momentum == 0 or dampening != 0):
             raise ValueError(
                 f"SGD: nesterov needs momentum > 0 and dampening 0, got momentum {momentum}, dampening {dampening}"
@@ -79,4 +78,4 @@ class SGD(FusedOptimizer):
             # gives the same first step, and stat is 0. It is kept for checkpoints that mindspore.nn.SGD reads.
             self.stat = state_like(self.parameters, "stat", float(dampening > 0))
             first = list(self.stat) if dampening > 0 else []
-        self.fuse((momentum, dampening, nesterov), states, powers=(self.momentum,), first=first)
+        self.fuse(hyper, states, powers=(self.momentum,), first=first)

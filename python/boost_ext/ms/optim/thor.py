@@ -199,6 +199,8 @@ class Thor(FusedOptimizer):
         self._connect(net, found)
         self.moments = state_like(self.parameters, "moments")
         self.fuse((momentum, use_nesterov, False), (self.moments,), powers=(self.momentum,))
+        decays = [m.decay / self.loss_scale for m in self.members]
+        self.__dict__["decay_values"] = tuple(decays)
 
     def _connect(self, net: nn.Cell, found: Sequence[ThorLayer]) -> None:
         batch = Tensor(np.array([self.batch_size], np.float64))
@@ -209,8 +211,6 @@ class Thor(FusedOptimizer):
             gathered.append((A, G))
         # Each step that reads them writes them first: they are no state, and in no checkpoint.
         self.__dict__["gathered"] = tuple(A for A, _ in gathered) + tuple(G for _, G in gathered)
-        decays = [float(d) / self.loss_scale for d in map(self._decay_of, range(len(self.parameters)))]
-        self.__dict__["decay_values"] = tuple(decays)
         self.__dict__["net"] = net  # not as a child: its weights are not the optimizer's
         forget_graphs(net)
 

@@ -25,7 +25,7 @@ from boost_ext.ms.core.checkpoint import read_checkpoint
 from boost_ext.ms.core.resume import checksum, write
 from boost_ext.ms.core.sparse_gradients import Values
 from boost_ext.ms.core.state import state
-from boost_ext.ms.optim.fused import require_gradients
+from boost_ext.ms.optim.native_step import require_gradients
 from boost_ext.ms.optim.sgd import SGD
 from boost_ext.ms.ranks.ranks import ALONE, Ranks, rank_count
 from boost_ext.ms.subspace.projection import built_by_rank_0
