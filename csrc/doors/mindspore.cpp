@@ -199,14 +199,11 @@ BOOST_EXT_GRAPH_OP(dim_reduce_trial) {
 
 // gamma, alpha, rho, scale, momentum..., grads..., grad_proj..., dn...; delta is written over grad_proj
 BOOST_EXT_GRAPH_OP(dim_reduce_apply) {
-  DimReduceCoefficients c{};
-  c.gamma = in.number("gamma");
-  c.alpha = in.number("alpha");
-  c.rho.value = in.number("rho");
-  c.inv_scale.value = inverse_scale_of(in);
+  const double gamma = in.number("gamma"), alpha = in.number("alpha");
+  const Number rho{in.number("rho"), {}}, inv_scale{inverse_scale_of(in), {}};
   const std::int64_t n = in.length_of(4);
   const Views momentum = in.list("momentum", n), grads = in.list("grads", n), proj = in.list("grad_proj", n);
-  dim_reduce_apply(cpu_context(), momentum, grads, proj, in.list("dn", n), c, proj);
+  dim_reduce_apply(cpu_context(), momentum, grads, proj, in.list("dn", n), gamma, alpha, rho, inv_scale, proj, {}, 0);
 }
 
 // P, coordinates, origin (2, n), weights...

@@ -15,8 +15,9 @@ BOOST_EXT_GRAPH_FUNCTION(dropout_key) {
 BOOST_EXT_GRAPH_FUNCTION(dropout) {
   const View x = in.take("x"), key = in.take("key");
   const auto* settings = in.data<const double>("settings", DType::f64, 2);
-  dropout(cpu_context(), x, settings[0], read_dropout_key(in.op(), key), settings[1] != 0 ? x.width : 1, in.take("out"),
-          View());
+  const DropoutKey k = read_dropout_key(in.op(), key);
+  dropout(cpu_context(), x, settings[0], k.seed, Number{static_cast<double>(k.draw), {}}, k.stream,
+          settings[1] != 0 ? x.width : 1, in.take("out"));
 }
 
 }  // namespace boost_ext

@@ -12,20 +12,19 @@ DropoutShare share_of(double p) {
 
 }  // namespace
 
-void dropout(const Context& context, const View& x, double p, const DropoutKey& key, std::int64_t shared,
-             const View& out, const View& draw) {
+void dropout(const Context& context, const View& x, double p, std::uint64_t seed, const Number& draw,
+             std::uint32_t stream, std::int64_t shared, const View& out) {
   const char* op = kDropout.op;
-  const Device device = check(kDropout, x, p, shared, out, draw);
+  const Device device = check(kDropout, x, p, static_cast<std::int64_t>(seed), draw, std::int64_t{stream}, shared, out);
   require_size(op, "out", out, x.size);
   require(p >= 0 && p <= 1, op, ": p must be in 0..1, got ", p);
   require(shared >= 1 && x.size % shared == 0, op, ": shared must be >= 1 and divide the ", x.size,
           " elements of x, got ", shared);
   const DropoutShare share = share_of(p);
-  const auto* at = static_cast<const std::int32_t*>(draw.data);
+  const DropoutKey key{seed, static_cast<std::uint32_t>(static_cast<std::int64_t>(draw.value)), stream};
+  const auto* at = static_cast<const std::int32_t*>(draw.at.data);
   if (device == Device::cuda) return BOOST_EXT_CUDA(dropout)(context, x, share, key, shared, out, at);
-  DropoutKey of = key;
-  if (at) of.draw = static_cast<std::uint32_t>(*at);
-  BOOST_EXT_CPU(dropout)(context, x, share, of, shared, out);
+  BOOST_EXT_CPU(dropout)(context, x, share, key, shared, out);
 }
 
 DropoutKey read_dropout_key(const char* op, const View& key) {

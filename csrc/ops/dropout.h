@@ -30,13 +30,17 @@ struct DropoutShare {
   float scale;
 };
 
-inline constexpr Arg kDropoutArgs[] = {array("x", kFloats).twin(), real("p", Range::any), integer("shared"),
-                                       array("out", kFloats).dtypes_of("x").written().twin(),
-                                       array("draw", kI32, 1).optional()};
+inline constexpr Arg kDropoutArgs[] = {array("x", kFloats).twin(),
+                                       real("p", Range::any),
+                                       integer("seed"),
+                                       number("draw", Range::any, kI32),
+                                       integer("stream"),
+                                       integer("shared"),
+                                       array("out", kFloats).dtypes_of("x").made_alike().twin()};
 inline constexpr Schema kDropout{"dropout", kDropoutArgs};
 
-void dropout(const Context& context, const View& x, double p, const DropoutKey& key, std::int64_t shared,
-             const View& out, const View& draw = {});
+void dropout(const Context& context, const View& x, double p, std::uint64_t seed, const Number& draw,
+             std::uint32_t stream, std::int64_t shared, const View& out);
 
 // The key of the next pass of a layer, whose state is int32 (4,): the seed, low half first, the passes made, and 0.
 // key (4,) <- state, with `stream` at the end; then one more pass is made.

@@ -25,8 +25,7 @@ double inverse_scale(double scale, double other) { return 1 / (scale * other); }
 void unscale_and_check(const Context& context, const Views& grads, const Number& inv_scale, const View& report,
                        const View& found) {
   const bool known = !inv_scale.on_device(), reports = report.data != nullptr;
-  const bool writes = !known || static_cast<float>(inv_scale.value) != 1;
-  const Device device = check(kUnscaleAndCheck, writes ? Value(grads) : Value(grads).read(), inv_scale, report, found);
+  const Device device = check(kUnscaleAndCheck, grads, inv_scale, report, found);
   require(!known || (inv_scale.value >= kLeastSubnormal && inv_scale.value <= 3.4028234663852886e38),
           kUnscaleAndCheck.op, ": inv_scale must be a positive float32, got ", inv_scale.value);
   if (reports) require_report(kUnscaleAndCheck.op, report, grads.size());
@@ -72,8 +71,7 @@ void write_row(double* row, const Finiteness& f) {
 
 void check_gradients(const Context& context, const Views& grads, double inv_scale, const View& report,
                      const View& found, std::vector<double>* squares) {
-  constexpr Schema kOnCpu{kUnscaleAndCheck.op, kUnscaleAndCheckArgs, Devices::cpu};
-  check(kOnCpu, Value(grads).read(), Number{inv_scale, {}}, report, found);
+  check(kCheckGradients, grads, inv_scale, report, found);
   require_report(kUnscaleAndCheck.op, report, grads.size());
   std::vector<Finiteness> rows(grads.size());
   if (squares != nullptr) {

@@ -30,10 +30,14 @@ struct Finiteness {
   bool found() const { return first >= 0; }
 };
 
-inline constexpr Arg kUnscaleAndCheckArgs[] = {arrays("grads", kFloats).any_order().written().repeatable(),
-                                               number("inv_scale"), array("report", kF64).written().optional(),
+inline constexpr Arg kUnscaleAndCheckArgs[] = {arrays("grads", kFloats).any_order().written("inv_scale").repeatable(),
+                                               number("inv_scale"), array("report", kF64).made(4).optional(),
                                                answer("out", kF32)};
 inline constexpr Schema kUnscaleAndCheck{"unscale_and_check", kUnscaleAndCheckArgs, Devices::all};
+
+inline constexpr Arg kCheckGradientsArgs[] = {arrays("grads", kFloats), real("inv_scale"),
+                                              array("report", kF64).written(), answer("out", kF32)};
+inline constexpr Schema kCheckGradients{"unscale_and_check", kCheckGradientsArgs, Devices::cpu};
 
 // One over a loss scale, and what else gradients are divided by, in float64: MindSpore flushes subnormal float32 to
 // zero, and those are the reciprocals of scales beyond 2^126. That of a power of two is exact.

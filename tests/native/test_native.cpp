@@ -174,7 +174,7 @@ void test_gradients(const Context& context, DType dtype, std::int64_t n, std::mt
   Array matrix(dtype, 3 * n, 3);
   matrix.fill(random);
   const std::vector<double> rows = values(matrix);
-  centralize(context, {matrix.view(), g.view()});
+  centralize_in_place(context, {matrix.view(), g.view()});
   right = true;
   for (std::int64_t r = 0; r < 3; ++r) {
     double mean = 0;
@@ -233,9 +233,9 @@ void test_dim_reduce(const Context& context, DType dtype, std::int64_t n, std::m
   proj.fill(random);
   rates.fill(0.25);
   const std::vector<double> momentum = values(m);
-  const DimReduceCoefficients c{0.5, 2, {0.25, {}}, {0.125, {}}};
-  dim_reduce_apply(context, {m.view()}, {g.view()}, {proj.view()}, {dn.view()}, c, {w.view()}, {saved.view()},
-                   rates.view());
+  const Number rho{0.25, {}}, inv_scale{0.125, {}};
+  dim_reduce_apply(context, {m.view()}, {g.view()}, {proj.view()}, {dn.view()}, 0.5, 2, rho, inv_scale, {w.view()},
+                   {saved.view()}, rates.view());
   right = true;
   for (std::int64_t i = 0; i < n; ++i) {
     const double next = 0.5 * momentum[i] + 0.125 * g.get(i) - proj.get(i);
@@ -243,7 +243,8 @@ void test_dim_reduce(const Context& context, DType dtype, std::int64_t n, std::m
   }
   CHECK(right);
   const std::vector<double> projected = values(proj);
-  dim_reduce_apply(context, {m.view()}, {g.view()}, {proj.view()}, {dn.view()}, c, {proj.view()});
+  dim_reduce_apply(context, {m.view()}, {g.view()}, {proj.view()}, {dn.view()}, 0.5, 2, rho, inv_scale, {proj.view()},
+                   {}, 0);
   right = true;
   for (std::int64_t i = 0; i < n; ++i) right = right && close(proj, i, 2 * m.get(i) - 0.25 * dn.get(i), 8);
   CHECK(right);
