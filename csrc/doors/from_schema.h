@@ -118,12 +118,15 @@ template <> struct FromPython<View> {
 
 // None, the one that there is, or a tuple.
 template <std::size_t N> pybind11::object together(const pybind11::object (&answers)[N]) {
-  pybind11::list some;
+  pybind11::object found = pybind11::none();
+  std::size_t count = 0;
   for (const pybind11::object& answer : answers) {
-    if (answer) some.append(answer);
+    if (!answer) continue;
+    ++count;
+    if (count == 2) found = pybind11::make_tuple(found);
+    found = count == 1 ? answer : found + pybind11::make_tuple(answer);
   }
-  if (some.empty()) return pybind11::none();
-  return some.size() == 1 ? pybind11::object(some[0]) : pybind11::tuple(some);
+  return found;
 }
 
 template <std::size_t> using ObjectAt = const pybind11::object&;

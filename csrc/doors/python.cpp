@@ -11,20 +11,14 @@
 #include "ops/accumulate.h"
 #include "ops/adasum.h"
 #include "ops/centralize.h"
-#include "ops/clip_by_global_norm.h"
 #include "ops/covariance.h"
 #include "ops/damped_inverse.h"
-#include "ops/dim_reduce.h"
 #include "ops/dropout.h"
 #include "ops/global_norm.h"
 #include "ops/lars.h"
-#include "ops/loss_scale_update.h"
 #include "ops/pca_back_project.h"
-#include "ops/pca_project.h"
 #include "ops/precondition.h"
 #include "ops/runtime.h"
-#include "ops/tensor_statistics.h"
-#include "ops/unscale_and_check.h"
 
 namespace py = pybind11;
 using namespace boost_ext;
@@ -79,21 +73,14 @@ PYBIND11_MODULE(_core, m) {
   define(m, kAdasumPair, &adasum_pair);
   define(m, kCentralize, &centralize);
   define(m, kCentralizeInPlace, &centralize_in_place);
-  define(m, kClipByGlobalNorm, &clip_by_global_norm);
   define<const View&, const Numbers&, double, const View&>(m, kCovariance, &covariance);
   define(m, kDampedInverse, &damped_inverse);
   define(m, kDimReduceApplyToWeights, &dim_reduce_apply);
-  define(m, kDimReduceDirection, &dim_reduce_direction);
-  define(m, kDimReduceTrial, &dim_reduce_trial);
   define(m, kDropout, &dropout);
   define(m, kGlobalNorm, &global_norm);
   define(m, kLars, &lars);
-  define(m, kLossScaleUpdate, &loss_scale_update);
   define(m, kPcaBackProject, &pca_back_project);
-  define(m, kPcaProject, &pca_project);
   define(m, kPrecondition, &precondition);
-  define(m, kTensorStatistics, &tensor_statistics);
-  define(m, kUnscaleAndCheck, &unscale_and_check);
   define_device_array(m);
   m.def("set_stream", &set_stream, py::arg("stream"));
   define_optimizers(m);

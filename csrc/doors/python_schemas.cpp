@@ -51,7 +51,8 @@ py::dict schema_of(const Arg& arg) {
                   "like"_a = text_or_none(arg.like_name), "dtypes_of"_a = text_or_none(arg.dtype_name),
                   "written"_a = arg.is_written, "any_order"_a = arg.takes_any_order, "twin"_a = arg.is_twin,
                   "repeatable"_a = arg.may_repeat, "optional"_a = arg.is_optional,
-                  "made"_a = arg.made_columns != Arg::kNotMade || arg.is_made_alike);
+                  "made"_a = arg.made_columns != Arg::kNotMade || arg.is_made_alike,
+                  "written_by"_a = text_or_none(arg.written_by), "inverse_of"_a = text_or_none(arg.inverse_of));
 }
 
 py::dict schemas() {

@@ -84,4 +84,9 @@ void dim_reduce_apply(const Context& context, const Views& momentum, const Views
   BOOST_EXT_CPU(dim_reduce_apply)(context, momentum, grads, grad_proj, dn, c, out, saved, rates.data, rates.stride);
 }
 
+void dim_reduce_residual(const Context& context, double gamma, double alpha, const Number& rho, const Number& inv_scale,
+                         const Views& momentum, const Views& grads, const Views& grad_proj, const Views& dn) {
+  dim_reduce_apply(context, momentum, grads, grad_proj, dn, gamma, alpha, rho, inv_scale, grad_proj, {}, 0);
+}
+
 }  // namespace boost_ext

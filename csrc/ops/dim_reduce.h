@@ -33,7 +33,7 @@ inline constexpr Arg kDimReduceDirectionArgs[] = {array("B", kF32),
                                                   array("gk_last", kF32),
                                                   flag("started"),
                                                   array("gk", kF32).written(),
-                                                  number("inv_scale"),
+                                                  number("inv_scale").inverse("scale"),
                                                   array("B_next", kF32).written(),
                                                   array("dk", kF32).written(),
                                                   real("eps", Range::non_negative),
@@ -85,6 +85,19 @@ struct DimReduceCoefficients {
 void dim_reduce_apply(const Context& context, const Views& momentum, const Views& grads, const Views& grad_proj,
                       const Views& dn, double gamma, double alpha, const Number& rho, const Number& inv_scale,
                       const Views& out, const Views& saved, const Factors& lr);
+
+// delta over grad_proj.
+inline constexpr Arg kDimReduceResidualArgs[] = {real("gamma"),
+                                                 real("alpha"),
+                                                 number("rho"),
+                                                 number("inv_scale").inverse("scale"),
+                                                 arrays("momentum", kF32).written(),
+                                                 arrays("grads", kFloats),
+                                                 arrays("grad_proj", kF32).written(),
+                                                 arrays("dn", kF32)};
+inline constexpr Schema kDimReduceResidual{"dim_reduce_apply", kDimReduceResidualArgs, Devices::cpu};
+void dim_reduce_residual(const Context& context, double gamma, double alpha, const Number& rho, const Number& inv_scale,
+                         const Views& momentum, const Views& grads, const Views& grad_proj, const Views& dn);
 
 BOOST_EXT_CPU_KERNEL(double, dim_reduce_direction, const float* B, const float* s, const float* gk_last, bool started,
                      float* gk, float inv_scale, float* B_next, float* dk, std::int64_t k, double eps)

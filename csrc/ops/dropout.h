@@ -42,10 +42,18 @@ inline constexpr Schema kDropout{"dropout", kDropoutArgs};
 void dropout(const Context& context, const View& x, double p, std::uint64_t seed, const Number& draw,
              std::uint32_t stream, std::int64_t shared, const View& out);
 
-// The key of the next pass of a layer, whose state is int32 (4,): the seed, low half first, the passes made, and 0.
-// key (4,) <- state, with `stream` at the end; then one more pass is made.
-void dropout_key(const View& state, std::int32_t stream, const View& key);
-DropoutKey read_dropout_key(const char* op, const View& key);
+// The key of the next pass of a layer, whose state is the seed, low half first, the passes made, and 0.
+// key <- state, with `stream` at the end; then one more pass is made.
+inline constexpr Arg kDropoutKeyArgs[] = {array("state", kI32, 4).written(), integer("stream"),
+                                          array("key", kI32, 4).written()};
+inline constexpr Schema kDropoutKey{"dropout_key", kDropoutKeyArgs, Devices::cpu};
+void dropout_key(const Context& context, const View& state, std::int64_t stream, const View& key);
+
+// With such a key; `rows`: what shares the last axis shares a half.
+inline constexpr Arg kDropoutOfKeyArgs[] = {array("x", kFloats), array("key", kI32, 4), real("p"), flag("rows"),
+                                            array("out", kFloats).written()};
+inline constexpr Schema kDropoutOfKey{"dropout", kDropoutOfKeyArgs, Devices::cpu};
+void dropout_of_key(const Context& context, const View& x, const View& key, double p, bool rows, const View& out);
 
 BOOST_EXT_CPU_KERNEL(void, dropout, const Context&, const View& x, const DropoutShare& share, const DropoutKey& key,
                      std::int64_t shared, const View& out)

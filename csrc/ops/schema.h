@@ -40,6 +40,8 @@ struct Arg {
   // argument, or each row of it, and so many columns, 0 in a vector; or like the first argument.
   std::int64_t made_columns = kNotMade;
   bool is_made_alike = false;
+  const char* inverse_of = nullptr;  // what a graph gives instead of it: a loss scale
+  const char* counted_by = nullptr;  // an array before it, behind no list: with an element for each array of the list
 
   static constexpr std::int64_t kNotMade = -1;
   constexpr Arg written() const { return with(&Arg::is_written); }
@@ -51,6 +53,16 @@ struct Arg {
   constexpr Arg made(std::int64_t columns = 0) const {
     Arg a = written();
     a.made_columns = columns;
+    return a;
+  }
+  constexpr Arg inverse(const char* of) const {
+    Arg a = *this;
+    a.inverse_of = of;
+    return a;
+  }
+  constexpr Arg one_each(const char* of) const {
+    Arg a = *this;
+    a.counted_by = of;
     return a;
   }
   constexpr Arg made_alike() const { return written().with(&Arg::is_made_alike); }

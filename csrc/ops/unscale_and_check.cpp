@@ -69,19 +69,33 @@ void write_row(double* row, const Finiteness& f) {
   row[3] = static_cast<double>(f.max_abs);
 }
 
-void check_gradients(const Context& context, const Views& grads, double inv_scale, const View& report,
-                     const View& found, std::vector<double>* squares) {
+namespace {
+
+// `read` fills in the rows.
+template <class Read>
+void check_by(const Read& read, const Views& grads, double inv_scale, const View& report, const View& found) {
   check(kCheckGradients, grads, inv_scale, report, found);
   require_report(kUnscaleAndCheck.op, report, grads.size());
   std::vector<Finiteness> rows(grads.size());
-  if (squares != nullptr) {
-    squares->assign(grads.size(), 0);
-    BOOST_EXT_CPU(check_and_square)(context, grads, rows.data(), squares->data());
-  } else {
-    BOOST_EXT_CPU(unscale_and_check)(context, grads, 1.0F, rows.data());
-  }
+  read(rows.data());
   answer(rows, report, found);
   for (std::size_t i = 0; i < rows.size(); ++i) static_cast<double*>(report.data)[4 * i + 3] *= inv_scale;
+}
+
+}  // namespace
+
+void check_gradients(const Context& context, const Views& grads, double inv_scale, const View& report,
+                     const View& found) {
+  const auto read = [&](Finiteness* rows) { BOOST_EXT_CPU(unscale_and_check)(context, grads, 1.0F, rows); };
+  check_by(read, grads, inv_scale, report, found);
+}
+
+std::vector<double> check_and_square(const Context& context, const Views& grads, double inv_scale, const View& report,
+                                     const View& found) {
+  std::vector<double> squares(grads.size());
+  const auto read = [&](Finiteness* rows) { BOOST_EXT_CPU(check_and_square)(context, grads, rows, squares.data()); };
+  check_by(read, grads, inv_scale, report, found);
+  return squares;
 }
 
 }  // namespace boost_ext
