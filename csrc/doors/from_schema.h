@@ -48,28 +48,22 @@ struct Call {
   }
 };
 
-// How an argument of the C++ type T comes from Python, and what Python gets of it: nothing, mostly.
-template <class T> struct FromPython {  // double, bool, integers, std::vector of numbers
-  T value;
-  FromPython(Call&, const Arg&, const pybind11::object& object) : value(object.cast<T>()) {}
-  pybind11::object answer() const { return {}; }
-};
-template <> struct FromPython<std::vector<Views>> {
-  std::vector<Views> value;
-  FromPython(Call& call, const Arg& arg, const pybind11::object& object)
-      : value(call.arrays.lists(arg.name, object, call.use_of(arg))) {}
-  pybind11::object answer() const { return {}; }
-};
-template <> struct FromPython<Number> {
-  Number value;
-  FromPython(Call& call, const Arg& arg, const pybind11::object& object)
-      : value(call.arrays.number(arg.name, object, the_one(arg.dtypes))) {}
-  pybind11::object answer() const { return {}; }
-};
-template <> struct FromPython<Factors> {
-  Factors value;
-  FromPython(Call& call, const Arg& arg, const pybind11::object& object)
-      : value(PyFloat_Check(object.ptr()) ? Factors(object.cast<float>()) : call.arrays.one(arg.name, object)) {}
+// How an argument of one C++ type comes from Python.
+template <class T> void read(Call&, const Arg&, const pybind11::object& object, T& x) { x = object.cast<T>(); }
+inline void read(Call& call, const Arg& arg, const pybind11::object& object, std::vector<Views>& x) {
+  x = call.arrays.lists(arg.name, object, call.use_of(arg));
+}
+inline void read(Call& call, const Arg& arg, const pybind11::object& object, Number& x) {
+  x = call.arrays.number(arg.name, object, the_one(arg.dtypes));
+}
+inline void read(Call& call, const Arg& arg, const pybind11::object& object, Factors& x) {
+  x = PyFloat_Check(object.ptr()) ? Factors(object.cast<float>()) : call.arrays.one(arg.name, object);
+}
+
+// An argument, and what Python gets of it: nothing, mostly.
+template <class T> struct FromPython {
+  T value{};
+  FromPython(Call& call, const Arg& arg, const pybind11::object& object) { read(call, arg, object, value); }
   pybind11::object answer() const { return {}; }
 };
 template <> struct FromPython<Views> {

@@ -25,29 +25,30 @@ inline std::int64_t length_of(const Reader& in, const Schema& schema, const Arg&
   return list.is_optional ? (in.left() - others) / lists : in.length_of(lists, others);
 }
 
-inline double real_of(Reader& in, const Arg& arg) {
-  return arg.inverse_of != nullptr ? inverse_scale(in.real(arg.inverse_of)) : in.real(arg.name);
+// How an argument of one C++ type comes from the list.
+inline void read(Reader& in, const Arg& arg, double& x) {
+  x = arg.inverse_of != nullptr ? inverse_scale(in.real(arg.inverse_of)) : in.real(arg.name);
+}
+inline void read(Reader& in, const Arg& arg, Number& x) {
+  if (in.next_is(DType::b8))
+    x.value = in.flag(arg.name) ? 1 : 0;
+  else
+    read(in, arg, x.value);
+}
+inline void read(Reader& in, const Arg& arg, Factors& x) { x = in.take(arg.name); }
+inline void read(Reader& in, const Arg& arg, std::int64_t& x) { x = in.integer(arg.name); }
+inline void read(Reader& in, const Arg& arg, bool& x) { x = in.flag(arg.name); }
+inline void read(Reader& in, const Arg& arg, std::vector<std::int32_t>& x) {
+  const View& v = in.take(arg.name, DType::i32, -1);
+  const auto* numbers = static_cast<const std::int32_t*>(v.data);
+  x.assign(numbers, numbers + v.size);
 }
 
-// How an argument of the C++ type T comes from the list, and what becomes of it after the call: nothing, mostly.
+// An argument, and what becomes of it after the call: nothing, mostly.
 template <class T> struct FromList {
-  T value;
-  FromList(Reader& in, const Schema&, const Arg& arg) : value(read(in, arg, static_cast<T*>(nullptr))) {}
+  T value{};
+  FromList(Reader& in, const Schema&, const Arg& arg) { read(in, arg, value); }
   void answer(Reader&) const {}
-
- private:
-  static double read(Reader& in, const Arg& arg, double*) { return real_of(in, arg); }
-  static Number read(Reader& in, const Arg& arg, Number*) {
-    return {in.next_is(DType::b8) ? static_cast<double>(in.flag(arg.name)) : real_of(in, arg), {}};
-  }
-  static Factors read(Reader& in, const Arg& arg, Factors*) { return in.take(arg.name); }
-  static std::int64_t read(Reader& in, const Arg& arg, std::int64_t*) { return in.integer(arg.name); }
-  static bool read(Reader& in, const Arg& arg, bool*) { return in.flag(arg.name); }
-  static std::vector<std::int32_t> read(Reader& in, const Arg& arg, std::vector<std::int32_t>*) {
-    const View& v = in.take(arg.name, DType::i32, -1);
-    const auto* numbers = static_cast<const std::int32_t*>(v.data);
-    return {numbers, numbers + v.size};
-  }
 };
 template <> struct FromList<Views> {
   Views value;

@@ -20,7 +20,7 @@ void accumulate_mean(const Context& context, double scale, double steps, std::in
 }
 
 void flatten(const Context& context, const Views& tensors, const View& out) {
-  check(kFlatten, tensors, out);
+  require_dtype(kFlatten.op, "out", out, DType::f32);
   require_size(kFlatten.op, "out", out, total_size(tensors));
   Views slices;
   auto* next = static_cast<float*>(out.data);

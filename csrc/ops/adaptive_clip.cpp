@@ -24,8 +24,9 @@ void adaptive_clip(const Context& context, const Views& grads, const Views& weig
 
 void adaptive_clipped(const Context& context, const Views& grads, const Views& weights, double clipping, double eps,
                       double scale, const Views& out) {
-  check(kAdaptiveClipped, grads, weights, clipping, eps, scale, out);
   for (std::size_t i = 0; i < out.size(); ++i) {
+    require(out[i].bytes() == grads[i].bytes(), kAdaptiveClipped.op, ": out[", i, "] must have ", grads[i].bytes(),
+            " bytes, got ", out[i].bytes());
     if (out[i].size > 0) std::memcpy(out[i].data, grads[i].data, static_cast<std::size_t>(out[i].bytes()));
   }
   adaptive_clip(context, out, weights, clipping, eps, scale);

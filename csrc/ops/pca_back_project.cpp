@@ -34,7 +34,7 @@ void unflatten(const Context& context, const View& factor, const View& vector, c
 void subspace_point(const Context& context, const View& P, const View& coordinates, const View& origin,
                     const Views& weights) {
   const char* op = kSubspacePoint.op;
-  check(kSubspacePoint, P, coordinates, origin, weights);
+  require_dtype(op, "origin", origin, DType::f32);
   require(origin.ndim == 2 && origin.rows == 2, op, ": origin must have two rows, got ", origin.rows);
   View moved = origin, ones;
   moved.set_shape(1, [&](int) { return origin.size / 2; });

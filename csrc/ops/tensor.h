@@ -111,7 +111,7 @@ struct Factors {
   float value = 0;
   View at{};
   bool is_array = false;
-  Factors(float v) : value(v) {}                     // NOLINT: a number is one of them
+  Factors(float v = 0) : value(v) {}                 // NOLINT: a number is one of them
   Factors(const View& v) : at(v), is_array(true) {}  // NOLINT: and so is an array
 };
 

@@ -18,6 +18,12 @@ void answer(const std::vector<Finiteness>& rows, const View& report, const View&
   for (std::size_t i = 0; i < rows.size(); ++i) write_row(static_cast<double*>(report.data) + 4 * i, rows[i]);
 }
 
+// Of gradients that were only read.
+void answer_scaled(const std::vector<Finiteness>& rows, double inv_scale, const View& report, const View& found) {
+  answer(rows, report, found);
+  for (std::size_t i = 0; i < rows.size(); ++i) static_cast<double*>(report.data)[4 * i + 3] *= inv_scale;
+}
+
 }  // namespace
 
 double inverse_scale(double scale, double other) { return 1 / (scale * other); }
@@ -69,32 +75,22 @@ void write_row(double* row, const Finiteness& f) {
   row[3] = static_cast<double>(f.max_abs);
 }
 
-namespace {
-
-// `read` fills in the rows.
-template <class Read>
-void check_by(const Read& read, const Views& grads, double inv_scale, const View& report, const View& found) {
-  check(kCheckGradients, grads, inv_scale, report, found);
-  require_report(kUnscaleAndCheck.op, report, grads.size());
-  std::vector<Finiteness> rows(grads.size());
-  read(rows.data());
-  answer(rows, report, found);
-  for (std::size_t i = 0; i < rows.size(); ++i) static_cast<double*>(report.data)[4 * i + 3] *= inv_scale;
-}
-
-}  // namespace
-
 void check_gradients(const Context& context, const Views& grads, double inv_scale, const View& report,
                      const View& found) {
-  const auto read = [&](Finiteness* rows) { BOOST_EXT_CPU(unscale_and_check)(context, grads, 1.0F, rows); };
-  check_by(read, grads, inv_scale, report, found);
+  check(kCheckGradients, grads, inv_scale, report, found);
+  require_report(kCheckGradients.op, report, grads.size());
+  std::vector<Finiteness> rows(grads.size());
+  BOOST_EXT_CPU(unscale_and_check)(context, grads, 1.0F, rows.data());
+  answer_scaled(rows, inv_scale, report, found);
 }
 
 std::vector<double> check_and_square(const Context& context, const Views& grads, double inv_scale, const View& report,
                                      const View& found) {
+  require_report(kCheckGradients.op, report, grads.size());
+  std::vector<Finiteness> rows(grads.size());
   std::vector<double> squares(grads.size());
-  const auto read = [&](Finiteness* rows) { BOOST_EXT_CPU(check_and_square)(context, grads, rows, squares.data()); };
-  check_by(read, grads, inv_scale, report, found);
+  BOOST_EXT_CPU(check_and_square)(context, grads, rows.data(), squares.data());
+  answer_scaled(rows, inv_scale, report, found);
   return squares;
 }
 

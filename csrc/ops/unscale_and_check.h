@@ -52,12 +52,11 @@ void unscale_and_check(const Context& context, const Views& grads, const Number&
 // a reader of the gradients that takes the scale out itself.
 void check_gradients(const Context& context, const Views& grads, double inv_scale, const View& report,
                      const View& found);
-// And the sum of the squares of each tensor, in the same read.
-std::vector<double> check_and_square(const Context& context, const Views& grads, double inv_scale, const View& report,
-                                     const View& found);
-
 // For ops that have checked their arguments: on the CPU, a row for each gradient.
 std::vector<Finiteness> unscale_and_find(const Context& context, const Views& grads, double inv_scale);
+// The same, as check_gradients does, and the sum of the squares of each gradient, in the same read.
+std::vector<double> check_and_square(const Context& context, const Views& grads, double inv_scale, const View& report,
+                                     const View& found);
 void require_report(const char* op, const View& report, std::size_t tensors);
 void write_row(double* row, const Finiteness& f);
 
