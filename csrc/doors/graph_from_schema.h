@@ -96,6 +96,6 @@ template <class... Args> void read_and_call(Reader& in, const Schema& schema, vo
 }  // namespace boost_ext
 
 #define BOOST_EXT_GRAPH_OP_OF(name, schema, function) \
-  BOOST_EXT_GRAPH_OP(name) { read_and_call(in, schema, &(function)); }
+  BOOST_EXT_GRAPH_OP(name) { read_and_call(in, schema, &function); }
 #define BOOST_EXT_GRAPH_FUNCTION_OF(name, schema, function) \
-  BOOST_EXT_GRAPH_FUNCTION(name) { read_and_call(in, schema, &(function)); }
+  BOOST_EXT_GRAPH_FUNCTION(name) { read_and_call(in, schema, &function); }

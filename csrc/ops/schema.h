@@ -44,47 +44,23 @@ struct Arg {
   const char* counted_by = nullptr;  // an array before it, behind no list: with an element for each array of the list
 
   static constexpr std::int64_t kNotMade = -1;
-  constexpr Arg written() const { return with(&Arg::is_written); }
-  constexpr Arg written(const char* by) const {
-    Arg a = written();
-    a.written_by = by;
-    return a;
-  }
-  constexpr Arg made(std::int64_t columns = 0) const {
-    Arg a = written();
-    a.made_columns = columns;
-    return a;
-  }
-  constexpr Arg inverse(const char* of) const {
-    Arg a = *this;
-    a.inverse_of = of;
-    return a;
-  }
-  constexpr Arg one_each(const char* of) const {
-    Arg a = *this;
-    a.counted_by = of;
-    return a;
-  }
-  constexpr Arg made_alike() const { return written().with(&Arg::is_made_alike); }
-  constexpr Arg any_order() const { return with(&Arg::takes_any_order); }
-  constexpr Arg twin() const { return with(&Arg::is_twin); }
-  constexpr Arg repeatable() const { return with(&Arg::may_repeat); }
-  constexpr Arg optional() const { return with(&Arg::is_optional); }
-  constexpr Arg like(const char* other) const {
-    Arg a = *this;
-    a.like_name = other;
-    return a;
-  }
-  constexpr Arg dtypes_of(const char* other) const {
-    Arg a = *this;
-    a.dtype_name = other;
-    return a;
-  }
+  constexpr Arg written() const { return with(&Arg::is_written, true); }
+  constexpr Arg written(const char* by) const { return written().with(&Arg::written_by, by); }
+  constexpr Arg made(std::int64_t columns = 0) const { return written().with(&Arg::made_columns, columns); }
+  constexpr Arg made_alike() const { return written().with(&Arg::is_made_alike, true); }
+  constexpr Arg any_order() const { return with(&Arg::takes_any_order, true); }
+  constexpr Arg twin() const { return with(&Arg::is_twin, true); }
+  constexpr Arg repeatable() const { return with(&Arg::may_repeat, true); }
+  constexpr Arg optional() const { return with(&Arg::is_optional, true); }
+  constexpr Arg like(const char* other) const { return with(&Arg::like_name, other); }
+  constexpr Arg dtypes_of(const char* other) const { return with(&Arg::dtype_name, other); }
+  constexpr Arg inverse(const char* of) const { return with(&Arg::inverse_of, of); }
+  constexpr Arg one_each(const char* of) const { return with(&Arg::counted_by, of); }
 
  private:
-  constexpr Arg with(bool Arg::* property) const {
+  template <class T> constexpr Arg with(T Arg::* property, T value) const {
     Arg a = *this;
-    a.*property = true;
+    a.*property = value;
     return a;
   }
 };

@@ -59,6 +59,13 @@ def test_one_graph_has_the_bits_of_plain_calls(backend):
     assert all(torch.equal(x, y) for x, y in zip(direct[0], again[0], strict=True))
 
 
+def test_a_report_is_written_where_it_is_given():
+    grads, found, rows = [torch.tensor([2.0, torch.inf]), torch.ones(3)], torch.zeros(1), torch.zeros(2, 4).double()
+    OURS.unscale_and_check(grads, torch.full((1,), 0.5), found, rows)
+    assert found.item() == 1
+    assert rows.tolist() == [[1, 0, 1, 1], [0, 0, -1, 0.5]]
+
+
 def test_a_write_is_seen_by_autograd_and_by_what_comes_after():
     x = torch.randn(4, requires_grad=True)
     y = x.exp()
