@@ -8,7 +8,7 @@
 // kept, it is drawn again, and the backward pass is the same call on the gradient.
 // x       float32, float16 or bfloat16; what is dropped is 0, even if it was inf or nan
 // p       0 <= p <= 1, rounded to a multiple of 2^-16; with 1 all is 0
-// key     which draw. Its `draw` may be an int32 on the device of the arrays (a CUDA graph), which nobody checks there
+// seed, draw, stream  the key. `draw` may be an int32 on the device of the arrays (a CUDA graph), unchecked there
 // shared  how many elements in a row share a half: >= 1, and x is a multiple of it
 // out     like x in dtype and size, written; may be x itself
 #pragma once
