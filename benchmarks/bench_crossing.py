@@ -32,7 +32,7 @@ def cases(quick: bool) -> Iterator[Case]:
             )
 
         def construct(self) -> Any:
-            return self.op(self.scale, self.report, self.tensors)
+            return self.op(self.tensors, self.scale, self.report)
 
     class Nothing(ms.nn.Cell):  # type: ignore[name-defined]
         """A graph with one small op: the floor of a call."""

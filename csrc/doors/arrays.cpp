@@ -164,13 +164,14 @@ View Arrays::from_cuda(const Name& arg, py::handle object) {
 
 Context Arrays::context() const { return on_device_ ? device_context_ : cpu_context(); }
 
-Number Arrays::number(const char* arg, py::handle object) {
+Number Arrays::number(const char* arg, py::handle object, DType dtype) {
   if (PyFloat_Check(object.ptr()) || PyLong_Check(object.ptr())) return {object.cast<double>(), {}};
   const View v = one(arg, object);
   if (v.device != Device::cpu && cuda::build() == nullptr) return {0, v};  // for the op to refuse
-  require_dtype(op_, arg, v, DType::f32);
+  require_dtype(op_, arg, v, dtype);
   require_size(op_, arg, v, 1);
   if (v.device != Device::cpu) return {0, v};
+  if (dtype == DType::i32) return {static_cast<double>(*static_cast<const std::int32_t*>(v.data)), {}};
   return {static_cast<double>(*static_cast<const float*>(v.data)), {}};
 }
 
@@ -204,17 +205,17 @@ std::vector<std::int64_t> Arrays::shape_of(std::size_t i, py::handle object, con
 }
 
 // The arrays of `model` are the first of the call.
-Views Arrays::results(const char* arg, py::handle out, py::handle model, const Views& like, py::object& keep,
-                      unsigned use) {
+Views Arrays::results(const char* arg, py::handle out, py::handle model, Tensors like, py::object& keep, unsigned use) {
   keep = py::reinterpret_borrow<py::object>(out);
   if (!out.is_none()) return list(arg, out, kWritten | use);
   if (!on_device_) return {};
   require_results(arg);
   const bool alone = !PyList_Check(model.ptr()) && !PyTuple_Check(model.ptr());
   py::list arrays;
-  for (std::size_t i = 0; i < like.size(); ++i) {
+  for (std::int64_t i = 0; i < like.count; ++i) {
     const py::object item = alone ? py::reinterpret_borrow<py::object>(model) : py::object(model[py::int_(i)]);
-    arrays.append(DeviceArray(op_, device_context_, like[i].dtype, shape_of(i, item, like[i])));
+    const auto shape = shape_of(static_cast<std::size_t>(i), item, like[i]);
+    arrays.append(DeviceArray(op_, device_context_, like[i].dtype, shape));
   }
   keep = alone ? py::object(arrays[0]) : arrays;
   return list(arg, keep);

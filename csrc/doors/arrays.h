@@ -36,9 +36,6 @@ class Arrays {
   Arrays(const Arrays&) = delete;
   Arrays& operator=(const Arrays&) = delete;
   View one(const char* arg, pybind11::handle object, unsigned use = kRead) { return view(Name(arg), object, use); }
-  View one_or_none(const char* arg, pybind11::handle object, unsigned use = kRead) {
-    return object.is_none() ? View() : one(arg, object, use);
-  }
   // One array, or a list or tuple of them.
   Views list(const char* arg, pybind11::handle object, unsigned use = kRead);
   Views list_or_none(const char* arg, pybind11::handle object, unsigned use = kRead) {
@@ -46,15 +43,16 @@ class Arrays {
   }
   // A list or tuple of such lists.
   std::vector<Views> lists(const char* arg, pybind11::handle object, unsigned use = kRead);
-  // A number of Python's, or an array of one float32, which is read on the CPU, and left where it is on a device.
-  Number number(const char* arg, pybind11::handle object);
+  // A number of Python's, or an array of one float32 or int32, which is read on the CPU, and left where it is on a
+  // device.
+  Number number(const char* arg, pybind11::handle object, DType dtype);
   // `out`, or if it is None a new array where the others are; `keep` is what Python gets of it.
   View result(const char* arg, pybind11::handle out, DType dtype, std::vector<std::int64_t> shape,
               pybind11::object& keep);
 
   // `out`, or if it is None and the others are on a device, new arrays like those of `model`, which are `like`, there.
-  Views results(const char* arg, pybind11::handle out, pybind11::handle model, const Views& like,
-                pybind11::object& keep, unsigned use = kRead);
+  Views results(const char* arg, pybind11::handle out, pybind11::handle model, Tensors like, pybind11::object& keep,
+                unsigned use);
 
   // The op, without the GIL. After it PyTorch is told which of its tensors are no longer what they were.
   template <class Fn> auto run(Fn&& fn) {

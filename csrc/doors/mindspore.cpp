@@ -1,218 +1,52 @@
-// The ops inside MindSpore, each with its arguments as a flat list (doors/graph.h). What an op produces it writes into
-// its inputs, which the primitive declares (boost_ext.ms.native); its one output, of shape (1,), is a bool.
-#include <cstring>
-
+// The ops inside MindSpore, each with its arguments as a flat list (doors/graph_from_schema.h). What an op produces it
+// writes into its inputs, which the primitive declares (boost_ext.ms.native); its one output, of shape (1,), is a bool.
 #include "doors/graph_from_schema.h"
 #include "doors/plain_ops.h"
 #include "ops/accumulate.h"
 #include "ops/centralize.h"
-#include "ops/clip_by_global_norm.h"
-#include "ops/dim_reduce.h"
+#include "ops/covariance.h"
+#include "ops/damped_inverse.h"
+#include "ops/dropout.h"
 #include "ops/group_loss_scale.h"
-#include "ops/loss_scale_update.h"
 #include "ops/pca_back_project.h"
-#include "ops/pca_project.h"
-#include "ops/tensor_statistics.h"
+#include "ops/precondition.h"
 #include "ops/timestamp.h"
-#include "ops/unscale_and_check.h"
 
 namespace boost_ext {
-namespace {
 
-// Of the next number, the scale that the loss was multiplied with.
-double inverse_scale_of(Reader& in) { return inverse_scale(in.number("scale")); }
-
-// The scale of an int8 P follows it.
-View scale_of(const View& P, Reader& in) { return P.dtype == DType::i8 ? in.take("scale") : View(); }
-
-ClipSettings clip_settings(Reader& in) {
-  const auto& [clip_norm, scale] = *in.data<const float[2]>("settings", DType::f32, 2);
-  return {clip_norm, scale};
-}
-
-}  // namespace
-
-#define BOOST_EXT_GRAPH_OF(op, schema) \
-  BOOST_EXT_GRAPH_OP(op) { read_and_call(in, schema, &op); }
+#define BOOST_EXT_GRAPH_OF(op, schema) BOOST_EXT_GRAPH_OP_OF(op, schema, op)
 BOOST_EXT_PLAIN_OPS(BOOST_EXT_GRAPH_OF)
 
-// P, its scale, out, grads...
-BOOST_EXT_GRAPH_OP(pca_project) {
-  const View P = in.take("P");
-  const View scale = scale_of(P, in), out = in.take("out");
-  pca_project(cpu_context(), P, in.rest("grads"), out, scale);
-}
+BOOST_EXT_GRAPH_OP_OF(accumulate, kAccumulateMean, accumulate_mean)
+BOOST_EXT_GRAPH_OP_OF(check_and_clip, kCheckAndClip, check_and_clip)
+BOOST_EXT_GRAPH_OP_OF(check_report, kCheckGradients, check_gradients)
+BOOST_EXT_GRAPH_OP_OF(covariance, kLayerCovariances, layer_covariances)
+BOOST_EXT_GRAPH_OP_OF(damped_inverse, kLayerInverses, layer_inverses)
+BOOST_EXT_GRAPH_OP_OF(dim_reduce_apply, kDimReduceResidual, dim_reduce_residual)
+BOOST_EXT_GRAPH_OP_OF(group_loss_scale_update, kGroupLossScaleUpdate, group_loss_scale_update)
+BOOST_EXT_GRAPH_OP_OF(group_unscale_and_check, kGroupUnscaleAndCheck, group_unscale_and_check)
+BOOST_EXT_GRAPH_OP_OF(pca_back_project, kPcaBackProjectTwo, pca_back_project_two)
+BOOST_EXT_GRAPH_OP_OF(subspace_point, kSubspacePoint, subspace_point)
+BOOST_EXT_GRAPH_OP_OF(timestamp, kTimestamp, timestamp)
+BOOST_EXT_GRAPH_OP_OF(unscale_and_check_report, kUnscaleAndCheck, unscale_and_check)
 
-// P, its scale, two vectors, two lists of outputs
-BOOST_EXT_GRAPH_OP(pca_back_project) {
-  const View P = in.take("P");
-  const View scale = scale_of(P, in);
-  const Views vectors = in.list("vectors", 2);
-  const std::int64_t n = in.length_of(2);
-  std::vector<Views> out;
-  out.push_back(in.list("out[0]", n));
-  out.push_back(in.list("out[1]", n));
-  pca_back_project(cpu_context(), P, vectors, out, scale);
-}
+BOOST_EXT_GRAPH_FUNCTION_OF(adaptive_clipped, kAdaptiveClipped, adaptive_clipped)
+BOOST_EXT_GRAPH_FUNCTION_OF(centralized, kCentralize, centralize)
+BOOST_EXT_GRAPH_FUNCTION_OF(dropout, kDropoutOfKey, dropout_of_key)
+BOOST_EXT_GRAPH_FUNCTION_OF(dropout_key, kDropoutKey, dropout_key)  // writes its input, too
+BOOST_EXT_GRAPH_FUNCTION_OF(joined, kFlatten, flatten)
+BOOST_EXT_GRAPH_FUNCTION_OF(parted, kUnflatten, unflatten)
 
-// scale, grads...; answers whether something was inf or nan
-BOOST_EXT_GRAPH_OP(unscale_and_check) {
-  const double inv_scale = inverse_scale_of(in);
-  float found = 0;
-  unscale_and_check(cpu_context(), in.rest("grads"), Number{inv_scale, {}}, View(), view_of(found));
-  in.answer(found != 0);
-}
-
-// scale, report, grads...; answers whether something was inf or nan
-BOOST_EXT_GRAPH_OP(unscale_and_check_report) {
-  const double inv_scale = inverse_scale_of(in);
-  const View report = in.take("report");
-  float found = 0;
-  unscale_and_check(cpu_context(), in.rest("grads"), Number{inv_scale, {}}, report, view_of(found));
-  in.answer(found != 0);
-}
-
-// the same, which only reads the gradients
-BOOST_EXT_GRAPH_OP(check_report) {
-  const double inv_scale = inverse_scale_of(in);
-  const View report = in.take("report");
-  float found = 0;
-  check_gradients(cpu_context(), in.rest("grads"), inv_scale, report, view_of(found));
-  in.answer(found != 0);
-}
-
-// scale, settings (2,): clip_norm and scale of the optimizer, report, norm, divisor, grads...
-BOOST_EXT_GRAPH_OP(check_and_clip) {
-  const auto scale = static_cast<double>(in.number("scale"));
-  const ClipSettings settings = clip_settings(in);
-  const View report = in.take("report"), norm = in.take("norm"), divisor = in.take("divisor");
-  float found = 0;
-  check_and_clip(cpu_context(), in.rest("grads"), scale, settings, report, norm, divisor, view_of(found));
-  in.answer(found != 0);
-}
-
-// settings, norm, grads...
-BOOST_EXT_GRAPH_OP(clip_by_global_norm) {
-  const ClipSettings settings = clip_settings(in);
-  auto* norm = in.written<float>("norm", DType::f32);
-  double found = 0;
-  clip_by_global_norm(cpu_context(), in.rest("grads"), settings.clip_norm, Number{settings.scale, {}}, view_of(found));
-  *norm = static_cast<float>(found);
-}
-
-// scale, steps, count, accumulators..., grads...: adds grads / (scale * steps); a count of 0 overwrites
-BOOST_EXT_GRAPH_OP(accumulate) {
-  const float scale = in.number("scale");
-  const double factor = inverse_scale(scale, in.number("steps"));
-  const bool first = in.integer("count") == 0;
-  const std::int64_t n = in.length_of(2);
-  const Views accumulators = in.list("accumulators", n);
-  accumulate(cpu_context(), accumulators, in.list("grads", n), factor, first);
-}
-
-// stamps, slot, dependencies...: they are not read, and may have any dtype
-BOOST_EXT_GRAPH_OP(timestamp) {
-  const View stamps = in.take("stamps");
-  timestamp(stamps, in.integer("slot"));
-}
-
-// tensors..., scale, out
-BOOST_EXT_GRAPH_OP(tensor_statistics) { read_and_call(in, kTensorStatistics, &tensor_statistics); }
-
-// grads..., out...
-BOOST_EXT_GRAPH_FUNCTION(centralized) { read_and_call<const Views&, const Views&>(in, kCentralize, &centralize); }
-
-// grads..., weights..., clipping, eps, scale, out...: as new arrays, since weights may share one gradient
-BOOST_EXT_GRAPH_FUNCTION(adaptive_clipped) {
-  const std::int64_t n = in.length_of(3, 3);
-  const Views grads = in.list("grads", n), weights = in.list("weights", n);
-  const double clipping = in.real("clipping"), eps = in.real("eps"), scale = in.real("scale");
-  const Views out = in.list("out", n);
-  for (std::size_t i = 0; i < out.size(); ++i) {
-    require(out[i].bytes() == grads[i].bytes(), in.op(), ": out[", i, "] must have ", grads[i].bytes(), " bytes, got ",
-            out[i].bytes());
-    if (out[i].size > 0) std::memcpy(out[i].data, grads[i].data, static_cast<std::size_t>(out[i].bytes()));
-  }
-  adaptive_clip(cpu_context(), out, weights, clipping, eps, scale);
-}
-
-// What an all-reduce needs of many gradients: tensors..., and one float32 vector out.
-BOOST_EXT_GRAPH_FUNCTION(joined) {
-  const Views parts = in.list("tensors", in.left() - 1);
-  flatten(cpu_context(), parts, in.take("out", DType::f32, total_size(parts)));
-}
-
-// And back: factor, the vector, n tensors that say shapes and dtypes; factor times the vector in n tensors out.
-BOOST_EXT_GRAPH_FUNCTION(parted) {
-  const View factor = in.take("factor");
-  const View vector = in.take("vector");
-  const std::int64_t n = in.length_of(2);
-  in.list("like", n);
-  unflatten(cpu_context(), vector, factor, in.list("out", n));
-}
-
-// scale, counters, overflow, rule (3,): factor, window, max_scale
-BOOST_EXT_GRAPH_OP(loss_scale_update) {
-  const View scale = in.take("scale"), counters = in.take("counters");
-  const bool overflow = in.flag("overflow");
-  const auto& [factor, window, max_scale] = *in.data<const float[3]>("rule", DType::f32, 3);
-  loss_scale_update(cpu_context(), scale, counters, Number{overflow ? 1.0 : 0.0, {}}, factor, window_of(window),
-                    max_scale);
-}
-
-// groups, found (one for each scale), report, scales..., grads...; answers whether some group overflowed
-BOOST_EXT_GRAPH_OP(group_unscale_and_check) {
-  const View groups = in.take("groups"), found = in.take("found"), report = in.take("report");
-  const Views scales = in.list("scales", found.size);
-  in.answer(group_unscale_and_check(cpu_context(), in.rest("grads"), groups, scales, found, report));
-}
-
-// max_scale, overflows, found, scales...
-BOOST_EXT_GRAPH_OP(group_loss_scale_update) {
-  const auto max_scale = static_cast<double>(in.number("max_scale"));
-  const View overflows = in.take("overflows"), found = in.take("found");
-  group_loss_scale_update(in.rest("scales"), found, overflows, max_scale);
-}
-
-// B, s, gk_last, started, gk, scale, B_next, dk, slope (1,), eps
-BOOST_EXT_GRAPH_OP(dim_reduce_direction) {
-  const View B = in.take("B"), s = in.take("s"), gk_last = in.take("gk_last");
-  const bool started = in.flag("started");
-  const View gk = in.take("gk");
-  const double inv_scale = inverse_scale_of(in);
-  const View B_next = in.take("B_next"), dk = in.take("dk");
-  auto* slope = in.written<float>("slope", DType::f32);
-  double found = 0;
-  dim_reduce_direction(cpu_context(), B, s, gk_last, started, gk, Number{inv_scale, {}}, B_next, dk, in.number("eps"),
-                       view_of(found));
-  *slope = static_cast<float>(found);
-}
-
-// step, save, weights..., saved..., dn...
-BOOST_EXT_GRAPH_OP(dim_reduce_trial) {
-  const View step = in.take("step");
-  const bool save = in.flag("save");
-  const std::int64_t n = in.length_of(3);
-  const Views weights = in.list("weights", n), saved = in.list("saved", n);
-  dim_reduce_trial(cpu_context(), weights, saved, in.list("dn", n), step, save);
-}
-
-// gamma, alpha, rho, scale, momentum..., grads..., grad_proj..., dn...; delta is written over grad_proj
-BOOST_EXT_GRAPH_OP(dim_reduce_apply) {
-  DimReduceCoefficients c{};
-  c.gamma = in.number("gamma");
-  c.alpha = in.number("alpha");
-  c.rho.value = in.number("rho");
-  c.inv_scale.value = inverse_scale_of(in);
-  const std::int64_t n = in.length_of(4);
-  const Views momentum = in.list("momentum", n), grads = in.list("grads", n), proj = in.list("grad_proj", n);
-  dim_reduce_apply(cpu_context(), momentum, grads, proj, in.list("dn", n), c, proj);
-}
-
-// P, coordinates, origin (2, n), weights...
-BOOST_EXT_GRAPH_OP(subspace_point) {
-  const View P = in.take("P"), coordinates = in.take("coordinates"), origin = in.take("origin");
-  subspace_point(cpu_context(), P, coordinates, origin, in.rest("weights"));
+// scale, A^-1..., G^-1..., layout, grads..., out...: by hand, since two pairs of lists have lengths of their own, and
+// MindSpore finds the gradients by the layout before them.
+BOOST_EXT_GRAPH_FUNCTION(precondition) {
+  const double inv_scale = inverse_scale(in.number("scale"));
+  const std::int64_t layers = in.until(DType::i32) / 2;
+  const Views A = in.list("A", layers), G = in.list("G", layers);
+  const View layout = in.take("layout", DType::i32, -1);
+  const Views grads = in.list("grads", layout.size), out = in.list("out", layout.size);
+  in.require_end();
+  precondition_layers(cpu_context(), inv_scale, A, G, layout, grads, out);
 }
 
 }  // namespace boost_ext

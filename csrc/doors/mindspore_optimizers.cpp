@@ -200,14 +200,15 @@ BOOST_EXT_GRAPH_OP(lars) {
   const View& hyper = in.at_least("hyper", DType::f64, 1);
   const double own_scale = static_cast<const double*>(hyper.data)[hyper.size - 1];
   const auto& [coefficient, eps, clip] = *in.data<const double[3]>("lars", DType::f64, 3);
-  LarsSettings settings{coefficient, eps, clip != 0, {}, {}, {}, {}};
+  std::vector<float> rates, decays;
+  std::vector<unsigned char> applied;
   const auto* apply = in.data<std::int32_t>("apply", DType::i32, n);
-  settings.scale.value = inverse_scale(in.number("scale"), own_scale);
+  const Number scale{inverse_scale(in.number("scale"), own_scale), {}};
   const GroupNumbers lr(in, "lr", groups, 1), decay(in, "weight_decay", groups, inverse_scale(own_scale));
   for (const TensorNumbers& tensor : layout.tensors) {
-    settings.lr.push_back(lr.of(in.op(), tensor));
-    settings.decay.push_back(decay.of(in.op(), tensor));
-    settings.apply.push_back(apply[settings.apply.size()] != 0);
+    rates.push_back(lr.of(in.op(), tensor));
+    decays.push_back(decay.of(in.op(), tensor));
+    applied.push_back(apply[applied.size()] != 0);
   }
   // A cell that was narrowed has more room than it needs.
   View ratio = in.at_least("ratios", DType::f32, 2 * n);
@@ -215,7 +216,7 @@ BOOST_EXT_GRAPH_OP(lars) {
   View decay_ratio = ratio;
   decay_ratio.data = static_cast<float*>(ratio.data) + n;
   const Views weights = in.list("weights", n), grads = in.list("grads", n);
-  lars(cpu_context(), settings, weights, grads, ratio, decay_ratio);
+  lars(cpu_context(), weights, grads, coefficient, eps, clip != 0, scale, rates, decays, applied, ratio, decay_ratio);
 }
 
 }  // namespace boost_ext

@@ -1,4 +1,4 @@
-// The Python door: one definition an op. It converts arguments, releases the GIL and calls; the checks are the ops'.
+// The Python door: a line an op. It converts arguments, releases the GIL and calls; the checks are the ops'.
 // Users read boost_ext.ops, which documents every function.
 #include "doors/python.h"
 
@@ -11,131 +11,19 @@
 #include "ops/accumulate.h"
 #include "ops/adasum.h"
 #include "ops/centralize.h"
-#include "ops/clip_by_global_norm.h"
-#include "ops/dim_reduce.h"
+#include "ops/covariance.h"
+#include "ops/damped_inverse.h"
+#include "ops/dropout.h"
 #include "ops/global_norm.h"
-#include "ops/loss_scale_update.h"
+#include "ops/lars.h"
 #include "ops/pca_back_project.h"
-#include "ops/pca_project.h"
+#include "ops/precondition.h"
 #include "ops/runtime.h"
-#include "ops/tensor_statistics.h"
-#include "ops/unscale_and_check.h"
 
 namespace py = pybind11;
 using namespace boost_ext;
 
 namespace {
-
-Object py_pca_project(const Object& P, const Object& grads, const Object& out, const Object& scale) {
-  Arrays a("pca_project");
-  const View p = a.one("P", P);
-  const Views g = a.list("grads", grads);
-  Object result;
-  const View s = a.one_or_none("scale", scale);
-  const View o = a.result("out", out, DType::f32, {p.ndim == 2 ? p.rows : 1}, result);
-  a.run([&] { pca_project(a.context(), p, g, o, s); });
-  return result;
-}
-
-void py_pca_back_project(const Object& P, const Object& vectors, const Object& out, const Object& scale) {
-  Arrays a("pca_back_project");
-  const View p = a.one("P", P);
-  const Views v = a.list("vectors", vectors);
-  const std::vector<Views> o = a.lists("out", out, kWritten);
-  const View s = a.one_or_none("scale", scale);
-  a.run([&] { pca_back_project(a.context(), p, v, o, s); });
-}
-
-Object py_adasum_dots(const Object& x, const Object& y, const Object& out) {
-  Arrays args("adasum_dots");
-  const Views a = args.list("a", x, kAnyOrder), b = args.list("b", y, kAnyOrder);
-  Object result;
-  const View d = args.result("out", out, DType::f64, {static_cast<std::int64_t>(a.size()), 3}, result);
-  args.run([&] { adasum_dots(args.context(), a, b, d); });
-  return result;
-}
-
-Object py_adasum_combine(const Object& x, const Object& y, const Object& dots, const Object& out) {
-  Arrays args("adasum_combine");
-  const Views a = args.list("a", x, kAnyOrder), b = args.list("b", y, kAnyOrder);
-  Object result;
-  const Views o = args.results("out", out, x, a, result, kAnyOrder);
-  const View d = args.one("dots", dots);
-  args.run([&] { adasum_combine(args.context(), a, b, d, o); });
-  return result;
-}
-
-Object py_adasum_pair(const Object& x, const Object& y, const Object& out) {
-  Arrays args("adasum_pair");
-  const Views a = args.list("a", x, kAnyOrder), b = args.list("b", y, kAnyOrder);
-  Object result;
-  const Views o = args.results("out", out, x, a, result, kAnyOrder);
-  args.run([&] { adasum_pair(args.context(), a, b, o); });
-  return result;
-}
-
-// The flag; with `report` a pair of it and the rows.
-Object py_unscale_and_check(const Object& grads, const Object& inv_scale, bool report, const Object& out) {
-  Arrays a(kUnscaleAndCheck.op);
-  const bool writes = !PyFloat_Check(inv_scale.ptr()) || static_cast<float>(inv_scale.cast<double>()) != 1;
-  const Views g = a.list("grads", grads, writes ? kWritten | kAnyOrder : kAnyOrder);
-  const Number factor = a.number("inv_scale", inv_scale);
-  require(!report || !a.on_ascend(), "unscale_and_check: report must be False for Ascend tensors, got True");
-  const FromPython<View> found(a, kUnscaleAndCheckArgs[3], out);
-  Object rows = py::none();
-  const View r =
-      report ? a.result("report", py::none(), DType::f64, {static_cast<std::int64_t>(g.size()), 4}, rows) : View{};
-  a.run([&] { unscale_and_check(a.context(), g, factor, r, found.value); });
-  return report ? Object(py::make_tuple(found.answer(), rows)) : found.answer();
-}
-
-Object py_tensor_statistics(const Object& tensors, const Object& scale, const Object& out) {
-  Arrays a(kTensorStatistics.op);
-  const Views t = a.list("tensors", tensors, kAnyOrder);
-  const Number s = a.number("scale", scale);
-  Object result;
-  const View o = a.result("out", out, DType::f64, {static_cast<std::int64_t>(t.size()), kStatistics}, result);
-  a.run([&] { tensor_statistics(a.context(), t, s, o); });
-  return result;
-}
-
-void py_centralize(const Object& grads, const Object& out) {
-  Arrays a("centralize");
-  const Views g = a.list("grads", grads, out.is_none() ? kWritten : kRead);
-  if (out.is_none()) return a.run([&] { centralize(a.context(), g); });
-  const Views o = a.list("out", out, kWritten);
-  a.run([&] { centralize(a.context(), g, o); });
-}
-
-Factors factors(Arrays& a, const char* arg, const Object& object) {
-  if (py::isinstance<py::float_>(object)) return object.cast<float>();
-  return a.one(arg, object);
-}
-
-void py_dim_reduce_trial(const Object& weights, const Object& saved, const Object& dn, const Object& step, bool save) {
-  Arrays a("dim_reduce_trial");
-  const Views w = a.list("weights", weights, kWritten), s = a.list("saved", saved, save ? kWritten : kRead),
-              d = a.list("dn", dn);
-  const Factors f = factors(a, "step", step);
-  a.run([&] { dim_reduce_trial(a.context(), w, s, d, f, save); });
-}
-
-void py_dim_reduce_apply(const Object& momentum, const Object& grads, const Object& grad_proj, const Object& dn,
-                         const Object& out, double gamma, double alpha, const Object& rho, const Object& inv_scale,
-                         const Object& saved, const Object& lr) {
-  Arrays a("dim_reduce_apply");
-  const Views m = a.list("momentum", momentum, kWritten), g = a.list("grads", grads),
-              p = a.list("grad_proj", grad_proj), d = a.list("dn", dn);
-  const DimReduceCoefficients c{gamma, alpha, a.number("rho", rho), a.number("inv_scale", inv_scale)};
-  if (saved.is_none()) {
-    const Views o = a.list("out", out, kWritten);
-    a.run([&] { dim_reduce_apply(a.context(), m, g, p, d, c, o); });
-    return;
-  }
-  const Views w = a.list("out", out, kWritten), s = a.list("saved", saved);
-  const Factors rate = factors(a, "lr", lr);
-  a.run([&] { dim_reduce_apply(a.context(), m, g, p, d, c, w, s, rate); });
-}
 
 py::dict build_info() {
   py::dict info;
@@ -178,39 +66,26 @@ PYBIND11_MODULE(_core, m) {
   m.doc() = "The native ops of boost_ext; see boost_ext.ops for their documentation.";
 #define BOOST_EXT_PYTHON_OF(op, schema) define(m, schema, &op);
   BOOST_EXT_PLAIN_OPS(BOOST_EXT_PYTHON_OF)
-  m.def("pca_project", &py_pca_project, py::arg("P"), py::arg("grads"), py::arg("out"), py::arg("scale") = py::none());
-  m.def("pca_back_project", &py_pca_back_project, py::arg("P"), py::arg("vectors"), py::arg("out"),
-        py::arg("scale") = py::none());
-  m.def("adasum_dots", &py_adasum_dots, py::arg("a"), py::arg("b"), py::arg("out") = py::none());
-  m.def("adasum_combine", &py_adasum_combine, py::arg("a"), py::arg("b"), py::arg("dots"), py::arg("out") = py::none());
-  m.def("adasum_pair", &py_adasum_pair, py::arg("a"), py::arg("b"), py::arg("out") = py::none());
-  m.def("unscale_and_check", &py_unscale_and_check, py::arg("grads"), py::arg("inv_scale"), py::arg("report"),
-        py::arg("out") = py::none());
-  define(m, kClipByGlobalNorm, &clip_by_global_norm);
-  define(m, kGlobalNorm, &global_norm);
-  m.def("centralize", &py_centralize, py::arg("grads"), py::arg("out") = py::none());
-  m.def("tensor_statistics", &py_tensor_statistics, py::arg("tensors"), py::arg("scale"), py::arg("out") = py::none());
+  using Numbers = std::vector<std::int64_t>;
   define(m, kAccumulate, &accumulate);
-  define(m, kDimReduceDirection, &dim_reduce_direction);
-  m.def("dim_reduce_trial", &py_dim_reduce_trial, py::arg("weights"), py::arg("saved"), py::arg("dn"), py::arg("step"),
-        py::arg("save"));
-  m.def("dim_reduce_apply", &py_dim_reduce_apply, py::arg("momentum"), py::arg("grads"), py::arg("grad_proj"),
-        py::arg("dn"), py::arg("out"), py::arg("gamma"), py::arg("alpha"), py::arg("rho"), py::arg("inv_scale"),
-        py::arg("saved"), py::arg("lr"));
-  define(m, kLossScaleUpdate, &loss_scale_update);
+  define(m, kAdasumCombine, &adasum_combine);
+  define(m, kAdasumDots, &adasum_dots);
+  define(m, kAdasumPair, &adasum_pair);
+  define(m, kCentralize, &centralize);
+  define(m, kCentralizeInPlace, &centralize_in_place);
+  define<const View&, const Numbers&, double, const View&>(m, kCovariance, &covariance);
+  define(m, kDampedInverse, &damped_inverse);
+  define(m, kDimReduceApplyToWeights, &dim_reduce_apply);
+  define(m, kDropout, &dropout);
+  define(m, kGlobalNorm, &global_norm);
+  define(m, kLars, &lars);
+  define(m, kPcaBackProject, &pca_back_project);
+  define(m, kPrecondition, &precondition);
   define_device_array(m);
   m.def("set_stream", &set_stream, py::arg("stream"));
   define_optimizers(m);
-  define_curvature(m);
-  define_dropout(m);
   define_graph_ops(m);
   define_schemas(m);
-  // Their Python functions are written by hand: they make results, or take what is no argument of the op. Of an op with
-  // two schemas the one that takes more is described. adasum_part and group_loss_scale are no functions of Python's.
-  for (const Schema* schema :
-       {&kPcaProject, &kPcaBackProject, &kAdasumDots, &kAdasumCombine, &kAdasumPair, &kCentralize, &kUnscaleAndCheck,
-        &kTensorStatistics, &kDimReduceTrial, &kDimReduceApplyToWeights})
-    describe(*schema);
   m.def("build_info", &build_info, R"(What this build has, and what the CPU can use of it: a dict.
 
 Examples:

@@ -10,8 +10,6 @@ namespace boost_ext {
 
 using Object = pybind11::object;
 
-void define_curvature(pybind11::module_& m);
-void define_dropout(pybind11::module_& m);
 void define_graph_ops(pybind11::module_& m);
 void define_optimizers(pybind11::module_& m);
 void define_schemas(pybind11::module_& m);

@@ -1,13 +1,12 @@
 // The Python door of the optimizers.
 #include <cmath>
 
-#include "doors/from_schema.h"
+#include "doors/arrays.h"
 #include "doors/python.h"
 #include "doors/step_layout.h"
 #include "ops/adafactor_step.h"
 #include "ops/apollo_step.h"
 #include "ops/galore_step.h"
-#include "ops/lars.h"
 #include "ops/muon_step.h"
 #include "ops/optimizer_step.h"
 
@@ -90,21 +89,6 @@ void py_optimizer_step_rows(const Object& weights, const Object& master, const O
   for (py::handle item : state) s.push_back(a.one(state_name(known, s.size()), item, kWritten));
   const StepSettings all = step_settings(a, which, settings...);
   a.run([&] { optimizer_step_rows(a.context(), all, w, m, i, v, s); });
-}
-
-// Into `ratio` and `decay_ratio`, or into two new arrays.
-Object py_lars(const Object& weights, const Object& grads, double coefficient, double epsilon, bool clip,
-               const Object& scale, const std::vector<float>& lr, const std::vector<float>& weight_decay,
-               const std::vector<unsigned char>& apply, const Object& ratio, const Object& decay_ratio) {
-  Arrays a(kLars.op);
-  const Views w = a.list("params", weights, kAnyOrder), g = a.list("grads", grads, kAnyOrder);
-  const LarsSettings settings{coefficient, epsilon, clip, a.number("scale", scale), lr, weight_decay, apply};
-  const auto n = static_cast<std::int64_t>(w.size());
-  Object of_grads, of_decays;
-  const View r = a.result("ratio", ratio, DType::f32, {n}, of_grads);
-  const View d = a.result("decay_ratio", decay_ratio, DType::f32, {n}, of_decays);
-  a.run([&] { lars(a.context(), settings, w, g, r, d); });
-  return py::make_tuple(of_grads, of_decays);
 }
 
 void py_adafactor_step(const Object& params, const Object& masters, const Object& grads, const Object& rows,
@@ -235,10 +219,6 @@ void define_optimizers(py::module_& m) {
         py::arg("weights"), py::arg("master"), py::arg("indices"), py::arg("values"), py::arg("state"), py::arg("rule"),
         py::arg("hyper"), py::arg("scale"), py::arg("step"), py::arg("lr"), py::arg("weight_decay"), py::arg("ratio"),
         py::arg("centralize"), py::arg("first"), py::arg("seed"), py::arg("skip") = py::none());
-  describe(kLars);
-  m.def("lars", &py_lars, py::arg("params"), py::arg("grads"), py::arg("coefficient"), py::arg("epsilon"),
-        py::arg("use_clip"), py::arg("scale"), py::arg("lr"), py::arg("weight_decay"), py::arg("apply"),
-        py::arg("ratio") = py::none(), py::arg("decay_ratio") = py::none());
   m.def("optimizer_rules", &layout_rules);
   m.def("rule_facts", &rule_facts, py::arg("rule"));
   m.def("adafactor_step", &py_adafactor_step, py::arg("params"), py::arg("masters"), py::arg("grads"), py::arg("rows"),

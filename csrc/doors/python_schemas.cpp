@@ -50,22 +50,24 @@ py::dict schema_of(const Arg& arg) {
   return py::dict("name"_a = arg.name, "kind"_a = name_of(arg.kind), "dtypes"_a = dtypes,
                   "like"_a = text_or_none(arg.like_name), "dtypes_of"_a = text_or_none(arg.dtype_name),
                   "written"_a = arg.is_written, "any_order"_a = arg.takes_any_order, "twin"_a = arg.is_twin,
-                  "repeatable"_a = arg.may_repeat, "optional"_a = arg.is_optional);
+                  "repeatable"_a = arg.may_repeat, "optional"_a = arg.is_optional,
+                  "made"_a = arg.made_columns != Arg::kNotMade || arg.is_made_alike,
+                  "written_by"_a = text_or_none(arg.written_by), "inverse_of"_a = text_or_none(arg.inverse_of));
 }
 
 py::dict schemas() {
   py::dict all;
-  for (const auto& [op, schema] : described()) {
+  for (const auto& [function, schema] : described()) {
     py::list args;
     for (std::size_t i = 0; i < schema->count; ++i) args.append(schema_of(schema->args[i]));
-    all[op.c_str()] = args;
+    all[function.c_str()] = args;
   }
   return all;
 }
 
 }  // namespace
 
-void describe(const Schema& schema) { described().emplace(schema.op, &schema); }
+void describe(const Schema& schema) { described().emplace(schema.function, &schema); }
 
 void define_schemas(py::module_& m) { m.def("schemas", &schemas); }
 

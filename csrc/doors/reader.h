@@ -58,6 +58,11 @@ class Reader {
     next_ += static_cast<std::size_t>(count);
     return {from, from + static_cast<std::ptrdiff_t>(count)};
   }
+  const View& seen(std::size_t i) const {
+    require(i < next_, op_, ": array ", i, " is missing, got ", arrays_.size(), " arrays");
+    return arrays_[i];
+  }
+  bool next_is(DType dtype) const { return next_ < arrays_.size() && arrays_[next_].dtype == dtype; }
   // How many arrays come before the next one of this dtype.
   std::int64_t until(DType dtype) const {
     std::int64_t count = 0;

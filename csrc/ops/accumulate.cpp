@@ -2,6 +2,8 @@
 
 #include <cmath>
 
+#include "ops/unscale_and_check.h"
+
 namespace boost_ext {
 
 void accumulate(const Context& context, const Views& accumulators, const Views& grads, double factor, bool first) {
@@ -12,11 +14,18 @@ void accumulate(const Context& context, const Views& accumulators, const Views& 
   BOOST_EXT_CPU(accumulate)(context, accumulators, grads, narrow, first);
 }
 
-void flatten(const Context& context, const Views& tensors, const View& vector) {
+void accumulate_mean(const Context& context, double scale, double steps, std::int64_t count, const Views& accumulators,
+                     const Views& grads) {
+  accumulate(context, accumulators, grads, inverse_scale(scale, steps), count == 0);
+}
+
+void flatten(const Context& context, const Views& tensors, const View& out) {
+  require_dtype(kFlatten.op, "out", out, DType::f32);
+  require_size(kFlatten.op, "out", out, total_size(tensors));
   Views slices;
-  auto* next = static_cast<float*>(vector.data);
+  auto* next = static_cast<float*>(out.data);
   for (const View& tensor : tensors) {
-    View slice = vector;
+    View slice = out;
     slice.data = next;
     slice.size = tensor.size;
     slices.push_back(slice);

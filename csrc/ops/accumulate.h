@@ -22,8 +22,17 @@ inline constexpr Schema kAccumulate{"accumulate", kAccumulateArgs};
 
 void accumulate(const Context& context, const Views& accumulators, const Views& grads, double factor, bool first);
 
-// vector <- tensors, one behind the other; it is float32, and of their size.
-void flatten(const Context& context, const Views& tensors, const View& vector);
+// With the factor 1 / (scale * steps), and first if none has been counted yet.
+inline constexpr Arg kAccumulateMeanArgs[] = {real("scale"), real("steps"), integer("count"),
+                                              arrays("accumulators", kF32).written(), arrays("grads", kFloats)};
+inline constexpr Schema kAccumulateMean{"accumulate", kAccumulateMeanArgs, Devices::cpu};
+void accumulate_mean(const Context& context, double scale, double steps, std::int64_t count, const Views& accumulators,
+                     const Views& grads);
+
+// out <- tensors, one behind the other.
+inline constexpr Arg kFlattenArgs[] = {arrays("tensors", kFloats), array("out", kF32).written()};
+inline constexpr Schema kFlatten{"joined", kFlattenArgs, Devices::cpu};
+void flatten(const Context& context, const Views& tensors, const View& out);
 
 BOOST_EXT_CPU_KERNEL(void, accumulate, const Context&, Tensors accumulators, Tensors grads, float factor, bool first)
 

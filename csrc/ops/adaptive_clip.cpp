@@ -1,5 +1,7 @@
 #include "ops/adaptive_clip.h"
 
+#include <cstring>
+
 namespace boost_ext {
 
 void adaptive_clip(const Context& context, const Views& grads, const Views& weights, double clipping, double eps,
@@ -18,6 +20,16 @@ void adaptive_clip(const Context& context, const Views& grads, const Views& weig
   const UnitLimits limits{clipping * scale, eps};
   if (device == Device::cuda) return BOOST_EXT_CUDA(adaptive_clip)(context, written, read, limits);
   if (!written.empty()) BOOST_EXT_CPU(adaptive_clip)(context, written, read, limits);
+}
+
+void adaptive_clipped(const Context& context, const Views& grads, const Views& weights, double clipping, double eps,
+                      double scale, const Views& out) {
+  for (std::size_t i = 0; i < out.size(); ++i) {
+    require(out[i].bytes() == grads[i].bytes(), kAdaptiveClipped.op, ": out[", i, "] must have ", grads[i].bytes(),
+            " bytes, got ", out[i].bytes());
+    if (out[i].size > 0) std::memcpy(out[i].data, grads[i].data, static_cast<std::size_t>(out[i].bytes()));
+  }
+  adaptive_clip(context, out, weights, clipping, eps, scale);
 }
 
 }  // namespace boost_ext

@@ -30,6 +30,17 @@ struct UnitLimits {
 void adaptive_clip(const Context& context, const Views& grads, const Views& weights, double clipping, double eps,
                    double scale);
 
+// Into new gradients, since weights may share one.
+inline constexpr Arg kAdaptiveClippedArgs[] = {arrays("grads", kFloats),
+                                               arrays("weights", kFloats),
+                                               real("clipping"),
+                                               real("eps"),
+                                               real("scale"),
+                                               arrays("out", kFloats).like("grads").dtypes_of("grads").written()};
+inline constexpr Schema kAdaptiveClipped{"adaptive_clipped", kAdaptiveClippedArgs, Devices::cpu};
+void adaptive_clipped(const Context& context, const Views& grads, const Views& weights, double clipping, double eps,
+                      double scale, const Views& out);
+
 BOOST_EXT_CPU_KERNEL(void, adaptive_clip, const Context&, Tensors grads, Tensors weights, const UnitLimits& limits)
 
 BOOST_EXT_CUDA_KERNEL(adaptive_clip, const Context&, Tensors grads, Tensors weights, const UnitLimits& limits)

@@ -21,8 +21,8 @@ namespace boost_ext {
 
 inline constexpr Arg kAdasumA = arrays("a", kFloats).any_order();
 inline constexpr Arg kAdasumB = arrays("b", kFloats).any_order().like("a").dtypes_of("a");
-inline constexpr Arg kAdasumOut = arrays("out", kFloats).any_order().like("a").dtypes_of("a").written().twin();
-inline constexpr Arg kAdasumDotsArgs[] = {kAdasumA, kAdasumB, array("out", kF64).written()};
+inline constexpr Arg kAdasumOut = arrays("out", kFloats).any_order().like("a").dtypes_of("a").made_alike().twin();
+inline constexpr Arg kAdasumDotsArgs[] = {kAdasumA, kAdasumB, array("out", kF64).made(3)};
 inline constexpr Arg kAdasumCombineArgs[] = {kAdasumA.twin(), kAdasumB.twin(), array("dots", kF64), kAdasumOut};
 inline constexpr Arg kAdasumPairArgs[] = {kAdasumA.twin(), kAdasumB.twin(), kAdasumOut};
 inline constexpr Schema kAdasumDots{"adasum_dots", kAdasumDotsArgs, Devices::all};

@@ -2,7 +2,7 @@
 
 namespace boost_ext {
 
-void centralize(const Context& context, const Views& grads) {
+void centralize_in_place(const Context& context, const Views& grads) {
   const Device device = check(kCentralizeInPlace, grads);
   const std::vector<std::size_t> first = first_occurrence(grads);
   Views matrices;

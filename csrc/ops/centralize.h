@@ -18,10 +18,11 @@ namespace boost_ext {
 inline constexpr Arg kCentralizeInPlaceArgs[] = {arrays("grads", kFloats).written().repeatable()};
 inline constexpr Arg kCentralizeArgs[] = {arrays("grads", kFloats).twin(),
                                           arrays("out", kFloats).like("grads").dtypes_of("grads").written().twin()};
-inline constexpr Schema kCentralizeInPlace{"centralize", kCentralizeInPlaceArgs};
+inline constexpr Schema kCentralizeInPlace{"centralize", kCentralizeInPlaceArgs, Devices::cpu_and_cuda,
+                                           "centralize_in_place"};
 inline constexpr Schema kCentralize{"centralize", kCentralizeArgs};
 
-void centralize(const Context& context, const Views& grads);
+void centralize_in_place(const Context& context, const Views& grads);
 void centralize(const Context& context, const Views& grads, const Views& out);
 
 BOOST_EXT_CPU_KERNEL(void, centralize, const Context&, Tensors grads, Tensors out)

@@ -23,23 +23,14 @@ void clip_by_global_norm(const Context& context, const Views& grads, double clip
   }
 }
 
-void check_and_clip(const Context& context, const Views& grads, double scale, const ClipSettings& settings,
-                    const View& report, const View& norm, const View& divisor, const View& found) {
-  const char* op = kClipByGlobalNorm.op;
-  for (const auto& [name, x] :
-       {std::pair("clip_norm", settings.clip_norm), {"scale", settings.scale}, {"scale", scale}}) {
-    require(std::isfinite(x) && x > 0, op, ": ", name, " must be finite and > 0, got ", x);
-  }
-  require_cpu(op, {&grads}, {report, norm, divisor});
-  require_result(op, "norm", norm, DType::f32);
-  require_result(op, "divisor", divisor, DType::f32);
-  std::vector<double> squares;
-  check_gradients(context, grads, 1 / scale, report, found, &squares);
-  const double length = std::sqrt(std::accumulate(squares.begin(), squares.end(), 0.0)) / scale / settings.scale;
+void check_and_clip(const Context& context, double scale, double clip_norm, double own_scale, const View& report,
+                    const View& norm, const View& divisor, const Views& grads, const View& found) {
+  check(kCheckAndClip, scale, clip_norm, own_scale, report, norm, divisor, grads, found);
+  const std::vector<double> squares = check_and_square(context, grads, 1 / scale, report, found);
+  const double length = std::sqrt(std::accumulate(squares.begin(), squares.end(), 0.0)) / scale / own_scale;
   *static_cast<float*>(norm.data) = static_cast<float>(length);
   const bool bad = *static_cast<const float*>(found.data) != 0;
-  *static_cast<float*>(divisor.data) =
-      static_cast<float>(scale * (bad ? 1 : std::max(length / settings.clip_norm, 1.0)));
+  *static_cast<float*>(divisor.data) = static_cast<float>(scale * (bad ? 1 : std::max(length / clip_norm, 1.0)));
 }
 
 }  // namespace boost_ext

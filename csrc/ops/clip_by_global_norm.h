@@ -17,11 +17,6 @@
 
 namespace boost_ext {
 
-struct ClipSettings {
-  double clip_norm = 1;
-  double scale = 1;
-};
-
 inline constexpr Arg kClipByGlobalNormArgs[] = {arrays("grads", kFloats).any_order().written().repeatable(),
                                                 real("clip_norm", Range::positive), number("scale", Range::positive),
                                                 answer("out", kF64)};
@@ -31,10 +26,15 @@ inline constexpr Schema kClipByGlobalNorm{"clip_by_global_norm", kClipByGlobalNo
 void clip_by_global_norm(const Context& context, const Views& grads, double clip_norm, const Number& scale,
                          const View& out);
 
-// Reads only: check_gradients, and in the same read the norm of the gradients over scale and over settings.scale, and
-// what they have to be divided by so that they are clipped, and without `scale`. `norm` and `divisor` are one float32.
-void check_and_clip(const Context& context, const Views& grads, double scale, const ClipSettings& settings,
-                    const View& report, const View& norm, const View& divisor, const View& found);
+// Reads only: check_gradients, and in the same read the norm of the gradients over scale and over own_scale, and what
+// they have to be divided by so that they are clipped, and without `scale`.
+inline constexpr Arg kCheckAndClipArgs[] = {real("scale", Range::positive),     real("clip_norm", Range::positive),
+                                            real("own_scale", Range::positive), array("report", kF64).written(),
+                                            array("norm", kF32, 1).written(),   array("divisor", kF32, 1).written(),
+                                            arrays("grads", kFloats),           answer("out", kF32)};
+inline constexpr Schema kCheckAndClip{"clip_by_global_norm", kCheckAndClipArgs, Devices::cpu};
+void check_and_clip(const Context& context, double scale, double clip_norm, double own_scale, const View& report,
+                    const View& norm, const View& divisor, const Views& grads, const View& found);
 
 // distinct: the tensors of grads, those that are listed again once.
 BOOST_EXT_CUDA_KERNEL(clip_by_global_norm, const Context&, Tensors grads, Tensors distinct, double clip_norm,

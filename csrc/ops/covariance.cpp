@@ -1,6 +1,7 @@
 #include "ops/covariance.h"
 
 #include <cmath>
+#include <cstring>
 
 namespace boost_ext {
 namespace {
@@ -105,10 +106,14 @@ void covariance(const Context& context, const View& indices, double factor, cons
   for (std::int64_t i = 0; i < out.size; ++i) counts[i] *= factor;
 }
 
-bool is_due(std::int32_t step, std::int32_t frequency) { return frequency > 0 && step % frequency == 0; }
+bool is_due(std::int64_t step, std::int64_t frequency) { return frequency > 0 && step % frequency == 0; }
 
-void layer_covariances(const Context& context, std::int32_t step, const Layer& layer, double batch, const View& x,
-                       const View& dout, const View& A, const View& G) {
+void layer_covariances(const Context& context, std::int64_t step, const std::vector<std::int32_t>& numbers,
+                       double batch, const View& x, const View& dout, const View& A, const View& G) {
+  Layer layer;
+  constexpr std::size_t count = sizeof layer / sizeof(std::int32_t);
+  require(numbers.size() == count, kCovariance.op, ": layer must have ", count, " elements, got ", numbers.size());
+  std::memcpy(&layer, numbers.data(), sizeof layer);
   if (!is_due(step, layer.frequency)) return;
   if (layer.kind == kConvolution) return convolution(context, layer, batch, x, dout, A, G);
   require(x.rows == dout.rows, kCovariance.op, ": x must have as many rows as dout, ", dout.rows, ", got ", x.rows);

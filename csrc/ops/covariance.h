@@ -45,7 +45,7 @@ void covariance(const Context& context, const View& x, const Patches& patches, d
 void covariance(const Context& context, const View& indices, double factor, const View& out);
 
 // Curvature is renewed in the steps whose number is a multiple of the frequency.
-bool is_due(std::int32_t step, std::int32_t frequency);
+bool is_due(std::int64_t step, std::int64_t frequency);
 
 // A layer of a network.
 struct Layer {
@@ -61,8 +61,17 @@ struct Layer {
 //   A, G   written, as out above
 // With T output positions of a convolution (T = 1 for the others): A = sqrt(T) * mean of a a^T and G = sqrt(T) *
 // batch^2 * mean of dout dout^T over samples and positions; A of an embedding: how often each row was used, by batch.
-void layer_covariances(const Context& context, std::int32_t step, const Layer& layer, double batch, const View& x,
-                       const View& dout, const View& A, const View& G);
+// `layer`: the numbers of a Layer, in their order.
+inline constexpr Arg kLayerCovariancesArgs[] = {integer("step"),
+                                                integers("layer"),
+                                                real("batch"),
+                                                array("x", kFloats | kI32),
+                                                array("dout", kFloats),
+                                                array("A", kF64).written(),
+                                                array("G", kF64).written()};
+inline constexpr Schema kLayerCovariances{"covariance", kLayerCovariancesArgs, Devices::cpu};
+void layer_covariances(const Context& context, std::int64_t step, const std::vector<std::int32_t>& layer, double batch,
+                       const View& x, const View& dout, const View& A, const View& G);
 
 BOOST_EXT_CPU_KERNEL(void, covariance, const Context&, const View& x, const Patches& patches, double factor,
                      std::int64_t block, const View& out)

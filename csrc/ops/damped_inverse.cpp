@@ -50,19 +50,23 @@ void damped_inverse(const Context& context, const Views& matrices, const std::ve
   *flag = all ? 1.0F : 0.0F;
 }
 
-bool layer_inverses(const Context& context, const InverseSettings& s, const Views& matrices, const Views& out) {
-  require(s.step >= 0, kDampedInverse.op, ": step must be >= 0, got ", s.step);
-  require_dtype(kDampedInverse.op, "damping", s.damping, DType::f32);
-  require(s.damping.size >= 1, kDampedInverse.op, ": damping must hold at least one number, got none");
-  if (s.skip || !is_due(s.step, s.frequency)) return true;
-  const std::int64_t at = std::min<std::int64_t>(s.step, s.damping.size - 1);
-  const double damping = std::sqrt(static_cast<double>(static_cast<const float*>(s.damping.data)[at]));
-  const double scale = s.own_scale * s.scale;
-  std::vector<double> factors(matrices.size() / 2, 1.0);
-  factors.resize(matrices.size(), 1 / (scale * scale));
-  float inverted = 0;
-  damped_inverse(context, matrices, factors, std::vector<double>(matrices.size(), damping), out, view_of(inverted));
-  return inverted != 0;
+void layer_inverses(const Context& context, std::int64_t step, bool skip, std::int64_t frequency, double own_scale,
+                    double scale, const View& damping, const Views& A, const Views& G, const Views& A_inverse,
+                    const Views& G_inverse, const View& inverted) {
+  require(step >= 0, kDampedInverse.op, ": step must be >= 0, got ", step);
+  require_dtype(kDampedInverse.op, "damping", damping, DType::f32);
+  require(damping.size >= 1, kDampedInverse.op, ": damping must hold at least one number, got none");
+  *static_cast<float*>(inverted.data) = 1;
+  if (skip || !is_due(step, frequency)) return;
+  const std::int64_t at = std::min(step, damping.size - 1);
+  const double root = std::sqrt(static_cast<double>(static_cast<const float*>(damping.data)[at]));
+  const double whole = own_scale * scale;
+  Views matrices = A, out = A_inverse;
+  matrices.insert(matrices.end(), G.begin(), G.end());
+  out.insert(out.end(), G_inverse.begin(), G_inverse.end());
+  std::vector<double> factors(A.size(), 1.0);
+  factors.resize(matrices.size(), 1 / (whole * whole));
+  damped_inverse(context, matrices, factors, std::vector<double>(matrices.size(), root), out, inverted);
 }
 
 }  // namespace boost_ext

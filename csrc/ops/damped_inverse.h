@@ -26,16 +26,24 @@ inline constexpr Schema kDampedInverse{"damped_inverse", kDampedInverseArgs};
 void damped_inverse(const Context& context, const Views& matrices, const std::vector<double>& factor,
                     const std::vector<double>& damping, const Views& out, const View& inverted);
 
-struct InverseSettings {
-  std::int32_t step, frequency;  // see is_due in ops/covariance.h
-  bool skip;
-  double own_scale, scale;  // the gradients of outputs were this many times too large
-  View damping;             // float32: one number, or one for each step, of which the last is good for all that follow
-};
-
-// (M + sqrt(damping) I)^-1 of the A of all layers, and behind them of all their G; nothing happens in steps that are
-// skipped or not due. Returns false if some matrix could not be inverted.
-bool layer_inverses(const Context& context, const InverseSettings& settings, const Views& matrices, const Views& out);
+// (M + sqrt(damping) I)^-1 of the A and the G of all layers; nothing happens in steps that are skipped, or not due (see
+// is_due in ops/covariance.h). The gradients of outputs were own_scale * scale times too large. damping: one number, or
+// one for each step, of which the last is good for all that follow.
+inline constexpr Arg kLayerInversesArgs[] = {integer("step"),
+                                             flag("skip"),
+                                             integer("frequency"),
+                                             real("own_scale"),
+                                             real("scale"),
+                                             array("damping", kF32),
+                                             arrays("A", kF64),
+                                             arrays("G", kF64),
+                                             arrays("A_inverse", kF32).written(),
+                                             arrays("G_inverse", kF32).written(),
+                                             answer("inverted", kF32)};
+inline constexpr Schema kLayerInverses{"damped_inverse", kLayerInversesArgs, Devices::cpu};
+void layer_inverses(const Context& context, std::int64_t step, bool skip, std::int64_t frequency, double own_scale,
+                    double scale, const View& damping, const Views& A, const Views& G, const Views& A_inverse,
+                    const Views& G_inverse, const View& inverted);
 
 BOOST_EXT_CPU_KERNEL(bool, damped_inverse, const Context&, Tensors matrices, const std::int64_t* extent,
                      const double* factor, const double* damping, Tensors out)

@@ -56,7 +56,7 @@ void dim_reduce_direction(const Context& context, const View& B, const View& s, 
 
 void dim_reduce_trial(const Context& context, const Views& weights, const Views& saved, const Views& dn,
                       const Factors& step, bool save) {
-  const Device device = check(kDimReduceTrial, weights, save ? Value(saved) : Value(saved).read(), dn, step.at, save);
+  const Device device = check(kDimReduceTrial, weights, saved, dn, step, save);
   require_factors(kDimReduceTrial.op, "step", step, weights.size());
   if (device == Device::cuda) return BOOST_EXT_CUDA(dim_reduce_trial)(context, weights, saved, dn, step, save);
   const HostFactors factors(step);
@@ -64,26 +64,29 @@ void dim_reduce_trial(const Context& context, const Views& weights, const Views&
 }
 
 void dim_reduce_apply(const Context& context, const Views& momentum, const Views& grads, const Views& grad_proj,
-                      const Views& dn, const DimReduceCoefficients& c, const Views& out) {
-  const Device device =
-      check(kDimReduceApply, momentum, grads, grad_proj, dn, c.gamma, c.alpha, c.rho, c.inv_scale, out);
-  if (device == Device::cuda) {
-    return BOOST_EXT_CUDA(dim_reduce_apply)(context, momentum, grads, grad_proj, dn, c, out, out, nullptr);
+                      const Views& dn, double gamma, double alpha, const Number& rho, const Number& inv_scale,
+                      const Views& out, const Views& saved, const Factors& lr) {
+  const DimReduceCoefficients c{gamma, alpha, rho, inv_scale};
+  if (saved.empty()) {
+    const Device device = check(kDimReduceApply, momentum, grads, grad_proj, dn, gamma, alpha, rho, inv_scale, out);
+    if (device == Device::cuda) {
+      return BOOST_EXT_CUDA(dim_reduce_apply)(context, momentum, grads, grad_proj, dn, c, out, out, nullptr);
+    }
+    return BOOST_EXT_CPU(dim_reduce_apply)(context, momentum, grads, grad_proj, dn, c, out, out, nullptr, 0);
   }
-  BOOST_EXT_CPU(dim_reduce_apply)(context, momentum, grads, grad_proj, dn, c, out, out, nullptr, 0);
-}
-
-void dim_reduce_apply(const Context& context, const Views& momentum, const Views& grads, const Views& grad_proj,
-                      const Views& dn, const DimReduceCoefficients& c, const Views& weights, const Views& saved,
-                      const Factors& lr) {
-  const Device device = check(kDimReduceApplyToWeights, momentum, grads, grad_proj, dn, c.gamma, c.alpha, c.rho,
-                              c.inv_scale, weights, saved, lr.at);
-  require_factors(kDimReduceApplyToWeights.op, "lr", lr, weights.size());
+  const Device device =
+      check(kDimReduceApplyToWeights, momentum, grads, grad_proj, dn, gamma, alpha, rho, inv_scale, out, saved, lr);
+  require_factors(kDimReduceApplyToWeights.op, "lr", lr, out.size());
   if (device == Device::cuda) {
-    return BOOST_EXT_CUDA(dim_reduce_apply)(context, momentum, grads, grad_proj, dn, c, weights, saved, &lr);
+    return BOOST_EXT_CUDA(dim_reduce_apply)(context, momentum, grads, grad_proj, dn, c, out, saved, &lr);
   }
   const HostFactors rates(lr);
-  BOOST_EXT_CPU(dim_reduce_apply)(context, momentum, grads, grad_proj, dn, c, weights, saved, rates.data, rates.stride);
+  BOOST_EXT_CPU(dim_reduce_apply)(context, momentum, grads, grad_proj, dn, c, out, saved, rates.data, rates.stride);
+}
+
+void dim_reduce_residual(const Context& context, double gamma, double alpha, const Number& rho, const Number& inv_scale,
+                         const Views& momentum, const Views& grads, const Views& grad_proj, const Views& dn) {
+  dim_reduce_apply(context, momentum, grads, grad_proj, dn, gamma, alpha, rho, inv_scale, grad_proj, {}, 0);
 }
 
 }  // namespace boost_ext

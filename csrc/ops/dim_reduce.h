@@ -33,13 +33,13 @@ inline constexpr Arg kDimReduceDirectionArgs[] = {array("B", kF32),
                                                   array("gk_last", kF32),
                                                   flag("started"),
                                                   array("gk", kF32).written(),
-                                                  number("inv_scale"),
+                                                  number("inv_scale").inverse("scale"),
                                                   array("B_next", kF32).written(),
                                                   array("dk", kF32).written(),
                                                   real("eps", Range::non_negative),
                                                   answer("out", kF64)};
 inline constexpr Arg kDimReduceTrialArgs[] = {
-    arrays("weights", kFloats).written(), arrays("saved", kFloats).like("weights").dtypes_of("weights").written(),
+    arrays("weights", kFloats).written(), arrays("saved", kFloats).like("weights").dtypes_of("weights").written("save"),
     arrays("dn", kF32).like("weights"), array("step", kF32).optional(), flag("save")};
 inline constexpr Arg kDimReduceApplyArgs[] = {arrays("momentum", kF32).like("grads").written(),
                                               arrays("grads", kFloats),
@@ -50,17 +50,18 @@ inline constexpr Arg kDimReduceApplyArgs[] = {arrays("momentum", kF32).like("gra
                                               number("rho"),
                                               number("inv_scale"),
                                               arrays("out", kF32).like("grads").written().twin()};
-inline constexpr Arg kDimReduceApplyToWeightsArgs[] = {arrays("momentum", kF32).like("grads").written(),
-                                                       arrays("grads", kFloats),
-                                                       arrays("grad_proj", kF32).like("grads"),
-                                                       arrays("dn", kF32).like("grads"),
-                                                       real("gamma"),
-                                                       real("alpha"),
-                                                       number("rho"),
-                                                       number("inv_scale"),
-                                                       arrays("out", kFloats).like("grads").written().twin(),
-                                                       arrays("saved", kFloats).like("out").dtypes_of("out").twin(),
-                                                       array("lr", kF32).optional()};
+inline constexpr Arg kDimReduceApplyToWeightsArgs[] = {
+    arrays("momentum", kF32).like("grads").written(),
+    arrays("grads", kFloats),
+    arrays("grad_proj", kF32).like("grads"),
+    arrays("dn", kF32).like("grads"),
+    real("gamma"),
+    real("alpha"),
+    number("rho"),
+    number("inv_scale"),
+    arrays("out", kFloats).like("grads").written().twin(),
+    arrays("saved", kFloats).like("out").dtypes_of("out").twin().optional(),
+    array("lr", kF32).optional()};
 inline constexpr Schema kDimReduceDirection{"dim_reduce_direction", kDimReduceDirectionArgs};
 inline constexpr Schema kDimReduceTrial{"dim_reduce_trial", kDimReduceTrialArgs};
 inline constexpr Schema kDimReduceApply{"dim_reduce_apply", kDimReduceApplyArgs};
@@ -71,14 +72,6 @@ void dim_reduce_direction(const Context& context, const View& B, const View& s, 
                           const View& gk, const Number& inv_scale, const View& B_next, const View& dk, double eps,
                           const View& out);
 
-// A number that the caller knows, or a float32 array with one element or one for each tensor.
-struct Factors {
-  float value = 0;
-  View at{};
-  bool is_array = false;
-  Factors(float v) : value(v) {}                     // NOLINT: a number is one of them
-  Factors(const View& v) : at(v), is_array(true) {}  // NOLINT: and so is an array
-};
 void dim_reduce_trial(const Context& context, const Views& weights, const Views& saved, const Views& dn,
                       const Factors& step, bool save);
 
@@ -88,11 +81,23 @@ struct DimReduceCoefficients {
   Number rho;
   Number inv_scale;
 };
+// With `saved` the weights are written into `out`, otherwise delta, and lr is not used.
 void dim_reduce_apply(const Context& context, const Views& momentum, const Views& grads, const Views& grad_proj,
-                      const Views& dn, const DimReduceCoefficients& c, const Views& out);
-void dim_reduce_apply(const Context& context, const Views& momentum, const Views& grads, const Views& grad_proj,
-                      const Views& dn, const DimReduceCoefficients& c, const Views& weights, const Views& saved,
-                      const Factors& lr);
+                      const Views& dn, double gamma, double alpha, const Number& rho, const Number& inv_scale,
+                      const Views& out, const Views& saved, const Factors& lr);
+
+// delta over grad_proj.
+inline constexpr Arg kDimReduceResidualArgs[] = {real("gamma"),
+                                                 real("alpha"),
+                                                 number("rho"),
+                                                 number("inv_scale").inverse("scale"),
+                                                 arrays("momentum", kF32).written(),
+                                                 arrays("grads", kFloats),
+                                                 arrays("grad_proj", kF32).written(),
+                                                 arrays("dn", kF32)};
+inline constexpr Schema kDimReduceResidual{"dim_reduce_apply", kDimReduceResidualArgs, Devices::cpu};
+void dim_reduce_residual(const Context& context, double gamma, double alpha, const Number& rho, const Number& inv_scale,
+                         const Views& momentum, const Views& grads, const Views& grad_proj, const Views& dn);
 
 BOOST_EXT_CPU_KERNEL(double, dim_reduce_direction, const float* B, const float* s, const float* gk_last, bool started,
                      float* gk, float inv_scale, float* B_next, float* dk, std::int64_t k, double eps)

@@ -8,7 +8,7 @@
 // kept, it is drawn again, and the backward pass is the same call on the gradient.
 // x       float32, float16 or bfloat16; what is dropped is 0, even if it was inf or nan
 // p       0 <= p <= 1, rounded to a multiple of 2^-16; with 1 all is 0
-// key     which draw. Its `draw` may be an int32 on the device of the arrays (a CUDA graph), which nobody checks there
+// seed, draw, stream  the key. `draw` may be an int32 on the device of the arrays (a CUDA graph), unchecked there
 // shared  how many elements in a row share a half: >= 1, and x is a multiple of it
 // out     like x in dtype and size, written; may be x itself
 #pragma once
@@ -30,18 +30,30 @@ struct DropoutShare {
   float scale;
 };
 
-inline constexpr Arg kDropoutArgs[] = {array("x", kFloats).twin(), real("p", Range::any), integer("shared"),
-                                       array("out", kFloats).dtypes_of("x").written().twin(),
-                                       array("draw", kI32, 1).optional()};
+inline constexpr Arg kDropoutArgs[] = {array("x", kFloats).twin(),
+                                       real("p", Range::any),
+                                       integer("seed"),
+                                       number("draw", Range::any, kI32),
+                                       integer("stream"),
+                                       integer("shared"),
+                                       array("out", kFloats).dtypes_of("x").made_alike().twin()};
 inline constexpr Schema kDropout{"dropout", kDropoutArgs};
 
-void dropout(const Context& context, const View& x, double p, const DropoutKey& key, std::int64_t shared,
-             const View& out, const View& draw = {});
+void dropout(const Context& context, const View& x, double p, std::uint64_t seed, const Number& draw,
+             std::uint32_t stream, std::int64_t shared, const View& out);
 
-// The key of the next pass of a layer, whose state is int32 (4,): the seed, low half first, the passes made, and 0.
-// key (4,) <- state, with `stream` at the end; then one more pass is made.
-void dropout_key(const View& state, std::int32_t stream, const View& key);
-DropoutKey read_dropout_key(const char* op, const View& key);
+// The key of the next pass of a layer, whose state is the seed, low half first, the passes made, and 0.
+// key <- state, with `stream` at the end; then one more pass is made.
+inline constexpr Arg kDropoutKeyArgs[] = {array("state", kI32, 4).written(), integer("stream"),
+                                          array("key", kI32, 4).written()};
+inline constexpr Schema kDropoutKey{"dropout_key", kDropoutKeyArgs, Devices::cpu};
+void dropout_key(const Context& context, const View& state, std::int64_t stream, const View& key);
+
+// With such a key; `rows`: what shares the last axis shares a half.
+inline constexpr Arg kDropoutOfKeyArgs[] = {array("x", kFloats), array("key", kI32, 4), real("p"), flag("rows"),
+                                            array("out", kFloats).written()};
+inline constexpr Schema kDropoutOfKey{"dropout", kDropoutOfKeyArgs, Devices::cpu};
+void dropout_of_key(const Context& context, const View& x, const View& key, double p, bool rows, const View& out);
 
 BOOST_EXT_CPU_KERNEL(void, dropout, const Context&, const View& x, const DropoutShare& share, const DropoutKey& key,
                      std::int64_t shared, const View& out)

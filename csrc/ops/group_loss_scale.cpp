@@ -24,10 +24,10 @@ void require_scales(const char* op, const Views& scales, const View& found) {
 
 }  // namespace
 
-bool group_unscale_and_check(const Context& context, const Views& grads, const View& groups, const Views& scales,
-                             const View& found, const View& report) {
+void group_unscale_and_check(const Context& context, const View& groups, const View& found, const View& report,
+                             const Views& scales, const Views& grads, const View& out) {
   const char* op = kGroupUnscaleAndCheck.op;
-  check(kGroupUnscaleAndCheck, grads, groups, scales, found, report);
+  check(kGroupUnscaleAndCheck, groups, found, report, scales, grads, out);
   const auto tensors = static_cast<std::int64_t>(grads.size());
   const auto count = static_cast<std::int64_t>(scales.size());
   require_size(op, "groups", groups, tensors);
@@ -65,12 +65,13 @@ bool group_unscale_and_check(const Context& context, const Views& grads, const V
     }
     any |= flags[k] == 1;
   }
-  return any;
+  value(out) = any ? 1 : 0;
 }
 
-void group_loss_scale_update(const Views& scales, const View& found, const View& overflows, double max_scale) {
+void group_loss_scale_update(const Context&, double max_scale, const View& overflows, const View& found,
+                             const Views& scales) {
   const char* op = kGroupLossScaleUpdate.op;
-  check(kGroupLossScaleUpdate, scales, found, overflows, max_scale);
+  check(kGroupLossScaleUpdate, max_scale, overflows, found, scales);
   require_scales(op, scales, found);
   require(std::isfinite(max_scale) && max_scale >= 1 && max_scale <= 3.4028234663852886e38, op,
           ": max_scale must be a finite float32 >= 1, got ", max_scale);

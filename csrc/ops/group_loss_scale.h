@@ -23,19 +23,23 @@
 
 namespace boost_ext {
 
-inline constexpr Arg kGroupUnscaleAndCheckArgs[] = {arrays("grads", kFloats).written().repeatable(),
-                                                    array("groups", kI32), arrays("scales", kF32, 1),
-                                                    array("found", kI32).written(), array("report", kF64).written()};
+inline constexpr Arg kGroupUnscaleAndCheckArgs[] = {array("groups", kI32),
+                                                    array("found", kI32).written(),
+                                                    array("report", kF64).written(),
+                                                    arrays("scales", kF32, 1).one_each("found"),
+                                                    arrays("grads", kFloats).written().repeatable(),
+                                                    answer("out", kF32)};
 inline constexpr Schema kGroupUnscaleAndCheck{"group_unscale_and_check", kGroupUnscaleAndCheckArgs, Devices::cpu};
 
-inline constexpr Arg kGroupLossScaleUpdateArgs[] = {arrays("scales", kF32, 1).written(), array("found", kI32),
-                                                    array("overflows", kI32, 1).written(),
-                                                    real("max_scale", Range::any)};
+inline constexpr Arg kGroupLossScaleUpdateArgs[] = {real("max_scale", Range::any),
+                                                    array("overflows", kI32, 1).written(), array("found", kI32),
+                                                    arrays("scales", kF32, 1).written()};
 inline constexpr Schema kGroupLossScaleUpdate{"group_loss_scale_update", kGroupLossScaleUpdateArgs, Devices::cpu};
 
-// Returns whether some group overflowed.
-bool group_unscale_and_check(const Context& context, const Views& grads, const View& groups, const Views& scales,
-                             const View& found, const View& report);
-void group_loss_scale_update(const Views& scales, const View& found, const View& overflows, double max_scale);
+// out: one float32, 1 if some group overflowed, else 0.
+void group_unscale_and_check(const Context& context, const View& groups, const View& found, const View& report,
+                             const Views& scales, const Views& grads, const View& out);
+void group_loss_scale_update(const Context& context, double max_scale, const View& overflows, const View& found,
+                             const Views& scales);
 
 }  // namespace boost_ext

@@ -30,11 +30,13 @@ void write(const Context& context, Device device, const LarsSettings& settings, 
 
 }  // namespace
 
-void lars(const Context& context, const LarsSettings& settings, const Views& weights, const Views& grads,
-          const View& ratio, const View& decay_ratio) {
+void lars(const Context& context, const Views& weights, const Views& grads, double coefficient, double eps, bool clip,
+          const Number& scale, const std::vector<float>& lr, const std::vector<float>& decay,
+          const std::vector<unsigned char>& apply, const View& ratio, const View& decay_ratio) {
   const char* op = kLars.op;
-  const Device device = check(kLars, weights, grads, settings.coefficient, settings.eps, settings.clip, settings.scale,
-                              settings.lr, settings.decay, settings.apply, ratio, decay_ratio);
+  const Device device =
+      check(kLars, weights, grads, coefficient, eps, clip, scale, lr, decay, apply, ratio, decay_ratio);
+  const LarsSettings settings{coefficient, eps, clip, scale, lr, decay, apply};
   const std::size_t n = weights.size();
   require(settings.lr.size() == n && settings.decay.size() == n && settings.apply.size() == n, op,
           ": lr, weight_decay and apply must hold one value for each of the ", n, " weights");

@@ -27,8 +27,8 @@ inline constexpr Arg kLarsArgs[] = {arrays("params", kFloats).any_order(),
                                     reals("lr"),
                                     reals("weight_decay"),
                                     integers("apply"),
-                                    array("ratio", kF32).written(),
-                                    array("decay_ratio", kF32).written()};
+                                    array("ratio", kF32).made(),
+                                    array("decay_ratio", kF32).made()};
 inline constexpr Schema kLars{"lars", kLarsArgs};
 
 struct LarsSettings {
@@ -41,8 +41,9 @@ struct LarsSettings {
   std::vector<unsigned char> apply;
 };
 
-void lars(const Context& context, const LarsSettings& settings, const Views& weights, const Views& grads,
-          const View& ratio, const View& decay_ratio);
+void lars(const Context& context, const Views& weights, const Views& grads, double coefficient, double eps, bool clip,
+          const Number& scale, const std::vector<float>& lr, const std::vector<float>& decay,
+          const std::vector<unsigned char>& apply, const View& ratio, const View& decay_ratio);
 
 BOOST_EXT_CUDA_KERNEL(lars, const Context&, const LarsSettings& settings, Tensors weights, Tensors grads, float* ratio,
                       float* decay_ratio)

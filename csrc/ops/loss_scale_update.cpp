@@ -42,9 +42,4 @@ void loss_scale_update(const Context& context, const View& scale, const View& co
   }
 }
 
-std::int64_t window_of(float number) {
-  require(number >= 1 && number <= 16777216, kLossScaleUpdate.op, ": window must be from 1 to 2^24, got ", number);
-  return static_cast<std::int64_t>(number);
-}
-
 }  // namespace boost_ext

@@ -36,7 +36,6 @@ inline constexpr Arg kLossScaleUpdateArgs[] = {array("scale", kF32, 1).written()
 inline constexpr Schema kLossScaleUpdate{"loss_scale_update", kLossScaleUpdateArgs};
 void loss_scale_update(const Context& context, const View& scale, const View& counters, const Number& overflow,
                        double factor, std::int64_t window, double max_scale);
-std::int64_t window_of(float number);  // of the whole numbers that a float32 holds
 
 BOOST_EXT_CUDA_KERNEL(loss_scale_update, const Context&, float* scale, std::int32_t* counters, const Number& overflow,
                       const LossScaleRule& rule)

@@ -19,15 +19,21 @@ void pca_back_project(const Context& context, const View& P, const Views& vector
   BOOST_EXT_CPU(pca_back_project)(context, P, scales, vectors, flat, tensors, n);
 }
 
-void unflatten(const Context& context, View vector, const View& factor, const Views& out) {
-  vector.rows = 1;
-  vector.ndim = 2;
-  pca_back_project(context, vector, {factor}, {out});
+void pca_back_project_two(const Context& context, const View& P, const View& v, const View& w, const Views& out_v,
+                          const Views& out_w, const View& scale) {
+  pca_back_project(context, P, {v, w}, {out_v, out_w}, scale);
+}
+
+void unflatten(const Context& context, const View& factor, const View& vector, const Views&, const Views& out) {
+  View row = vector;
+  row.rows = 1;
+  row.ndim = 2;
+  pca_back_project(context, row, {factor}, {out});
 }
 
 void subspace_point(const Context& context, const View& P, const View& coordinates, const View& origin,
                     const Views& weights) {
-  const char* op = "subspace_point";
+  const char* op = kSubspacePoint.op;
   require_dtype(op, "origin", origin, DType::f32);
   require(origin.ndim == 2 && origin.rows == 2, op, ": origin must have two rows, got ", origin.rows);
   View moved = origin, ones;

@@ -23,15 +23,32 @@ inline constexpr Schema kPcaBackProject{"pca_back_project", kPcaBackProjectArgs,
 void pca_back_project(const Context& context, const View& P, const Views& vectors, const std::vector<Views>& out,
                       const View& scale = {});
 
-// `out` is the lists one after the other, `tensors` a list.
-// out <- factor * vector, cut into the sizes of out: a projection with one row.
-void unflatten(const Context& context, View vector, const View& factor, const Views& out);
+// Of two vectors.
+inline constexpr Arg kPcaBackProjectTwoArgs[] = {array("P", kProjections),
+                                                 array("v", kF32),
+                                                 array("w", kF32),
+                                                 arrays("out_v", kFloats).written(),
+                                                 arrays("out_w", kFloats).written(),
+                                                 array("scale", 0).optional()};
+inline constexpr Schema kPcaBackProjectTwo{"pca_back_project", kPcaBackProjectTwoArgs, Devices::cpu};
+void pca_back_project_two(const Context& context, const View& P, const View& v, const View& w, const Views& out_v,
+                          const Views& out_w, const View& scale);
+
+// out <- factor * vector, cut into the sizes of out, as those of `like` are: a projection with one row.
+inline constexpr Arg kUnflattenArgs[] = {array("factor", kF32), array("vector", kF32), arrays("like", kFloats),
+                                         arrays("out", kFloats).written()};
+inline constexpr Schema kUnflatten{"parted", kUnflattenArgs, Devices::cpu};
+void unflatten(const Context& context, const View& factor, const View& vector, const Views& like, const Views& out);
 
 // weights <- the first row of origin (2, n) + P^T . coordinates, which the second row holds meanwhile: two projections,
 // so that the sum is one of float32 whatever the weights are stored as.
+inline constexpr Arg kSubspacePointArgs[] = {array("P", kProjections), array("coordinates", kF32),
+                                             array("origin", kF32).written(), arrays("weights", kFloats).written()};
+inline constexpr Schema kSubspacePoint{"subspace_point", kSubspacePointArgs, Devices::cpu};
 void subspace_point(const Context& context, const View& P, const View& coordinates, const View& origin,
                     const Views& weights);
 
+// `out` is the lists one after the other, `tensors` a list.
 BOOST_EXT_CPU_KERNEL(void, pca_back_project, const Context&, const View& P, const float* scale, Tensors vectors,
                      Tensors out, std::int64_t tensors, std::int64_t n)
 

@@ -24,8 +24,8 @@ namespace boost_ext {
 constexpr std::int64_t kProjectionBlock = 256;  // columns of a row of codes that share a scale
 
 inline constexpr DTypes kProjections = kFloats | only(DType::i8);
-inline constexpr Arg kPcaProjectArgs[] = {array("P", kProjections), arrays("grads", kFloats),
-                                          array("out", kF32).written(), array("scale", 0).optional()};
+inline constexpr Arg kPcaProjectArgs[] = {array("P", kProjections), arrays("grads", kFloats), array("out", kF32).made(),
+                                          array("scale", 0).optional()};
 inline constexpr Schema kPcaProject{"pca_project", kPcaProjectArgs, Devices::all};
 
 // scale: none of a P that is no codes.

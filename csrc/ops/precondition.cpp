@@ -1,5 +1,7 @@
 #include "ops/precondition.h"
 
+#include <algorithm>
+
 namespace boost_ext {
 namespace {
 
@@ -44,6 +46,26 @@ void precondition(const Context& context, const Views& grads, const Views& left,
     return BOOST_EXT_CUDA(precondition)(context, scale, grads, lefts.data(), rights.data(), out);
   }
   BOOST_EXT_CPU(precondition)(context, scale, grads, lefts.data(), rights.data(), out);
+}
+
+void precondition_layers(const Context& context, double inv_scale, const Views& A, const Views& G, const View& layout,
+                         const Views& grads, const Views& out) {
+  const auto* kinds = static_cast<const std::int32_t*>(layout.data);
+  const auto curved = layout.size - std::count(kinds, kinds + layout.size, 0);
+  const std::size_t factors = A.size() + G.size();
+  require(static_cast<std::int64_t>(factors) == 2 * curved, kPrecondition.op, ": must get two factors for each of ",
+          curved, " layers, got ", factors);
+  View none;
+  none.size = 0;
+  Views left, right;
+  std::size_t next = 0;
+  for (std::int64_t i = 0; i < layout.size; ++i) {
+    const std::int32_t kind = kinds[i];
+    left.push_back(kind == 0 ? none : kind == 1 ? G[next] : A[next]);
+    right.push_back(kind == 0 ? none : kind == 1 ? A[next] : G[next]);
+    next += kind != 0;
+  }
+  precondition(context, grads, left, right, inv_scale, out);
 }
 
 }  // namespace boost_ext

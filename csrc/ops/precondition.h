@@ -27,6 +27,11 @@ inline constexpr Schema kPrecondition{"precondition", kPreconditionArgs};
 void precondition(const Context& context, const Views& grads, const Views& left, const Views& right, double inv_scale,
                   const Views& out);
 
+// New gradients of layers: G^-1 g A^-1 times inv_scale, and inv_scale * g of the others. layout: int32, for each
+// gradient 0 if it belongs to no layer, 1 if it is that of the next Dense or convolution, 2 that of the next embedding.
+void precondition_layers(const Context& context, double inv_scale, const Views& A, const Views& G, const View& layout,
+                         const Views& grads, const Views& out);
+
 struct Factor {
   const float* data;
   std::int64_t block;  // extent of a block; 0 for a diagonal

@@ -76,10 +76,13 @@ class Checker {
     return require_one_device(op(), lists, schema_.devices);
   }
 
-  Tensors views_of(const char* name) const {
-    std::size_t i = 0;
-    while (std::strcmp(schema_.args[i].name, name) != 0) ++i;
-    return views_of(i);
+  Tensors views_of(const char* name) const { return views_of(schema_.place_of(name)); }
+
+  bool is_written(const Arg& arg) const {
+    if (arg.written_by == nullptr) return arg.is_written;
+    const Value& by = values_[schema_.place_of(arg.written_by)];
+    return by.number_ == nullptr ? by.real_ != 0
+                                 : by.number_->on_device() || static_cast<float>(by.number_->value) != 1;
   }
 
   void check_one(std::size_t at) {
@@ -88,7 +91,7 @@ class Checker {
     if (arg.kind == Kind::real) return require_range(op(), arg, value.real_);
     if (arg.kind == Kind::number && !value.number_->on_device()) return require_range(op(), arg, value.number_->value);
     if (value.has_no_array()) return;
-    const bool is_written = arg.is_written && !value.is_read_;
+    const bool is_written = this->is_written(arg);
     if (arg.kind == Kind::lists) return check_lists(arg, *value.lists_, is_written);
     const bool is_list = arg.kind == Kind::arrays;
     const Tensors views = views_of(at);
@@ -158,6 +161,13 @@ class Checker {
   Overlap overlap_;
   std::vector<std::string> labels_;  // of lists in a list, for as long as names of them are used
 };
+
+std::size_t Schema::place_of(const char* arg) const {
+  for (std::size_t i = 0; i < count; ++i) {
+    if (std::strcmp(args[i].name, arg) == 0) return i;
+  }
+  throw std::logic_error(text(op, ": a schema without ", arg));
+}
 
 void Schema::require_count(std::size_t n) const {
   if (n != count) throw std::logic_error(text(op, ": a schema of another number of arguments"));

@@ -106,6 +106,15 @@ struct Number {
   bool on_device() const { return at.device != Device::cpu; }
 };
 
+// A number that the caller knows, or a float32 array with one element or one for each tensor.
+struct Factors {
+  float value = 0;
+  View at{};
+  bool is_array = false;
+  Factors(float v = 0) : value(v) {}                 // NOLINT: a number is one of them
+  Factors(const View& v) : at(v), is_array(true) {}  // NOLINT: and so is an array
+};
+
 // The wrong kind of object or dtype; everything else that is wrong with an argument is std::invalid_argument.
 struct TypeError : std::runtime_error {
   using std::runtime_error::runtime_error;

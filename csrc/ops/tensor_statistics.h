@@ -18,11 +18,11 @@
 
 namespace boost_ext {
 
-inline constexpr Arg kTensorStatisticsArgs[] = {arrays("tensors", kFloats).any_order(),
-                                                number("scale", Range::positive), array("out", kF64).written()};
-inline constexpr Schema kTensorStatistics{"tensor_statistics", kTensorStatisticsArgs};
-
 constexpr std::int64_t kStatistics = 6;  // numbers of a row
+
+inline constexpr Arg kTensorStatisticsArgs[] = {arrays("tensors", kFloats).any_order(),
+                                                number("scale", Range::positive), array("out", kF64).made(kStatistics)};
+inline constexpr Schema kTensorStatistics{"tensor_statistics", kTensorStatisticsArgs};
 
 // Of elements as they are stored, with the scale.
 struct Statistics {

@@ -8,10 +8,15 @@
 // slot    from 0 to the number of stamps - 1
 #pragma once
 
-#include "ops/tensor.h"
+#include "ops/schema.h"
 
 namespace boost_ext {
 
-void timestamp(const View& stamps, std::int64_t slot);
+inline constexpr Arg kTimestampArgs[] = {array("stamps", kF64).written(), integer("slot"),
+                                         arrays("dependencies", 0).optional()};
+inline constexpr Schema kTimestamp{"timestamp", kTimestampArgs, Devices::cpu};
+
+// The dependencies may be anything.
+void timestamp(const Context& context, const View& stamps, std::int64_t slot, const Views& dependencies);
 
 }  // namespace boost_ext

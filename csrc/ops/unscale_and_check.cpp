@@ -18,6 +18,12 @@ void answer(const std::vector<Finiteness>& rows, const View& report, const View&
   for (std::size_t i = 0; i < rows.size(); ++i) write_row(static_cast<double*>(report.data) + 4 * i, rows[i]);
 }
 
+// Of gradients that were only read.
+void answer_scaled(const std::vector<Finiteness>& rows, double inv_scale, const View& report, const View& found) {
+  answer(rows, report, found);
+  for (std::size_t i = 0; i < rows.size(); ++i) static_cast<double*>(report.data)[4 * i + 3] *= inv_scale;
+}
+
 }  // namespace
 
 double inverse_scale(double scale, double other) { return 1 / (scale * other); }
@@ -25,8 +31,7 @@ double inverse_scale(double scale, double other) { return 1 / (scale * other); }
 void unscale_and_check(const Context& context, const Views& grads, const Number& inv_scale, const View& report,
                        const View& found) {
   const bool known = !inv_scale.on_device(), reports = report.data != nullptr;
-  const bool writes = !known || static_cast<float>(inv_scale.value) != 1;
-  const Device device = check(kUnscaleAndCheck, writes ? Value(grads) : Value(grads).read(), inv_scale, report, found);
+  const Device device = check(kUnscaleAndCheck, grads, inv_scale, report, found);
   require(!known || (inv_scale.value >= kLeastSubnormal && inv_scale.value <= 3.4028234663852886e38),
           kUnscaleAndCheck.op, ": inv_scale must be a positive float32, got ", inv_scale.value);
   if (reports) require_report(kUnscaleAndCheck.op, report, grads.size());
@@ -71,19 +76,22 @@ void write_row(double* row, const Finiteness& f) {
 }
 
 void check_gradients(const Context& context, const Views& grads, double inv_scale, const View& report,
-                     const View& found, std::vector<double>* squares) {
-  constexpr Schema kOnCpu{kUnscaleAndCheck.op, kUnscaleAndCheckArgs, Devices::cpu};
-  check(kOnCpu, Value(grads).read(), Number{inv_scale, {}}, report, found);
-  require_report(kUnscaleAndCheck.op, report, grads.size());
+                     const View& found) {
+  check(kCheckGradients, grads, inv_scale, report, found);
+  require_report(kCheckGradients.op, report, grads.size());
   std::vector<Finiteness> rows(grads.size());
-  if (squares != nullptr) {
-    squares->assign(grads.size(), 0);
-    BOOST_EXT_CPU(check_and_square)(context, grads, rows.data(), squares->data());
-  } else {
-    BOOST_EXT_CPU(unscale_and_check)(context, grads, 1.0F, rows.data());
-  }
-  answer(rows, report, found);
-  for (std::size_t i = 0; i < rows.size(); ++i) static_cast<double*>(report.data)[4 * i + 3] *= inv_scale;
+  BOOST_EXT_CPU(unscale_and_check)(context, grads, 1.0F, rows.data());
+  answer_scaled(rows, inv_scale, report, found);
+}
+
+std::vector<double> check_and_square(const Context& context, const Views& grads, double inv_scale, const View& report,
+                                     const View& found) {
+  require_report(kCheckGradients.op, report, grads.size());
+  std::vector<Finiteness> rows(grads.size());
+  std::vector<double> squares(grads.size());
+  BOOST_EXT_CPU(check_and_square)(context, grads, rows.data(), squares.data());
+  answer_scaled(rows, inv_scale, report, found);
+  return squares;
 }
 
 }  // namespace boost_ext

@@ -30,10 +30,14 @@ struct Finiteness {
   bool found() const { return first >= 0; }
 };
 
-inline constexpr Arg kUnscaleAndCheckArgs[] = {arrays("grads", kFloats).any_order().written().repeatable(),
-                                               number("inv_scale"), array("report", kF64).written().optional(),
-                                               answer("out", kF32)};
+inline constexpr Arg kUnscaleAndCheckArgs[] = {arrays("grads", kFloats).any_order().written("inv_scale").repeatable(),
+                                               number("inv_scale").inverse("scale"),
+                                               array("report", kF64).made(4).optional(), answer("out", kF32)};
 inline constexpr Schema kUnscaleAndCheck{"unscale_and_check", kUnscaleAndCheckArgs, Devices::all};
+
+inline constexpr Arg kCheckGradientsArgs[] = {arrays("grads", kFloats), real("inv_scale").inverse("scale"),
+                                              array("report", kF64).written(), answer("out", kF32)};
+inline constexpr Schema kCheckGradients{"unscale_and_check", kCheckGradientsArgs, Devices::cpu};
 
 // One over a loss scale, and what else gradients are divided by, in float64: MindSpore flushes subnormal float32 to
 // zero, and those are the reciprocals of scales beyond 2^126. That of a power of two is exact.
@@ -45,13 +49,14 @@ double inverse_scale(double scale, double other = 1);
 void unscale_and_check(const Context& context, const Views& grads, const Number& inv_scale, const View& report,
                        const View& found);
 // Reads only: found is said of the gradients as they are, and the largest magnitudes are multiplied with inv_scale. For
-// a reader of the gradients that takes the scale out itself. With `squares` the sum of the squares of each tensor too,
-// in the same read. CPU.
+// a reader of the gradients that takes the scale out itself.
 void check_gradients(const Context& context, const Views& grads, double inv_scale, const View& report,
-                     const View& found, std::vector<double>* squares = nullptr);
-
+                     const View& found);
 // For ops that have checked their arguments: on the CPU, a row for each gradient.
 std::vector<Finiteness> unscale_and_find(const Context& context, const Views& grads, double inv_scale);
+// The same, as check_gradients does, and the sum of the squares of each gradient, in the same read.
+std::vector<double> check_and_square(const Context& context, const Views& grads, double inv_scale, const View& report,
+                                     const View& found);
 void require_report(const char* op, const View& report, std::size_t tensors);
 void write_row(double* row, const Finiteness& f);
 

@@ -53,7 +53,8 @@ class Net(nn.Cell):
 
     def __init__(self) -> None:
         super().__init__()
-        self.clip, self.settings = native.ClipByGlobalNorm(), Tensor([9.0, 1.0], ms.float32)
+        self.clip = native.ClipByGlobalNorm()
+        self.clip_norm, self.scale = Tensor([9.0], ms.float32), Tensor([1.0], ms.float32)
         self.flatten = native.Flatten()
         self.out = Parameter(Tensor([0.0], ms.float32), name="out")
         self.weights = ParameterTuple([Parameter(Tensor([3.0, 4.0], ms.float32), name="w")])
@@ -61,7 +62,7 @@ class Net(nn.Cell):
     def construct(self, pure: bool) -> Tensor:
         if pure:
             return self.flatten(self.weights)
-        return ops.depend(self.out, self.clip(self.settings, self.out, self.weights))
+        return ops.depend(self.out, self.clip(self.weights, self.clip_norm, self.scale, self.out))
 
 
 @pytest.mark.parametrize("name", CELLS)

@@ -41,7 +41,7 @@ class Projections(nn.Cell):
 
     def __init__(self, codes: np.ndarray, scale: np.ndarray, like: list[np.ndarray]) -> None:
         super().__init__()
-        self.P = ParameterTuple((Parameter(Tensor(codes), name="codes"), Parameter(Tensor(scale), name="scale")))
+        self.P, self.scale = Parameter(Tensor(codes), name="codes"), Parameter(Tensor(scale), name="scale")
         self.project, self.back_project = native.PcaProject(), native.PcaBackProject()
         self.gk = Parameter(Tensor(np.zeros(len(codes), np.float32)), name="gk")
         self.v = Parameter(Tensor(np.arange(len(codes), dtype=np.float32)), name="v")
@@ -49,7 +49,8 @@ class Projections(nn.Cell):
         self.a, self.b = (ParameterTuple(z) for z in zeros)
 
     def construct(self, *grads: Tensor) -> tuple[Tensor, Tensor]:
-        return self.project(self.P, self.gk, grads), self.back_project(self.P, self.gk, self.v, self.a, self.b)
+        projected = self.project(self.P, grads, self.gk, self.scale)
+        return projected, self.back_project(self.P, self.gk, self.v, self.a, self.b, self.scale)
 
 
 def test_the_ops_in_both_modes(mode: int) -> None:

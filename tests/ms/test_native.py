@@ -60,17 +60,17 @@ class Writer(nn.Cell):
     def construct(self, flag: Tensor) -> Tensor:
         before = self.weights[0] * 1.0
         if self.what == "unused":
-            self.unscale(self.scale, self.report, self.weights)
+            self.unscale(self.weights, self.scale, self.report)
         elif self.what == "twice":
-            self.unscale(self.scale, self.report, self.weights)
-            self.unscale(self.scale, self.report, self.weights)
+            self.unscale(self.weights, self.scale, self.report)
+            self.unscale(self.weights, self.scale, self.report)
         elif self.what == "branch":
             if flag > 0:
-                self.unscale(self.scale, self.report, self.weights)
+                self.unscale(self.weights, self.scale, self.report)
         else:
             i = flag
             while i > 0:
-                self.unscale(self.scale, self.report, self.weights)
+                self.unscale(self.weights, self.scale, self.report)
                 i = i - 1
         after = self.weights[0] * 1.0
         return before - after
@@ -114,7 +114,7 @@ class AroundGradients(nn.Cell):
     def construct(self, x: Tensor) -> tuple:
         _, grads = self.grad(x)
         before = grads[0] * 1.0
-        found = self.unscale(self.scale, self.report, grads)
+        found = self.unscale(grads, self.scale, self.report)
         grads = ops.depend(grads, found)
         return before, grads[0] * 1.0, found
 
@@ -142,7 +142,7 @@ def test_unscale_and_check_finds(mode: int, bad: float) -> None:
     values[-1][-1, -1] = bad
     weights = parameters("w", values)
     scale, report = Parameter(Tensor(8.0, ms.float32), name="s"), new_report(len(weights))
-    found = Call(native.UnscaleAndCheckReport(), scale, report, weights)()
+    found = Call(native.UnscaleAndCheckReport(), weights, scale, report)()
     assert found.asnumpy().tolist() == [True]
     assert_same(numpy_of(weights)[:-1], [v / 8 for v in values[:-1]])
 
@@ -156,7 +156,7 @@ def test_pynative_waits_for_unfinished_ops() -> None:
         g = big
         for _ in range(3):
             g = ops.matmul(g, big)
-        unscale(scale, report, (g,))
+        unscale((g,), scale, report)
         np.testing.assert_allclose(g.asnumpy(), 1 / 1400, rtol=1e-4)
 
 
@@ -166,14 +166,14 @@ def test_projections(mode: int) -> None:
     P = np.random.default_rng(4).standard_normal((k, n)).astype(np.float32)
     matrix = Parameter(Tensor(P), name="P")
     gk = Parameter(Tensor(np.zeros(k, np.float32)), name="gk")
-    Call(native.PcaProject(), matrix, gk, parameters("g", grads))()
+    Call(native.PcaProject(), matrix, parameters("g", grads), gk, native.absent)()
     expected = oracle.pca_project(P, grads)
     np.testing.assert_allclose(gk.asnumpy(), expected, rtol=1e-5, atol=1e-5)
 
     other = Parameter(Tensor(np.arange(k, dtype=np.float32)), name="v")
     zeros = [np.zeros_like(g) for g in grads]
     a, b = parameters("a", zeros), parameters("b", zeros)
-    Call(native.PcaBackProject(), matrix, gk, other, a, b)()
+    Call(native.PcaBackProject(), matrix, gk, other, a, b, native.absent)()
     for out, vector in ((a, gk), (b, other)):
         expected = oracle.pca_back_project(P, vector.asnumpy(), grads)
         assert_same(numpy_of(out), expected, rtol=1e-5, atol=1e-4)
@@ -222,7 +222,7 @@ def test_who_only_checks_reports_the_same_and_writes_nothing(mode: int, write: b
     values[1].flat[0] = np.inf
     weights = parameters("w", values)
     report = new_report(len(values))
-    found = Call(native.UnscaleAndCheckReport(write), Parameter(Tensor(8.0, ms.float32), name="s"), report, weights)()
+    found = Call(native.UnscaleAndCheckReport(write), weights, Parameter(Tensor(8.0, ms.float32), name="s"), report)()
     assert found.asnumpy().tolist() == [True]
     assert_same(numpy_of(weights), [v / 8 if write else v for v in values])
     largest = [np.max(np.abs(v), where=np.isfinite(v), initial=0) / 8 for v in values]
@@ -244,7 +244,7 @@ def test_half_precision(mode: int, dtype: ms.dtype) -> None:
     tensors = ParameterTuple([Parameter(Tensor(v).astype(dtype), name=f"h{i}") for i, v in enumerate(values)])
     stored = [t.astype(ms.float32).asnumpy() for t in tensors]
     scale, report = Parameter(Tensor(4.0, ms.float32), name="s"), new_report(len(tensors))
-    Call(native.UnscaleAndCheckReport(), scale, report, tensors)()
+    Call(native.UnscaleAndCheckReport(), tensors, scale, report)()
     assert_same([t.astype(ms.float32).asnumpy() for t in tensors], [s / 4 for s in stored])
 
 
@@ -255,7 +255,7 @@ def test_unscale_and_check_report(mode: int, bad: float) -> None:
     values[3][63, 32] = np.nan
     weights = parameters("w", values)
     report = Parameter(Tensor(np.full((4, 4), -7.0)), name="report")
-    cell = Call(native.UnscaleAndCheckReport(), Parameter(Tensor(8.0, ms.float32), name="s"), report, weights)
+    cell = Call(native.UnscaleAndCheckReport(), weights, Parameter(Tensor(8.0, ms.float32), name="s"), report)
     assert cell().asnumpy().tolist() == [True]
     for scale in (8, 64):
         with np.errstate(invalid="ignore"):
@@ -267,7 +267,7 @@ def test_unscale_and_check_report(mode: int, bad: float) -> None:
         assert cell().asnumpy().tolist() == [True]
 
     clean = parameters("c", arrays(12))
-    cell = Call(native.UnscaleAndCheckReport(), Parameter(Tensor(8.0, ms.float32), name="s"), report, clean)
+    cell = Call(native.UnscaleAndCheckReport(), clean, Parameter(Tensor(8.0, ms.float32), name="s"), report)
     assert cell().asnumpy().tolist() == [False]
     assert report.asnumpy()[:, :3].tolist() == [[0, 0, -1]] * 4
 
@@ -281,7 +281,7 @@ def test_graphs_keep_subnormal_numbers(mode: int) -> None:
     for weight, value in zip(weights, values, strict=True):
         weight.set_data(Tensor(value.astype(np.float32)).astype(weight.dtype))
     scale = Parameter(Tensor(0.5, ms.float32), name="scale")
-    Call(native.UnscaleAndCheckReport(), scale, new_report(3), weights)()
+    Call(native.UnscaleAndCheckReport(), weights, scale, new_report(3))()
     for weight, value in zip(weights, values, strict=True):
         np.testing.assert_array_equal(weight.astype(ms.float32).asnumpy(), (2 * value).astype(np.float32))
 
@@ -292,11 +292,11 @@ def test_the_report_must_have_a_row_for_each_gradient(capfd: pytest.CaptureFixtu
     expected = "unscale_and_check: report must have 16 elements, got 12"
     ms.set_context(mode=ms.GRAPH_MODE)
     with pytest.raises(RuntimeError):
-        Call(native.UnscaleAndCheckReport(), scale, report, weights)()
+        Call(native.UnscaleAndCheckReport(), weights, scale, report)()
     assert f"boost_ext: {expected}" in capfd.readouterr().err
     ms.set_context(mode=ms.PYNATIVE_MODE)
     with pytest.raises(ValueError, match=f"^{expected}$"):
-        native.UnscaleAndCheckReport()(scale, report, weights)
+        native.UnscaleAndCheckReport()(weights, scale, report)
     assert_same(numpy_of(weights), arrays(13), rtol=0, atol=0)
 
 

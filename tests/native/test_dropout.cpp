@@ -17,7 +17,7 @@ void test_dropout(const Context& context, DType dtype, std::int64_t n, std::mt19
   x.fill(random);
   const DropoutKey key{0x0123456789abcdef, 7, 3};
   for (const std::int64_t shared : {std::int64_t{1}, std::int64_t{2}, n > 0 ? n : 1}) {
-    dropout(context, x.view(), 0.25, key, shared, y.view());
+    dropout(context, x.view(), 0.25, key.seed, Number{7, {}}, key.stream, shared, y.view());
     bool right = true;
     std::uint32_t word[4];  // of eight places
     for (std::int64_t i = 0, known = -1; i < y.size(); ++i) {
@@ -33,7 +33,7 @@ void test_dropout(const Context& context, DType dtype, std::int64_t n, std::mt19
   }
   Array in_place(dtype, 6 * n);
   in_place.copy(x);
-  dropout(context, in_place.view(), 0.25, key, n > 0 ? n : 1, in_place.view());
+  dropout(context, in_place.view(), 0.25, key.seed, Number{7, {}}, key.stream, n > 0 ? n : 1, in_place.view());
   CHECK(in_place.same_bits(y));
 }
 

@@ -155,7 +155,7 @@ void test_gradients(const Context& context, DType dtype, std::int64_t n, std::mt
   Array rows_of(DType::f64, 8);
   std::vector<double> sums;
   float found = 1;
-  check_gradients(context, {g.view(), g.view()}, 1, rows_of.view(), view_of(found), &sums);
+  sums = check_and_square(context, {g.view(), g.view()}, 1, rows_of.view(), view_of(found));
   CHECK(found == 0 && sums[0] == squares && sums[1] == squares && rows_of.get(3) == largest);
   Finiteness f = unscale_and_find(context, {g.view()}, 0.5)[0];
   CHECK(!f.found() && f.inf == 0 && f.nan == 0 && static_cast<double>(f.max_abs) == largest / 2);
@@ -174,7 +174,7 @@ void test_gradients(const Context& context, DType dtype, std::int64_t n, std::mt
   Array matrix(dtype, 3 * n, 3);
   matrix.fill(random);
   const std::vector<double> rows = values(matrix);
-  centralize(context, {matrix.view(), g.view()});
+  centralize_in_place(context, {matrix.view(), g.view()});
   right = true;
   for (std::int64_t r = 0; r < 3; ++r) {
     double mean = 0;
@@ -233,9 +233,9 @@ void test_dim_reduce(const Context& context, DType dtype, std::int64_t n, std::m
   proj.fill(random);
   rates.fill(0.25);
   const std::vector<double> momentum = values(m);
-  const DimReduceCoefficients c{0.5, 2, {0.25, {}}, {0.125, {}}};
-  dim_reduce_apply(context, {m.view()}, {g.view()}, {proj.view()}, {dn.view()}, c, {w.view()}, {saved.view()},
-                   rates.view());
+  const Number rho{0.25, {}}, inv_scale{0.125, {}};
+  dim_reduce_apply(context, {m.view()}, {g.view()}, {proj.view()}, {dn.view()}, 0.5, 2, rho, inv_scale, {w.view()},
+                   {saved.view()}, rates.view());
   right = true;
   for (std::int64_t i = 0; i < n; ++i) {
     const double next = 0.5 * momentum[i] + 0.125 * g.get(i) - proj.get(i);
@@ -243,7 +243,8 @@ void test_dim_reduce(const Context& context, DType dtype, std::int64_t n, std::m
   }
   CHECK(right);
   const std::vector<double> projected = values(proj);
-  dim_reduce_apply(context, {m.view()}, {g.view()}, {proj.view()}, {dn.view()}, c, {proj.view()});
+  dim_reduce_apply(context, {m.view()}, {g.view()}, {proj.view()}, {dn.view()}, 0.5, 2, rho, inv_scale, {proj.view()},
+                   {}, 0);
   right = true;
   for (std::int64_t i = 0; i < n; ++i) right = right && close(proj, i, 2 * m.get(i) - 0.25 * dn.get(i), 8);
   CHECK(right);

@@ -388,7 +388,7 @@ CASES = [
 ]
 
 
-KNOWN = {case.op for case in CASES}
+KNOWN = {*(case.op for case in CASES), "centralize_in_place"}
 CASES += [of_schema(op) for op in _core.schemas() if op not in KNOWN]
 
 

@@ -85,7 +85,7 @@ def embedding():
 
 def inverse():
     factors = [np.ones((1, 3, 3)), np.ones((1, 2, 2))]
-    head = [i32(0), np.zeros(1, bool), i32(1, 1), f64(1), f32(1), f32(0.1, 0.2)]
+    head = [i32(0), np.zeros(1, bool), i32(1), f64(1), f32(1), f32(0.1, 0.2)]
     return [*head, *factors, *(f.astype(np.float32) for f in factors)]
 
 

@@ -100,6 +100,6 @@ def test_arguments_that_are_refused(rng):
         ops.lars_ratios(w, normal(rng, 4))
     settings = (1e-3, 1e-5, False, 1.0, [1.0], [0.0], [1])
     with pytest.raises(ValueError, match="lars: ratio must have 1 elements, got 3"):
-        _core.lars(w, g, *settings, ratio=np.empty(3, np.float32))
+        _core.lars(w, g, *settings, np.empty(3, np.float32), None)
     with pytest.raises(ValueError, match="lars: decay_ratio is written and must not overlap"):
-        _core.lars(w[:2], g[:2], *settings, decay_ratio=w[1:2])
+        _core.lars(w[:2], g[:2], *settings, None, w[1:2])

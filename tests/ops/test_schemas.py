@@ -6,6 +6,7 @@ import inspect
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from boost_ext import _core, ops
@@ -20,8 +21,35 @@ ROOT = Path(__file__).parents[2]
 def test_every_function_with_a_schema_is_described() -> None:
     """Not those that MindSpore's cells alone call: they have tests of their own."""
     headers = "".join(header.read_text() for header in (ROOT / "csrc" / "ops").glob("*.h"))
-    declared = set(re.findall(r'constexpr Schema \w+\{"(\w+)"', headers))
+    named = re.findall(r'constexpr Schema \w+\{"(\w+)"(?:[^}]*"(\w+)")?', headers)
+    declared = {function or op for op, function in named}
     assert {*SCHEMAS} == {op for op in declared if hasattr(_core, op)}
+
+
+def test_results_are_made_where_none_is_given() -> None:
+    a, b = [np.float32([3, 4])], [np.float32([4, 3])]
+    given = np.empty((1, 3))
+    assert _core.adasum_dots(a, b, given) is given
+    made = _core.adasum_dots(a, b, None)
+    assert made.dtype == np.float64
+    np.testing.assert_array_equal(made, given)
+    assert _core.unscale_and_check(a, 0.5, None, None) is False
+    rows, found = _core.unscale_and_check(a, 2.0, True, None)
+    assert found is False
+    assert rows.tolist() == [[0, 0, -1, 4]]
+
+
+def test_a_list_that_only_some_calls_write() -> None:
+    frozen = np.float32([3, 4])
+    frozen.flags.writeable = False
+    assert _core.unscale_and_check([frozen], 1.0, None, None) is False
+    with pytest.raises(ValueError, match=r"^unscale_and_check: grads\[0\] must be writable, got a read-only array$"):
+        _core.unscale_and_check([frozen], 0.5, None, None)
+    weights, direction = np.zeros(2, np.float32), np.ones(2, np.float32)
+    _core.dim_reduce_trial([weights], [frozen], [direction], 1.0, False)
+    assert weights.tolist() == [4, 5]
+    with pytest.raises(ValueError, match=r"^dim_reduce_trial: saved\[0\] must be writable, got a read-only array$"):
+        _core.dim_reduce_trial([weights], [frozen], [direction], 1.0, True)
 
 
 @pytest.mark.parametrize("case", [c for c in CASES if c.op in SCHEMAS], ids=label)
@@ -31,7 +59,7 @@ def test_cases(case: Case) -> None:
         if taken.get(name, {}).get("dtypes"):
             dtypes = set(re.split(", | or ", argument.dtype))
             assert dtypes <= set(taken[name]["dtypes"]), name
-            in_place = "out" in taken and "out" not in case.arrays  # centralize writes its gradients then
+            in_place = "out" in taken and "out" not in case.arrays  # centralize_in_place
             assert taken[name]["written"] or in_place or not argument.written, name
 
 

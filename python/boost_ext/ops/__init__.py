@@ -197,8 +197,11 @@ def centralize(grads: Tensors, out: Tensors | None = None) -> Tensors:
         [[-1.  0.  1.]
          [-1. -1.  2.]]
     """
+    if out is None:
+        _core.centralize_in_place(grads)
+        return grads
     _core.centralize(grads, out)
-    return grads if out is None else out
+    return out
 
 
 def accumulate(accumulators: Tensors, grads: Arrays, factor: float, first: bool = False) -> Tensors:

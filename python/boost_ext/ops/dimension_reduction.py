@@ -269,8 +269,8 @@ def dim_reduce_apply(
     op = "dim_reduce_apply"
     if saved is None and lr is not None:
         raise ValueError(f"{op}: lr must come with saved, the weights that it moves, got lr alone")
-    rate = factors(op, "lr", 1.0 if lr is None else lr) if saved is not None else None
+    rate = factors(op, "lr", 1.0 if lr is None else lr)
     scale = scalar(op, "inv_scale", inv_scale)
     decay, share, step = number(op, "gamma", gamma), number(op, "alpha", alpha), scalar(op, "rho", rho)
-    _core.dim_reduce_apply(momentum, grads, grad_proj, dn, out, decay, share, step, scale, saved, rate)
+    _core.dim_reduce_apply(momentum, grads, grad_proj, dn, decay, share, step, scale, out, saved, rate)
     return out

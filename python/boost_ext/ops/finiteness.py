@@ -139,10 +139,11 @@ def unscale_and_check(
         >>> print(ops.unscale_and_check(grads, 1 / 1024), *grads)
         False [1. 2.] [0.5]
     """
-    found = _core.unscale_and_check(grads, scalar("unscale_and_check", "inv_scale", inv_scale), bool(report), out)
+    rows = True if report else None
+    found = _core.unscale_and_check(grads, scalar("unscale_and_check", "inv_scale", inv_scale), rows, out)
     if not report:
         return found
-    seen = DeviceReport(*found)
+    seen = DeviceReport(found[1], found[0])
     return seen.fetch() if isinstance(seen.found, bool) else seen
 
 

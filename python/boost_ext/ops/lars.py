@@ -62,5 +62,6 @@ def lars_ratios(
         spread(numbers(op, "weight_decay", weight_decay)),
         spread(flags(op, "apply", apply)),
     )
-    ratio, decay_ratio = _core.lars(params, grads, *rule, clip, scalar(op, "inv_scale", inv_scale), *per_tensor)
+    scale, new = scalar(op, "inv_scale", inv_scale), (None, None)
+    ratio, decay_ratio = _core.lars(params, grads, *rule, clip, scale, *per_tensor, *new)
     return like_theirs(ratio, params), like_theirs(decay_ratio, params)

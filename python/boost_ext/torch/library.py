@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import torch
@@ -29,9 +28,6 @@ TYPES = {
     "flag": "bool",
 }
 """Of the kinds of arguments. PyTorch has no type for ``lists``."""
-
-FIXED = {"unscale_and_check": {"report": False}}
-"""Arguments that an operator does not have."""
 
 LEFT_OUT = {
     "dropout": "its native call takes what boost_ext.ops.dropout makes of a seed",
@@ -57,13 +53,9 @@ class Argument:
         return f"{kind}{'?' if self.default is None else ''} {self.name}={self.default}"
 
 
-def _of_op(name: str, arguments: list[dict[str, Any]]) -> list[Argument]:
+def _of_op(arguments: list[dict[str, Any]]) -> list[Argument]:
     """From one of ``_core.schemas()``."""
-    return [
-        Argument(a["name"], TYPES[a["kind"]], a["written"], None if a["optional"] else ...)
-        for a in arguments
-        if a["name"] not in FIXED.get(name, {})
-    ]
+    return [Argument(a["name"], TYPES[a["kind"]], a["written"], None if a["optional"] else ...) for a in arguments]
 
 
 def _of_rule(facts: dict[str, Any]) -> list[Argument]:
@@ -96,10 +88,6 @@ def _operator(name: str, call: Callable[..., None], arguments: list[Argument]) -
     )
 
 
-def _native(name: str) -> Callable[..., None]:
-    return partial(getattr(_core, name), **FIXED.get(name, {}))
-
-
 def _step(name: str) -> Callable[..., None]:
     step = getattr(ops, name)
     return lambda **arguments: step(**{k: v for k, v in arguments.items() if v is not None})
@@ -109,7 +97,7 @@ def _operators() -> dict[str, Any]:
     made = {}
     for name, described in _core.schemas().items():
         if name not in LEFT_OUT:
-            made[name] = _operator(name, _native(name), _of_op(name, described))
+            made[name] = _operator(name, getattr(_core, name), _of_op(described))
     for rule in _core.optimizer_rules():
         name = f"{rule}_step"
         if name in LEFT_OUT:

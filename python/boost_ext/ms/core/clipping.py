@@ -30,14 +30,15 @@ class Clipping:
     """What the pipelines of a training cell share.
 
     Attributes:
-        settings (Tensor): float32 (2,): clip_norm, and the loss scale that the optimizer takes out on its own.
+        clip_norm, own_scale (Tensor): float32 (1,); the latter is what the optimizer takes out on its own.
         norm (Parameter): float32 (1,), ``clip.norm``: of the last gradients, without any loss scale, before clipping.
         divisor (Parameter): float32 (1,), ``clip.divisor``: what clipped them, times the loss scale.
     """
 
     def __init__(self, cell: Any) -> None:
         own_scale = float(getattr(cell.optimizer, "loss_scale", 1.0))
-        self.settings = Tensor([cell.options.clip_norm, own_scale], ms.float32)
+        clip_norm = cell.options.clip_norm
+        self.clip_norm, self.own_scale = Tensor([clip_norm], ms.float32), Tensor([own_scale], ms.float32)
         self.norm = state("clip.norm", [0.0], ms.float32)
         self.divisor = state("clip.divisor", [1.0], ms.float32)
 
@@ -53,8 +54,8 @@ class ClipInPlace(nn.Cell):
 
     def __init__(self, clipping: Clipping) -> None:
         super().__init__(auto_prefix=False)
-        self.settings, self.norm = clipping.settings, clipping.norm
+        self.clip_norm, self.own_scale, self.norm = clipping.clip_norm, clipping.own_scale, clipping.norm
         self.clip = native.ClipByGlobalNorm()
 
     def construct(self, grads: Any) -> Tensor:
-        return self.clip(self.settings, self.norm, grads)
+        return self.clip(grads, self.clip_norm, self.own_scale, self.norm)

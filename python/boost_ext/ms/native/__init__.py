@@ -25,7 +25,7 @@ from .adasum import (
     AdasumPartPack,
     AdasumPartPackDifference,
 )
-from .cell import NativeCell, PackedCell, calls_by_pointer, contiguous, in_pynative_mode
+from .cell import NativeCell, PackedCell, absent, calls_by_pointer, contiguous, in_pynative_mode
 from .curvature import Covariance, DampedInverse, Preconditioned
 from .dim_reduce import (
     DimReduceApply,
@@ -91,6 +91,7 @@ __all__ = [
     "Timestamp",
     "Unflatten",
     "UnscaleAndCheckReport",
+    "absent",
     "call",
     "calls_by_pointer",
     "contiguous",

@@ -15,6 +15,9 @@ from boost_ext import _core
 
 Tensors = Sequence[Tensor]
 
+absent = Tensor([False])
+"""For an argument that may be left out, and is."""
+
 # Tensor's own is a Python function around it, three times slower; there are hundreds of gradients.
 _is_contiguous = getattr(_ms_core, "TensorPy", Tensor).is_contiguous
 
@@ -128,8 +131,9 @@ class NativeCell(nn.Cell):
     symbol: str
     read_only: tuple[int, ...] = ()
     """Which arguments are only read: by pointer a strided one, such as an eager gradient may be, is copied."""
-    constants: tuple[Tensor, ...] = ()
-    """What the native function gets after the arguments; a `construct` adds it on its own."""
+    constants: tuple[Any, ...] = ()
+    """What the native function gets after the arguments, as NumPy arrays: MindSpore takes a microsecond to say where a
+    Tensor lies. A `construct` adds Tensors of them on its own."""
     primitive = GraphOp((1,), ms.bool_, writes=True)
 
     def __init__(self) -> None:
@@ -170,7 +174,7 @@ class NativeFunction(nn.Cell):
 
     symbol: str
     primitive: GraphOp
-    constants: tuple[Tensor, ...] = ()
+    constants: tuple[Any, ...] = ()
     """See :class:`NativeCell`."""
 
     def __init__(self) -> None:

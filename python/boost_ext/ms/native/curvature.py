@@ -1,4 +1,4 @@
-"""The native ops of Kronecker-factored curvature; csrc/doors/mindspore_curvature.cpp lists their arguments in order."""
+"""The native ops of Kronecker-factored curvature; their schemas in csrc/ops list their arguments in order."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Covariance(PackedCell):
 
 
 class DampedInverse(PackedCell):
-    """``cell(step, skip, layout, own_scale, scale, damping, A..., G..., A_inv..., G_inv...)``: in the steps that are
+    """``cell(step, skip, frequency, own_scale, scale, damping, A..., G..., A_inv..., G_inv...)``: in the steps that are
     due, and not skipped; False if some matrix could not be inverted."""
 
     symbol = "damped_inverse"

@@ -6,16 +6,16 @@ from .cell import NativeCell
 
 
 class PcaProject(NativeCell):
-    """``cell(P, out, grads)``: ``out = P @ grads``, out (k,) float32; P may be a tuple: int8 codes and their scale.
+    """``cell(P, grads, out, scale)``: ``out = P @ grads``, out (k,) float32; the scale of int8 codes, or ``absent``.
 
     See :func:`boost_ext.ops.pca_project`.
     """
 
-    symbol, read_only = "pca_project", (2,)
+    symbol, read_only = "pca_project", (1,)
 
 
 class PcaBackProject(NativeCell):
-    """``cell(P, v, w, out_v, out_w)``: ``P.T @ v`` and ``P.T @ w`` in one pass over P, as in :class:`PcaProject`.
+    """``cell(P, v, w, out_v, out_w, scale)``: ``P.T @ v`` and ``P.T @ w`` in one pass, as in :class:`PcaProject`.
 
     See :func:`boost_ext.ops.pca_back_project`.
     """
@@ -33,7 +33,7 @@ class SubspacePoint(NativeCell):
 
 
 class DimReduceDirection(NativeCell):
-    """``cell(B, s, gk_last, started, gk, scale, B_next, dk, slope, eps)``; writes gk, B_next, dk and slope (1,).
+    """``cell(B, s, gk_last, started, gk, scale, B_next, dk, eps, slope)``; writes gk, B_next, dk and slope (1,).
 
     See :func:`boost_ext.ops.dim_reduce_direction`.
     """
@@ -42,7 +42,7 @@ class DimReduceDirection(NativeCell):
 
 
 class DimReduceTrial(NativeCell):
-    """``cell(step, save, weights, saved, dn)``: ``weights = saved + step * dn``, after saving them if ``save``.
+    """``cell(weights, saved, dn, step, save)``: ``weights = saved + step * dn``, after saving them if ``save``.
 
     See :func:`boost_ext.ops.dim_reduce_trial`.
     """

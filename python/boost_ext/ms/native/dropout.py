@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import mindspore as ms
+import numpy as np
 from mindspore import Tensor
 
 from .cell import GraphOp, NativeFunction, new_like, new_tensor
@@ -22,8 +23,8 @@ class DropoutKey(NativeFunction):
 
     def __init__(self, stream: int) -> None:
         super().__init__()
-        self.stream = Tensor([stream], ms.int32)
-        self.constants = (self.stream,)
+        self.constants = (np.array([stream], np.int32),)
+        self.stream = Tensor(self.constants[0])
 
     def new_outputs(self, state: Tensor) -> Tensor:
         return new_tensor((4,), ms.int32)
@@ -49,11 +50,11 @@ class DroppedOut(NativeFunction):
 
     def __init__(self, p: float, rows: bool) -> None:
         super().__init__()
-        self.settings = Tensor([p, float(rows)], ms.float64)
-        self.constants = (self.settings,)
+        self.constants = np.array([p], np.float64), np.array([rows])
+        self.p, self.rows = map(Tensor, self.constants)
 
     def new_outputs(self, x: Tensor, key: Tensor) -> Tensor:
         return new_like((x,))[0]
 
     def construct(self, x: Tensor, key: Tensor) -> Tensor:
-        return self.primitive(x, key, self.settings)
+        return self.primitive(x, key, self.p, self.rows)

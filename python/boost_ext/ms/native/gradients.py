@@ -43,16 +43,15 @@ class TensorStatistics(NativeCell):
 
 
 class ClipByGlobalNorm(NativeCell):
-    """``cell(settings, norm, grads)``: clip the gradients in place; their norm from before into ``norm``.
+    """``cell(grads, clip_norm, scale, norm)``: clip the gradients in place; their norm from before into ``norm``.
 
-    See :func:`boost_ext.ops.clip_by_global_norm`. ``settings`` is float32 (2,): clip_norm and scale; ``norm``, one
-    float32, is written.
+    See :func:`boost_ext.ops.clip_by_global_norm`. The others are one float32 each.
     """
 
     symbol = "clip_by_global_norm"
 
-    def construct(self, settings: Tensor, norm: Tensor, grads: Tensors) -> Tensor:
-        return self.primitive(settings, norm, *grads)
+    def construct(self, grads: Tensors, clip_norm: Tensor, scale: Tensor, norm: Tensor) -> Tensor:
+        return self.primitive(*grads, clip_norm, scale, norm)
 
 
 def _as_inputs(*inputs: Any) -> Any:

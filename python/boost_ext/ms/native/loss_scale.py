@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import mindspore as ms
+import numpy as np
 from mindspore import Tensor, nn, ops
 
 from boost_ext import _core
 
 from .cell import GraphOp, NativeCell, Tensors, contiguous, require_cpu
+
+_UNREPORTED = np.ones(1, np.float32), np.zeros(1, bool)
+"""The scale, and no report: see the constants of :class:`NativeCell`."""
 
 
 def _checkable(tensor: Tensor) -> Tensor:
@@ -29,22 +33,22 @@ class AllFinite(nn.Cell):
 
     def __init__(self) -> None:
         super().__init__(auto_prefix=False)
-        self.unit = Tensor([1.0], ms.float32)
+        self.unit, self.no_report = map(Tensor, _UNREPORTED)
         self.each = ops.HyperMap()
 
     # By HyperMap: the graph compiler unrolls a loop by recursion.
     def construct(self, tensors: Tensors) -> Tensor:
-        found = self.primitive(self.unit, *self.each(_checkable, tensors))
+        found = self.primitive(*self.each(_checkable, tensors), self.unit, self.no_report)
         return ops.logical_not(ops.reshape(found, ()))
 
     def __call__(self, tensors: Tensors) -> Tensor:
         require_cpu(self.symbol)
-        found = _core.call(self.symbol, self.unit, contiguous([_checkable(t) for t in tensors]))
+        found = _core.call(self.symbol, contiguous([_checkable(t) for t in tensors]), *_UNREPORTED)
         return Tensor(not found)
 
 
 class UnscaleAndCheckReport(NativeCell):
-    """``cell(scale, report, grads)``: divide the gradients by the loss scale in place; True if one has an inf or nan.
+    """``cell(grads, scale, report)``: divide the gradients by the loss scale in place; True if one has an inf or nan.
 
     See :func:`boost_ext.ops.unscale_and_check`. ``scale`` is one float32. With ``write=False`` the gradients stay as
     they are, and only the report is divided.
@@ -58,26 +62,33 @@ class UnscaleAndCheckReport(NativeCell):
         self.symbol = "unscale_and_check_report" if write else "check_report"
         super().__init__()
         if not write:
-            self.read_only = (2,)
+            self.read_only = (0,)
 
-    def construct(self, scale: Tensor, report: Tensor, grads: Tensors) -> Tensor:
-        return self.primitive(scale, report, *grads)
+    def construct(self, grads: Tensors, scale: Tensor, report: Tensor) -> Tensor:
+        return self.primitive(*grads, scale, report)
 
 
 class CheckAndClip(NativeCell):
-    """``cell(scale, settings, report, norm, divisor, grads)``: :class:`UnscaleAndCheckReport` with ``write=False``, and
-    the norm in the same read.
+    """``cell(scale, clip_norm, own_scale, report, norm, divisor, grads)``: :class:`UnscaleAndCheckReport` with
+    ``write=False``, and the norm in the same read.
 
-    ``settings`` is float32 (2,): clip_norm, and the scale that the optimizer takes out on its own. Written: ``norm``,
-    that of the gradients over both scales, and ``divisor``, what clips them and takes ``scale`` out; one float32 each.
+    ``own_scale`` is what the optimizer takes out on its own. Written: ``norm``, that of the gradients over both scales,
+    and ``divisor``, what clips them and takes ``scale`` out. All but report and gradients are one float32 each.
     """
 
-    symbol, read_only = "check_and_clip", (5,)
+    symbol, read_only = "check_and_clip", (6,)
 
     def construct(
-        self, scale: Tensor, settings: Tensor, report: Tensor, norm: Tensor, divisor: Tensor, grads: Tensors
+        self,
+        scale: Tensor,
+        clip_norm: Tensor,
+        own_scale: Tensor,
+        report: Tensor,
+        norm: Tensor,
+        divisor: Tensor,
+        grads: Tensors,
     ) -> Tensor:
-        return self.primitive(scale, settings, report, norm, divisor, *grads)
+        return self.primitive(scale, clip_norm, own_scale, report, norm, divisor, *grads)
 
 
 class LossScaleUpdate(NativeCell):
@@ -87,11 +98,12 @@ class LossScaleUpdate(NativeCell):
 
     def __init__(self, factor: float, window: int, max_scale: float) -> None:
         super().__init__()
-        self.rule = Tensor([factor, window, max_scale], ms.float32)
-        self.constants = (self.rule,)
+        scales = np.array([[factor], [max_scale]], np.float32)
+        self.constants = scales[0], np.array([window], np.int32), scales[1]
+        self.factor, self.window, self.max_scale = map(Tensor, self.constants)
 
     def construct(self, scale: Tensor, counters: Tensor, overflow: Tensor) -> Tensor:
-        return self.primitive(scale, counters, overflow, self.rule)
+        return self.primitive(scale, counters, overflow, self.factor, self.window, self.max_scale)
 
 
 class GroupUnscaleAndCheck(NativeCell):

@@ -190,7 +190,7 @@ class Thor(FusedOptimizer):
         for layer in found:
             kinds[position[id(layer.weight)]] = 2 if layer.kind == EMBEDDING else 1
         self.kinds = Tensor(kinds.reshape(1, 1, 1, 1, 1, -1))
-        self.inverse_layout = Tensor(np.array([frequency, len(found)], np.int32))
+        self.every = Tensor([frequency], ms.int32)
         self.own_scale = Tensor(np.array([self.loss_scale], np.float64))
         self.matrix_a_inv = ParameterTuple(_inverse(layer, "a", block_size) for layer in found)
         self.matrix_g_inv = ParameterTuple(_inverse(layer, "g", block_size) for layer in found)
@@ -240,7 +240,7 @@ class Thor(FusedOptimizer):
         step = self.global_step
         damping = ops.reshape(self.damping(step), (1,)) if self.has_schedule else self.damping
         inverses = tuple(self.matrix_a_inv) + tuple(self.matrix_g_inv)
-        head = (step, ops.depend(skip, gradients), self.inverse_layout, self.own_scale, scale, damping)
+        head = (step, ops.depend(skip, gradients), self.every, self.own_scale, scale, damping)
         done = self.inverted(*head, *self.gathered, *inverses)
         if self.ranks_mean is not None and step % self.frequency == 0:
             done = self.ranks_mean(done)

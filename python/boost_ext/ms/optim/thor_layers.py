@@ -136,7 +136,7 @@ class ThorLayer:
     g_size: int
 
     def numbers(self, frequency: int) -> Tensor:
-        """``layer`` of csrc/doors/mindspore_curvature.cpp."""
+        """``layer`` of csrc/ops/covariance.h."""
         c = self.cell
         numbers = [self.kind, frequency, self.g_size, *[0] * 12]
         if self.kind == CONVOLUTION:

@@ -176,7 +176,8 @@ class Guard(nn.Cell):
         self.unit = Tensor([1.0], ms.float32)
         self.clips = clipping is not None
         if clipping is not None:
-            self.settings, self.norm, self.divisor = clipping.settings, clipping.norm, clipping.divisor
+            self.clip_norm, self.own_scale = clipping.clip_norm, clipping.own_scale
+            self.norm, self.divisor = clipping.norm, clipping.divisor
             self.check = native.CheckAndClip()
         else:
             self.check = native.UnscaleAndCheckReport(write=divide)
@@ -184,8 +185,8 @@ class Guard(nn.Cell):
     def construct(self, scale: Tensor, report: Parameter, grads: Any) -> Tensor:
         divisor = scale if self.scaled else self.unit
         if self.clips:
-            return self.check(divisor, self.settings, report, self.norm, self.divisor, grads)
-        return self.check(divisor, report, grads)
+            return self.check(divisor, self.clip_norm, self.own_scale, report, self.norm, self.divisor, grads)
+        return self.check(grads, divisor, report)
 
 
 def require_no_groups(owner: str, network: nn.Cell) -> None:

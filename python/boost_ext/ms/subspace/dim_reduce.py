@@ -161,11 +161,10 @@ class DimReduce(typed.Cell):
         if isinstance(pca_mat_local, QuantizedMatrix):
             self.pca_mat = self._rows("pca_mat", pca_mat_local.codes, np.int8)
             self.pca_mat_scale = self._rows("pca_mat_scale", pca_mat_local.scale, np.float32)
-            self.matrix = ParameterTuple((self.pca_mat, self.pca_mat_scale))
         else:
             narrow = pca_mat_local.dtype.name in ("float16", "bfloat16")
             self.pca_mat = self._rows("pca_mat", pca_mat_local, pca_mat_local.dtype if narrow else np.float32)
-            self.matrix = ParameterTuple((self.pca_mat,))
+            self.pca_mat_scale = native.absent
         self.gk = _state("gk", np.zeros(k, np.float32))
         self.dk = _state("dk", np.zeros(k, np.float32))
         self.slope = _state("slope", np.zeros(1, np.float32))
@@ -230,7 +229,7 @@ class DimReduce(typed.Cell):
         weight_clone: tuple[Parameter, ...],
         *inputs: Tensor,
     ) -> Tensor:
-        mean_loss = self.subspace.project(self.matrix, self.gk, old_grad, loss)
+        mean_loss = self.subspace.project(self.pca_mat, self.pca_mat_scale, self.gk, old_grad, loss)
         self.direction(
             self.bk,
             self.sk,
@@ -240,15 +239,16 @@ class DimReduce(typed.Cell):
             loss_scale,
             self.bk_next,
             self.dk,
-            self.slope,
             self.epsilon,
+            self.slope,
         )
-        self.subspace.back_project(self.matrix, self.dk, self.gk, self.dn, self.grad_proj, self.images)
+        codes = (self.pca_mat, self.pca_mat_scale)
+        self.subspace.back_project(*codes, self.dk, self.gk, self.dn, self.grad_proj, self.images)
 
         rho = self._line_search(mean_loss, weight, weight_clone, inputs)
         ops.assign(self.accepted_rho, rho)
         ops.assign(self.failed_searches, ops.cast(rho == 0, ms.int32) * (self.failed_searches + self.one))
-        self.trial(self.no_step, self.no, weight, weight_clone, self.dn)
+        self.trial(weight, weight_clone, self.dn, self.no_step, self.no)
         self.residual(
             self.gamma,
             self.alpha,
@@ -282,7 +282,7 @@ class DimReduce(typed.Cell):
         while ops.logical_and(found == 0, tried < self.max_search):
             rho = ops.gather(self.rhos, tried, 0)
             step = rate * rho
-            self.trial(step, save, weight, weight_clone, self.dn)
+            self.trial(weight, weight_clone, self.dn, step, save)
             new_loss = self.subspace.mean(self.forward(*inputs))
             bound = ops.reshape(loss, (1,)) + self.sigma * ops.min(step)[0] * self.slope
             found = ops.select(ops.reshape(new_loss, (1,)) < bound, rho, self.no_step)

@@ -33,14 +33,16 @@ class Whole(nn.Cell):
         """The matrix, or the scale of its codes, as the Parameter holds it."""
         return matrix
 
-    def project(self, P: Any, gk: Parameter, grads: Any, loss: Tensor) -> Tensor:
-        """Write P g into gk; returns the mean loss of all ranks. P is a tuple: the matrix, or codes and scale."""
-        self.projection(P, gk, grads)
+    def project(self, P: Parameter, scale: Any, gk: Parameter, grads: Any, loss: Tensor) -> Tensor:
+        """Write P g into gk; returns the mean loss of all ranks. `scale`: of a P of codes, or absent."""
+        self.projection(P, grads, gk, scale)
         return loss
 
-    def back_project(self, P: Any, dk: Parameter, gk: Parameter, dn: Any, grad_proj: Any, images: Any) -> None:
+    def back_project(
+        self, P: Parameter, scale: Any, dk: Parameter, gk: Parameter, dn: Any, grad_proj: Any, images: Any
+    ) -> None:
         """Write P^T d_k and P^T g_k into dn and grad_proj; ``images`` is the two lists as one."""
-        self.back_projection(P, dk, gk, dn, grad_proj)
+        self.back_projection(P, dk, gk, dn, grad_proj, scale)
 
     def mean(self, loss: Tensor) -> Tensor:
         """The mean of a loss over all ranks."""
@@ -64,7 +66,7 @@ class Sharded(nn.Cell):
         self.of_dk, self.of_gk = Tensor([1.0, 0.0], ms.float32), Tensor([0.0, 1.0], ms.float32)
         self.projection = native.PcaProject()
         self.back_projection = native.PcaBackProject()
-        self.flatten = native.Flatten()
+        self.flatten, self.no_codes = native.Flatten(), native.absent
         self.gather = ops.AllGather()
         self.all_reduce = ops.AllReduce()
 
@@ -73,18 +75,21 @@ class Sharded(nn.Cell):
         missing = self.rows - len(matrix)
         return np.concatenate([matrix, np.zeros((missing, matrix.shape[1]), matrix.dtype)]) if missing else matrix
 
-    def project(self, P: Any, gk: Parameter, grads: Any, loss: Tensor) -> Tensor:
-        self.projection(P, self.own, grads)
+    def project(self, P: Parameter, scale: Any, gk: Parameter, grads: Any, loss: Tensor) -> Tensor:
+        self.projection(P, grads, self.own, scale)
         mine = ops.concat((self.own.value(), ops.reshape(ops.cast(loss, ms.float32), (1,))))
         table = ops.reshape(self.gather(mine), (self.ranks, self.rows + 1))
         whole = ops.reshape(table[:, : self.rows], (self.ranks * self.rows,))
         ops.assign(gk, whole[: self.components])
         return ops.sum(table[:, self.rows]) / self.ranks
 
-    def back_project(self, P: Any, dk: Parameter, gk: Parameter, dn: Any, grad_proj: Any, images: Any) -> None:
-        self.back_projection(P, self._own(dk), self._own(gk), dn, grad_proj)
+    def back_project(
+        self, P: Parameter, scale: Any, dk: Parameter, gk: Parameter, dn: Any, grad_proj: Any, images: Any
+    ) -> None:
+        self.back_projection(P, self._own(dk), self._own(gk), dn, grad_proj, scale)
         both = ops.reshape(self.all_reduce(self.flatten(images)), (2, -1))
-        self.back_projection(both, self.of_dk, self.of_gk, dn, grad_proj)  # a matrix of two rows: to the tensors
+        # A matrix of two rows, to the tensors.
+        self.back_projection(both, self.of_dk, self.of_gk, dn, grad_proj, self.no_codes)
 
     def mean(self, loss: Tensor) -> Tensor:
         return ops.sum(self.gather(ops.reshape(ops.cast(loss, ms.float32), (1,)))) / self.ranks

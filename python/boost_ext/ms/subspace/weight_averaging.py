@@ -165,7 +165,7 @@ class TrainableWeightAveraging(typed.Optimizer):
         own["origin"] = Parameter(Tensor(origin), name="weight_averaging.origin", requires_grad=False)
         own["projected"] = state("weight_averaging.projected", np.zeros(k, np.float32))
         own["values_of"] = Values([p.name for p in weights], f"{_NAME}: gradients must be Tensors")
-        self.project, self.move = native.PcaProject(), native.SubspacePoint()
+        self.project, self.move, self.no_codes = native.PcaProject(), native.SubspacePoint(), native.absent
         self.unit = Tensor([1.0], ms.float32)
         _set_to(weights, average)
 
@@ -196,7 +196,7 @@ class TrainableWeightAveraging(typed.Optimizer):
         return done
 
     def _step(self, gradients: Any, scale: Tensor) -> Tensor:
-        self.project(self.basis, self.projected, self.values_of(gradients))
+        self.project(self.basis, self.values_of(gradients), self.projected, self.no_codes)
         moved = self.opt((self.projected / scale,))
         return self.move(self.basis, ops.depend(self.coordinates, moved), self.origin, self.parameters)
 
