@@ -225,7 +225,7 @@ def test_accumulation() -> None:
     finally:
         ms.set_context(mode=ms.PYNATIVE_MODE)
     same(cells[0], cells[1], True)
-    assert [hasattr(cell.accumulation.optimizer, "step_unless") for cell in cells] == [True, False]
+    assert [hasattr(cell.accumulation.step, "step_unless") for cell in cells] == [True, False]
 
 
 def test_freeze_cells_that_accumulate() -> None:
@@ -238,7 +238,7 @@ def test_freeze_cells_that_accumulate() -> None:
         (cell,) = boost.freeze_cell(*arguments, max_accumulation_step=2, fused_optimizer=fused)
         steps(cell, range(4))
         made.append((cell, frozen.optimizer))
-    holds = [cell.pipeline.apply_slot.accumulation.optimizer for cell, _ in made]
+    holds = [cell.pipeline.apply_slot.accumulation.step for cell, _ in made]
     assert [hasattr(hold, "step_unless") for hold in holds] == [True, False]
     assert made[0][1].global_step.asnumpy()[0] == 2
     same(made[0][1], made[1][1], False)
@@ -249,7 +249,7 @@ def test_an_accumulator_steps_natively() -> None:
     optimizer = OPTIMIZERS["momentum"](make_parameters())
     for fused in (True, False):
         hold = boost.GradientAccumulation(2, optimizer, fused_optimizer=fused)
-        assert hasattr(hold.optimizer, "step_unless") == fused
+        assert hasattr(hold.step, "step_unless") == fused
 
 
 class Mine(nn.Momentum):

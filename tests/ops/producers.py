@@ -198,10 +198,20 @@ class TorchTensor(exchanged_type(exchange())):  # type: ignore[misc]
 
 
 class OldTorchTensor(Producer):
-    """From before PyTorch had functions of its type."""
+    """From before PyTorch had functions of its type. It hands nothing out that may require a gradient."""
 
     __module__ = "torch"
     requires_grad = False
+
+    def detach(self) -> Detached:
+        return Detached(self.array)
+
+    def __dlpack__(self, **_: Any) -> Any:
+        raise AssertionError("Can't export tensors that require gradient, use tensor.detach()")
+
+
+class Detached(Producer):
+    """What shares the memory of a tensor of PyTorch."""
 
 
 class DTensor(TorchTensor):

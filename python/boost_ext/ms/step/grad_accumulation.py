@@ -109,7 +109,7 @@ class GradientAccumulation(nn.Cell):
         super().__init__(auto_prefix=False)
         steps = checked_steps(type(self).__name__, "max_accumulation_step", max_accumulation_step)
         self.max_accumulation_step = steps
-        self.optimizer = native_step(optimizer, fused_optimizer) or optimizer
+        self.optimizer, self.step = optimizer, native_step(optimizer, fused_optimizer) or optimizer
         weights = optimizer.parameters
         if share is None:
             self.accumulators = ParameterTuple(
@@ -151,7 +151,7 @@ class GradientAccumulation(nn.Cell):
             mean = ops.depend(self._mean(), done)
             if self.clip_units is not None:
                 mean = self.clip_units(mean)
-            loss = ops.depend(loss, self.optimizer(mean))
+            loss = ops.depend(loss, self.step(mean))
             ops.assign(self.count, self.zero)
         else:
             ops.assign(self.count, count)
