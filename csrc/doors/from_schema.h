@@ -30,7 +30,7 @@ struct Call {
     bool is_written = arg.is_written;
     if (arg.written_by != nullptr) {
       const pybind11::object& by = *given[schema.place_of(arg.written_by)];
-      is_written = PyFloat_Check(by.ptr()) ? static_cast<float>(by.cast<double>()) != 1 : by.ptr() != Py_False;
+      is_written = PyFloat_Check(by.ptr()) ? changes(by.cast<double>()) : by.ptr() != Py_False;
     }
     return (is_written ? kWritten : kRead) | (arg.takes_any_order ? kAnyOrder : kRead);
   }

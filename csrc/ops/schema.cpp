@@ -81,8 +81,7 @@ class Checker {
   bool is_written(const Arg& arg) const {
     if (arg.written_by == nullptr) return arg.is_written;
     const Value& by = values_[schema_.place_of(arg.written_by)];
-    return by.number_ == nullptr ? by.real_ != 0
-                                 : by.number_->on_device() || static_cast<float>(by.number_->value) != 1;
+    return by.number_ == nullptr ? by.real_ != 0 : by.number_->on_device() || changes(by.number_->value);
   }
 
   void check_one(std::size_t at) {

@@ -22,6 +22,9 @@ constexpr DTypes kFloats = kF32 | only(DType::f16) | only(DType::bf16);
 enum class Kind : std::uint8_t { array, arrays, lists, answer, number, real, reals, integer, integers, flag };
 enum class Range : std::uint8_t { any, finite, non_negative, positive };  // the latter two are finite, too
 
+// Whether a float32 times the factor is another one.
+inline bool changes(double factor) { return static_cast<float>(factor) != 1; }
+
 struct Arg {
   const char* name;
   Kind kind;
@@ -31,7 +34,7 @@ struct Arg {
   const char* like_name = nullptr;   // an argument that has as many arrays, of these sizes and orders
   const char* dtype_name = nullptr;  // an argument that has the dtypes
   bool is_written = false;
-  const char* written_by = nullptr;  // only where that is a flag that is set, or a factor other than 1
+  const char* written_by = nullptr;  // only where that is a flag that is set, or a factor that changes
   bool takes_any_order = false;      // of elements, the same in all lists
   bool is_twin = false;              // may be the same memory as other twins, array by array
   bool may_repeat = false;           // an array that is listed again is one array

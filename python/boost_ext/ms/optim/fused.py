@@ -129,7 +129,6 @@ class FusedOptimizer(NativeStep, CentralizingOptimizer):
         for i, state in enumerate(states):
             setattr(self, f"states{i}", ParameterTuple(state))
         scales = [] if storage is None else storage.scales
-        self.number_of_scales = len(scales)
         for i, of_state in enumerate(scales):
             setattr(self, f"scales{i}", of_state)
         if first:

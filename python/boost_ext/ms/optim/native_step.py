@@ -145,14 +145,14 @@ class NativeStep(typed.Cell):
 
     def arrange(self, shared: Shared, members: Sequence[Member]) -> None:
         """Gather the arguments of a call, in groups that share learning rate and weight decay."""
-        groups: dict[Any, tuple[Any, Any]] = {}
+        groups: dict[Any, tuple[int, Any, Any]] = {}
         layout: list[int] = []
         self.half_members = tuple(k for k, m in enumerate(members) if m.parameter.dtype in HALVES)
         for k, m in enumerate(members):
             key = tuple(x if isinstance(x, float) else id(x) for x in (m.rate, m.decay))
-            groups.setdefault(key, (m.rate, m.decay))
+            group, *_ = groups.setdefault(key, (len(groups), m.rate, m.decay))
             layout += [
-                list(groups).index(key),
+                group,
                 int(m.centralized and m.parameter.ndim >= 2),
                 int(k in self.half_members),
                 m.special,
@@ -169,7 +169,7 @@ class NativeStep(typed.Cell):
         self.no_skip, self.unit = Tensor([False]), Tensor([1.0], ms.float32)
         self.step_of_rule = OptimizerStep()
         self.some_sparse, self.indices_of = SomeSparse(), Indices()
-        rates, decays = zip(*groups.values(), strict=True)
+        _, rates, decays = zip(*groups.values(), strict=True)
         self.scheduled_rates = Schedules(rates) if _with_cells(rates) else None
         self.scheduled_decays = Schedules(decays) if _with_cells(decays) else None
         # Constants are gathered here: the graph compiler unrolls loops by recursion, of limited depth.

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import numbers
 from collections.abc import Mapping
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import mindspore as ms
@@ -223,7 +224,7 @@ class BoostTrainOneStepCell(nn.TrainOneStepCell):
         self.max_accumulation_step = options.accumulation_steps
         self.use_grad_accumulation = options.accumulation_steps > 1
 
-    @property
+    @cached_property
     def own_construct(self) -> bool:
         """Whether a subclass outside of boost_ext overrides ``construct``."""
         return not type(self).construct.__module__.startswith("boost_ext.")

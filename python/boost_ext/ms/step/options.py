@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mindspore import Parameter, nn
 
@@ -15,9 +15,11 @@ from boost_ext.ms.core.clipping import checked_clip_norm
 from boost_ext.ms.optim.adoption import decision, whole_of
 from boost_ext.ms.step.adasum_step import obstacle_of
 from boost_ext.ms.step.grad_accumulation import checked_steps
-from boost_ext.ms.step.local_steps import LocalSteps
-from boost_ext.ms.subspace.moving_average import ExponentialMovingAverage
 from boost_ext.plan import CHECKED, UNCHECKED, Decision, Plan
+
+if TYPE_CHECKING:
+    from boost_ext.ms.step.local_steps import LocalSteps
+    from boost_ext.ms.subspace.moving_average import ExponentialMovingAverage
 
 __all__ = ["StepOptions", "attached_options", "step_options", "warn_of_unknown_parameters", "what_trains"]
 
