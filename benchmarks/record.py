@@ -36,20 +36,23 @@ def write_json(path: Path, about: dict[str, Any], probes: list[dict[str, Any]], 
 
 def update_page(path: Path, name: str, about: dict[str, Any], rows: Sequence[Row]) -> None:
     """Put the rows into a Markdown page, see :func:`update_section`. Tables of other CPUs and cards stay, behind it."""
-    _, tables, _ = _section(path, name)
-    of_each = re.split(r"(?m)^(?=\d{4}-\d\d-\d\d, )", tables)
-    others = [t for t in of_each if "|---|" in t and f", {_machine(about)}" not in t]
-    update_section(path, name, [*markdown(about, rows), *(f"\n{t.strip()}" for t in others)])
+    update_section(path, name, markdown(about, rows), about)
 
 
-def update_section(path: Path, name: str, lines: Iterable[str]) -> None:
+def update_section(path: Path, name: str, lines: Iterable[str], about: dict[str, Any] | None = None) -> None:
     """Put lines into a Markdown page, between the comments ``benchmark: NAME`` and ``end``; the rest stays.
+
+    With ``about``, lines that begin with the date and with another :func:`where` stay too, behind these.
 
     Raises:
         ValueError: the page has no such comments.
     """
-    before, _, after = _section(path, name)
-    write_text(path, before + "\n".join(lines) + "\n" + after)
+    before, held, after = _section(path, name)
+    others: list[str] = []
+    if about is not None:
+        of_each = re.split(r"(?m)^(?=\d{4}-\d\d-\d\d, )", held)
+        others = [f"\n{t.strip()}" for t in of_each if "|---|" in t and f", {where(about)}" not in t]
+    write_text(path, before + "\n".join([*lines, *others]) + "\n" + after)
 
 
 def _section(path: Path, name: str) -> tuple[str, str, str]:
@@ -66,7 +69,7 @@ def markdown(about: dict[str, Any], rows: Sequence[Row]) -> Iterator[str]:
     versions = ", ".join(f"{k} {v}" for k, v in about["versions"].items() if v)
     set_to = "".join(f"; {k}={v}" for k, v in about.get("variables", {}).items())
     others = f"Other processes took {about['others']:.0%} of the cores."
-    yield f"{about['date'][:10]}, {_where(about)}; {versions}{set_to}. {others}"
+    yield f"{about['date'][:10]}, {_heading(about)}; {versions}{set_to}. {others}"
     yield ""
     yield "| case | ours ms | peer | peer ms | ratio | goal |"
     yield "|---|---|---|---|---|---|"
@@ -81,15 +84,16 @@ def markdown(about: dict[str, Any], rows: Sequence[Row]) -> Iterator[str]:
         yield f"| {case} | {milliseconds(row.ours, 0)} | {row.peer} | {time} | {row.ratio:.3g} | {goal} |"
 
 
-def _machine(about: dict[str, Any]) -> str:
+def where(about: dict[str, Any]) -> str:
+    """The machine, by which tables of one benchmark are told apart."""
     if card := about.get("card"):
         return f"{card}, "
     return f"{about['cpu'].strip()}, {about['threads']} threads, {about['boost_ext']['isa']}"
 
 
-def _where(about: dict[str, Any]) -> str:
+def _heading(about: dict[str, Any]) -> str:
     """The machine, and the rate of the copy that was measured on a card."""
-    return _machine(about) + (f"{about['copy_gb_per_second']:.0f} GB/s copied" if about.get("card") else "")
+    return where(about) + (f"{about['copy_gb_per_second']:.0f} GB/s copied" if about.get("card") else "")
 
 
 def plot(path: Path, about: dict[str, Any], rows: Sequence[Row]) -> None:
@@ -125,6 +129,6 @@ def plot(path: Path, about: dict[str, Any], rows: Sequence[Row]) -> None:
     axes.margins(y=0.01)
     axes.grid(axis="x", which="both", linewidth=0.3)
     axes.set_xlabel("peer's time ÷ ours; beside a bandwidth: the fraction of it")
-    axes.set_title(f"{_where(about)}, {about['date'][:10]}", fontsize=9)
+    axes.set_title(f"{_heading(about)}, {about['date'][:10]}", fontsize=9)
     path.parent.mkdir(parents=True, exist_ok=True)
     save_figure(path, figure, dpi=130)

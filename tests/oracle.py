@@ -367,8 +367,9 @@ def ademamix_step(
     cautious: bool = False,
 ) -> Moments:
     if step < beta3_steps:  # the paper's equation of the schedule
-        done, start, end = step / beta3_steps, np.log(beta1), np.log(beta3)
-        beta3 = np.exp(start * end / ((1 - done) * end + done * start))
+        done, end = step / beta3_steps, np.log(beta3)
+        start = np.log(beta1) if beta1 else -np.inf
+        beta3 = np.exp(end / ((1 - done) * end / start + done))
     m, v = _averages(u, m, v, beta1, beta2)
     slow = beta3 * slow + (1 - beta3) * u
     top = m / (1 - beta1**step) + (alpha * step / alpha_steps if step < alpha_steps else alpha) * slow

@@ -190,6 +190,26 @@ def test_train_refuses_a_directory_with_files(run: Callable[..., Result], tmp_pa
     assert "must be a new or empty directory" in result.output
 
 
+@pytest.mark.parametrize("option", [["--runs", "amp"], ["--target", 0.9]])
+def test_ranks_train_a_pair_of_their_own(run: Callable[..., Result], tmp_path: Path, option: list[Any]) -> None:
+    result = run("train", "--output", tmp_path / "run", "--ranks", 2, "--quick", *option)
+    assert result.exit_code == 1
+    assert "train: --runs and --target must be left out with --ranks" in result.output
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("source", "encoding"), [("# größer\n", "latin-1"), ("", "utf-8-sig")], ids=["declared", "byte order mark"]
+)
+def test_dry_reads_what_python_reads(run: Callable[..., Result], tmp_path: Path, source: str, encoding: str) -> None:
+    path = tmp_path / "train.py"
+    head = "# -*- coding: latin-1 -*-\n" if encoding == "latin-1" else ""
+    path.write_text(f"{head}{source}import mindspore as ms\nm = ms.Model(n)\n", encoding=encoding)
+    result = run("run", "--dry", path)
+    assert result.exit_code == 0, result.output
+    assert "+m = boost_ext.Model(n)" in result.output
+
+
 def test_ranks_must_share_a_batch(run: Callable[..., Result], tmp_path: Path) -> None:
     result = run("train", "--output", tmp_path / "run", "--ranks", 3, "--quick")
     assert result.exit_code == 1

@@ -19,8 +19,8 @@ def edit(source: str, level: str = "O0", variables: Mapping[str, str] | None = N
 
 def patched(before: str, patch: str) -> str:
     """What ``patch`` does, for hunks that fit exactly."""
-    lines, result, at = before.splitlines(keepends=True), [], 0
-    for line in patch.splitlines(keepends=True)[2:]:
+    lines, result, at = re.findall(r"[^\n]*\n|[^\n]+", before), [], 0
+    for line in re.findall(r"[^\n]*\n", patch)[2:]:
         if found := re.match(r"@@ -(\d+)(?:,(\d+))? ", line):
             start = int(found[1]) - (found[2] != "0")
             result += lines[at:start]
@@ -148,3 +148,15 @@ def test_nested_too_deeply_for_the_parser(source: str) -> None:
 def test_no_python() -> None:
     with pytest.raises(ValueError, match="run: script must be Python, got line 1: "):
         edit("a b\n")
+
+
+@pytest.mark.parametrize("odd", ["\f", "\v", "\x1c", "\x85", "\u2028", "\r"])
+def test_a_line_ends_where_patch_ends_it(odd: str) -> None:
+    """A form feed is usual in older files; str.splitlines ends a line at each of these."""
+    before = f"import mindspore as ms\n# a {odd} b\nm = ms.Model(n)\n"
+    if odd == "\r":  # a file of Windows
+        before = before.replace("\r", "").replace("\n", "\r\n")
+    after, _ = edited(before, "O0", {})
+    patch = diff(before, after, "train.py")
+    assert "No newline" not in patch
+    assert patched(before, patch) == after

@@ -20,7 +20,7 @@ from typing import Any
 from boost_ext.files import save_figure, write_text
 from boost_ext.machine import Watch
 
-from ..record import machine, update_section
+from ..record import machine, update_section, where
 
 MODES = {"graph": "GRAPH_MODE", "pynative": "PYNATIVE_MODE"}
 _LIMIT = 3600.0
@@ -106,8 +106,9 @@ def whole_table(result: dict[str, Any], names: list[str]) -> Iterator[str]:
 def markdown(result: dict[str, Any], names: list[str]) -> Iterator[str]:
     about = result["about"]
     yield (
-        f"{about['date'][:10]}, {about['cpu']}, {about['cores']} cores; MindSpore {about['versions']['mindspore']}. "
-        f"Other processes took {result['others']:.0%} of the cores. Ratios: the time of {names[0]} divided by ours."
+        f"{about['date'][:10]}, {where(about)}; MindSpore {about['versions']['mindspore']}, for all variants with the "
+        f"variables that `boost-ext run` sets. Other processes took {result['others']:.0%} of the cores. Ratios: the "
+        f"time of {names[0]} divided by ours."
     )
     for part, table in (("steps", steps_table), ("whole", whole_table)):
         if result[part]:
@@ -208,7 +209,7 @@ def main() -> None:
     write_text(options.out / "networks.md", "\n".join(lines) + "\n")
     plot(options.out / "networks.png", result, names)
     if options.page:
-        update_section(options.page, "networks", lines)
+        update_section(options.page, "networks", lines, about=result["about"])
     console.print("\n".join(lines), soft_wrap=True)
     console.print(f"{watch.seconds():.0f} s; written to {options.out}")
     failed = [f for f in result["steps"].values() if "error" in f]

@@ -179,8 +179,8 @@ void define_projected(py::module_& m, const char* op, const char* own,
 }
 
 // In the order of Bound. boost_ext/ms/optim/arguments.py checks by them.
-constexpr const char* kBoundNames[] = {"finite",   "flag",         "unit",        "fraction",
-                                       "positive", "non_negative", "non_positive"};
+constexpr const char* kBoundNames[] = {"finite",   "flag",     "unit",         "open_unit",
+                                       "fraction", "positive", "non_negative", "non_positive"};
 
 // The row of a rule: its hyperparameters with their defaults, or None where it has none, and with the names of their
 // bounds, its states, and what it does.

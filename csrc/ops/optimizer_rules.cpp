@@ -68,7 +68,7 @@ constexpr RuleFacts kRules[] = {
      {kBeta1,
       kBeta2,
       eps(1e-8),
-      {"beta3", Bound::unit, 0.9999},
+      {"beta3", Bound::open_unit, 0.9999},
       {"alpha", Bound::non_negative, 5},
       {"alpha_steps", Bound::non_negative, 0},
       {"beta3_steps", Bound::non_negative, 0},
@@ -90,14 +90,14 @@ constexpr RuleFacts kRules[] = {
      1,
      1,
      false,
-     {kAveragingWeight, {"momentum", Bound::unit, 0.9}},
+     {kAveragingWeight, {"momentum", Bound::open_unit, 0.9}},
      {"z"}},
     {"schedule_free_adamw",
      "schedule_free_adamw_step",
      2,
      2,
      true,
-     {kAveragingWeight, kBeta1, kBeta2, eps(1e-8)},
+     {kAveragingWeight, {"beta1", Bound::open_unit, 0.9}, kBeta2, eps(1e-8)},
      {"z", "moments2"},
      false,
      true},
@@ -149,6 +149,9 @@ void require_hyper(const RuleFacts& rule, const std::vector<double>& hyper) {
     require(std::isfinite(narrow), rule.op, ": ", key, " must be finite in float32, got ", x);
     switch (rule.hyper[i].bound) {
       case Bound::unit:
+        require(x >= 0 && x < 1, rule.op, ": ", key, " must be in [0, 1), got ", x);
+        break;
+      case Bound::open_unit:
         require(x > 0 && x < 1, rule.op, ": ", key, " must be in (0, 1), got ", x);
         break;
       case Bound::fraction:

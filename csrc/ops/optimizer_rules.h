@@ -248,7 +248,8 @@ struct AdEmaMix : AdamW {
   static BOOST_EXT_INLINE double slow_beta(const RuleSettings& s) {
     const double done = share(s, s.hyper[6]);
     if (done >= 1) return s.hyper[3];
-    return exponential(1 / ((1 - done) / logarithm(s.hyper[0]) + done / logarithm(s.hyper[3])));
+    const double begun = s.hyper[0] > 0 ? (1 - done) / logarithm(s.hyper[0]) : 0;
+    return exponential(1 / (begun + done / logarithm(s.hyper[3])));
   }
   BOOST_EXT_INLINE F operator()(const OfTensor& t, F w, F u, F* mvs) const {
     moments(u, mvs);

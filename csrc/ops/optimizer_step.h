@@ -128,8 +128,9 @@ constexpr int kMaxHyper = 8;
 enum class Bound : std::uint8_t {
   finite,
   flag,
-  unit,      // within (0, 1)
-  fraction,  // within [0, 1]
+  unit,       // within [0, 1)
+  open_unit,  // within (0, 1)
+  fraction,   // within [0, 1]
   positive,
   non_negative,
   non_positive

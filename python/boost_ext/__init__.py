@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from boost_ext import nn as nn
     from boost_ext import optim as optim
     from boost_ext import pca as pca
+    from boost_ext import pca_span as pca_span
     from boost_ext import plan as plan
     from boost_ext import run_log as run_log
     from boost_ext import run_report as run_report
@@ -57,6 +58,7 @@ _AT_FIRST_USE = (
     "nn",
     "optim",
     "pca",
+    "pca_span",
     "plan",
     "run_log",
     "run_report",

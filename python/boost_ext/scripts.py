@@ -23,9 +23,14 @@ __all__ = ["ARRAY_OPS", "ARRAY_STEPS", "CellReport", "Record", "ScriptReport", "
 
 ARRAY_STEPS = frozenset(name for name in ARRAY_OPS.__all__ if name.endswith("_step")) | {
     "accumulate",
+    "adaptive_clip",
+    "bfgs_update",
     "centralize",
     "clip_by_global_norm",
     "dim_reduce_apply",
+    "dim_reduce_direction",
+    "dim_reduce_trial",
+    "ema_update",
     "loss_scale_update",
     "unscale_and_check",
 }

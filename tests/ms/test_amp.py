@@ -463,3 +463,12 @@ class TestBoostLevels:
         np.testing.assert_array_equal(network.w.asnumpy(), [1.0, 2.0])
         cell(Tensor([3.0, 1.0]))
         np.testing.assert_array_equal(network.w.asnumpy(), [0.0, 1.5])
+
+
+def test_a_refused_combination_leaves_the_network_as_it_is() -> None:
+    net = nn.Dense(4, 2)
+    optimizer = nn.Momentum(net.trainable_params(), 0.1, 0.9)
+    before = str(net)
+    with pytest.raises(ValueError, match=r"^build_train_network: adaptive_clip must be None with clip_norm, got both"):
+        amp.build_train_network(net, optimizer, nn.MSELoss(), level="O2", clip_norm=1.0, adaptive_clip=0.01)
+    assert str(net) == before

@@ -337,3 +337,12 @@ class TestLossScaleGroup:
     def test_another_manager_where_it_is_on(self) -> None:
         with pytest.raises(ValueError, match="takes a GroupLossScaleManager as loss_scale_manager, got NoneType"):
             AutoBoost("O0", manual(loss_scale_group=True)).take_loss_scale(None)
+
+
+def test_a_rebuilt_ftrl_decays_what_it_decayed() -> None:
+    net = nn.SequentialCell(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8))
+    config = {"boost": {"mode": "manual", "less_bn": True, "grad_freeze": False}, "less_bn": {"fn_flag": False}}
+    optimizer = nn.FTRL(net.trainable_params(), weight_decay=0.1)
+    _, new = AutoBoost("O1", config).network_auto_process_train(net, optimizer)
+    assert new is not optimizer
+    assert [float(w.asnumpy()) for w in new.weight_decay] == pytest.approx([0.1] * len(new.parameters))

@@ -7,7 +7,7 @@ from mindspore import Parameter, Tensor, nn
 from tests.ms.networks import Mlp, Weight, classes, mlp_batch
 from tests.ms.tiers import in_graph_mode, standard
 
-from boost_ext import boost
+from boost_ext import boost, optim
 
 
 def momentum(net: nn.Cell, **kwargs) -> nn.Optimizer:
@@ -116,6 +116,29 @@ def test_half_precision_is_held_in_float32(mode: int) -> None:
         cell(Tensor([gradient], ms.float16))
     assert cell.accumulation.accumulators[0].dtype == ms.float32
     np.testing.assert_array_equal(net.w.asnumpy(), [-(1 + 2.0**-8) / 16])
+
+
+class Tiny(Half):
+    """Its gradient is below what float16 has."""
+
+    def construct(self, x: Tensor) -> Tensor:
+        return super().construct(x) * 2.0**-13 * 2.0**-13
+
+
+@standard(lambda p: p.graph)
+@pytest.mark.parametrize("compile", ["step", "off"])
+def test_half_gradients_keep_what_the_loss_scale_has_saved(mode: int, compile: str) -> None:
+    moved = []
+    for steps in (1, 2):
+        net, scale = Tiny(), Tensor(2.0**15, ms.float32)
+        optimizer = optim.SGD(net.trainable_params(), 2.0**20)
+        cell = boost.BoostTrainOneStepWithLossScaleCell(
+            net, optimizer, scale, compile=compile, accumulation_steps=steps
+        )
+        for _ in range(steps):
+            cell(Tensor([1.0], ms.float16))
+        moved.append(net.w.asnumpy())
+    np.testing.assert_array_equal(moved, [[-(2.0**-6)]] * 2)
 
 
 def test_used_directly(mode: int) -> None:

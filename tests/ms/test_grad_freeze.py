@@ -367,3 +367,10 @@ def test_wrong_arguments(call, error: type[Exception], message: str) -> None:
     net = Mlp()
     with pytest.raises(error, match=message):
         call(net, nn.Momentum(net.trainable_params(), 0.1, 0.9))
+
+
+def test_groups_choose_parameters_alone() -> None:
+    net = Mlp()
+    group = {"params": net.trainable_params(), "lr": 0.01, "weight_decay": 0.1}
+    with pytest.raises(ValueError, match=r"groups\[0\] must choose parameters alone, got \['lr', 'weight_decay'\]"):
+        boost.FreezeOpt(nn.SGD(net.trainable_params(), 0.1), [[group]])

@@ -10,8 +10,9 @@ import mindspore as ms
 import numpy as np
 import pytest
 from mindspore import Parameter, Tensor, nn, ops
+from tests.ms.networks import Mlp, classes
 
-from boost_ext import Model, amp, boost
+from boost_ext import Model, amp, boost, optim
 from boost_ext.checkpoint import load_training_state, save_training_state
 from boost_ext.config import DimReduceConfig
 from boost_ext.distributed import LocalSteps
@@ -295,3 +296,10 @@ def test_what_it_refuses(tmp_path):
     np.save(tmp_path / "p.npy", matrix.astype(np.float32))
     config = DimReduceConfig(n_components=2, pca_mat_path=str(tmp_path / "p.npy"))
     refused("dim_reduce", dim_reduce=config)
+
+
+def test_a_frozen_schedule_free_optimizer_is_refused() -> None:
+    net = Mlp()
+    optimizer = boost.FreezeOpt(optim.ScheduleFreeSGD(net.trainable_params()), [net.trainable_params()])
+    with pytest.raises(ValueError, match=r"local_steps must be None with a Schedule-Free optimizer"):
+        boost.BoostTrainOneStepCell(classes(net), optimizer, local_steps=LocalSteps(2))

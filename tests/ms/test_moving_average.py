@@ -247,3 +247,16 @@ def test_the_path_of_a_checkpoint_has_the_averages(tmp_path: Path):
     saved = ms.load_checkpoint(str(tmp_path / "cell.ckpt"))
     for average in definition.average.averages:
         assert np.array_equal(saved[average.name].asnumpy(), average.asnumpy())
+
+
+def test_no_state_while_the_averages_are_swapped_in() -> None:
+    net = Net()
+    average = boost.ExponentialMovingAverage(0.5)
+    cell = boost.BoostTrainOneStepCell(net, nn.SGD(net.trainable_params(), 0.1), weight_average=average).set_train()
+    cell(*batch(0))
+    state = cell.state_dict()
+    with average.swapped_in():
+        for refused in (cell.state_dict, lambda: cell.load_state_dict(state)):
+            with pytest.raises(RuntimeError, match=r"must hold its own weights, got the averages"):
+                refused()
+    cell.load_state_dict(state)

@@ -4,7 +4,7 @@ import mindspore as ms
 import numpy as np
 import pytest
 from mindspore import Parameter, Tensor, nn, ops
-from tests.ms.networks import Mlp, classes, mlp_batch
+from tests.ms.networks import Mlp, Weight, classes, mlp_batch
 from tests.ms.optimizers import assert_close, make_grads, make_parameters, values
 
 from boost_ext import amp, boost, optim
@@ -268,6 +268,7 @@ class Mine(nn.Momentum):
         (lambda p: nn.LARS(nn.Rprop(p, 0.1)), "Rprop has no native step"),
         (lambda p: nn.FTRL(p, l1=1e-4), "l1, which"),
         (lambda p: nn.ProximalAdagrad(p, l1=1e-4), "l1 or l2"),
+        (lambda p: nn.Adagrad(p, update_slots=False), "update_slots=False, which it ignores on a CPU"),
         (lambda p: nn.Momentum(p, 0.1, 0.9), "not float32"),
     ],
 )
@@ -316,3 +317,42 @@ def test_the_plan_says_who_steps() -> None:
     assert moved["fused_optimizer"].reason == "another algorithm moves the weights"
     kept = plan(nn.Rprop)
     assert (kept.status, kept.reason) == ("skipped", "Rprop has no native step")
+
+
+class Clipped(optim.SGD):
+    """A step of a user's own around ours."""
+
+    def construct(self, gradients: tuple[Tensor, ...]) -> Tensor:
+        return super().construct(tuple(ops.clamp(g, -0.25, 0.25) for g in gradients))
+
+
+@pytest.mark.parametrize("use", ["call", "cell", "accumulation"])
+def test_a_construct_of_a_users_own_makes_the_step(mode: int, use: str) -> None:
+    net = Weight()  # its gradient is its input
+    optimizer = Clipped(net.trainable_params(), 1.0)
+    before = net.w.asnumpy().copy()
+    if use == "call":
+        optimizer((Tensor([1.0, -1.0]),))
+    else:
+        steps = 2 if use == "accumulation" else 1
+        cell = boost.BoostTrainOneStepCell(net, optimizer, accumulation_steps=steps)
+        for _ in range(steps):
+            cell(Tensor([1.0, -1.0]))
+        cell(Tensor([np.inf, 1.0]))  # changes nothing
+    np.testing.assert_array_equal(net.w.asnumpy() - before, [-0.25, 0.25])
+
+
+def test_what_cannot_call_a_construct_of_a_users_own_refuses_it() -> None:
+    parameters = Weight().trainable_params()
+    with pytest.raises(TypeError, match=r"must not have a construct of its own, got Clipped"):
+        boost.FreezeOpt(Clipped(parameters, 1.0), [parameters])
+    with pytest.raises(TypeError, match=r"^LARS: optimizer must not have a construct of its own, got Clipped"):
+        optim.LARS(Clipped(parameters, 1.0))
+
+
+def test_get_lr_of_a_users_own_is_warned_of() -> None:
+    with pytest.warns(UserWarning, match=r"^Slower: get_lr is for reports here"):
+
+        class Slower(optim.SGD):
+            def get_lr(self) -> Tensor:
+                return 0.5 * super().get_lr()

@@ -6,11 +6,11 @@ from pathlib import Path
 import mindspore as ms
 import numpy as np
 import pytest
-from mindspore import Tensor, mint, nn, ops
+from mindspore import Parameter, Tensor, mint, nn, ops
 from tests.ms.networks import Mlp, mlp_batch
 from tests.ms.tiers import in_graph_mode, standard
 
-from boost_ext import amp, boost
+from boost_ext import amp, boost, optim
 from boost_ext.checkpoint import load_training_state, save_training_state
 from boost_ext.config import DimReduceConfig
 from boost_ext.distributed import load_rank_state, save_rank_state
@@ -377,3 +377,47 @@ def test_a_state_from_when_the_count_of_micro_batches_had_an_axis(matrix: Path) 
     again = accumulation(matrix)
     again.load_state_dict(old)
     assert again.observe()["micro_batch"] == cell.observe()["micro_batch"] == 1
+
+
+class Scaled(nn.Cell):
+    """A layer with one weight."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.w = Parameter(Tensor(np.ones(3, np.float32)))
+
+    def construct(self, x: Tensor) -> Tensor:
+        return x * self.w
+
+
+@pytest.mark.parametrize("name", ["statistics", "finiteness", "stamps", "faults"])
+def test_weights_of_any_name_are_saved(name: str) -> None:
+    net = nn.SequentialCell(nn.Dense(3, 3), Scaled())
+    net[1].w.name = f"1.{name}"  # as Parameters of the step are called
+    optimizer = nn.Momentum(net.trainable_params(), 0.1, 0.9)
+    cell = boost.BoostTrainOneStepCell(nn.WithLossCell(net, nn.MSELoss()), optimizer).set_train()
+    cell.watch(True)
+    state = cell.state_dict()
+    assert {f"1.{name}", f"moments.1.{name}"} <= state.keys()
+    assert not [key for key in state if key.startswith("guard")]
+
+
+def test_a_loaded_state_stays_the_callers() -> None:
+    """A bfloat16 weight cannot be assigned: its memory is exchanged, and the next steps write into it."""
+
+    class Net(nn.Cell):
+        def __init__(self) -> None:
+            super().__init__()
+            self.w = Parameter(Tensor(np.ones(4), ms.bfloat16), name="w")
+
+        def construct(self, x: Tensor) -> Tensor:
+            return (ops.cast(self.w, ms.float32) * x).sum()
+
+    net, x = Net(), Tensor(np.ones(4, np.float32))
+    cell = boost.BoostTrainOneStepCell(net, optim.SGD(net.trainable_params(), 0.5))
+    state = cell.state_dict()
+    for _ in range(2):
+        cell.load_state_dict(state)
+        cell(x)
+        np.testing.assert_array_equal(net.w.astype(ms.float32).asnumpy(), 0.5)
+        np.testing.assert_array_equal(state["w"].astype(ms.float32).asnumpy(), 1.0)

@@ -340,7 +340,7 @@ BAD: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"tensor_numbers": [1]}, ValueError, "tensor_numbers must hold one for each of the 2 parameters, got 1"),
     ({"tensor_numbers": [0, 2**32]}, ValueError, r"tensor_numbers must be >= 0 and < 2\*\*32, got 4294967296"),
     ({"tensor_numbers": 3}, TypeError, "tensor_numbers must be a list or tuple, got int"),
-    ({"beta1": 1.0}, ValueError, r"beta1 must be in \(0, 1\), got 1"),
+    ({"beta1": 1.0}, ValueError, r"beta1 must be in \[0, 1\), got 1"),
     ({"eps": 0.0}, ValueError, "eps must be > 0 in float32, got 0"),
     ({"lr": -0.1}, ValueError, "lr must be finite and >= 0, got -0.1"),
     ({"lr": [0.1] * 3}, ValueError, "lr must hold one value, or one for each of the 2 parameters, got 3"),

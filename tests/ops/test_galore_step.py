@@ -263,7 +263,7 @@ BAD: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"update_proj_gap": 0}, ValueError, r"update_proj_gap must be >= 1 and < 2\*\*53, got 0"),
     ({"seed": -1}, ValueError, r"seed must be >= 0 and < 2\*\*63, got -1"),
     ({"tensor_numbers": [1]}, ValueError, "tensor_numbers must hold one for each of the 2 parameters, got 1"),
-    ({"beta1": 1.0}, ValueError, r"beta1 must be in \(0, 1\), got 1"),
+    ({"beta1": 1.0}, ValueError, r"beta1 must be in \[0, 1\), got 1"),
     ({"eps": 0.0}, ValueError, "eps must be > 0 in float32, got 0"),
     ({"lr": -0.1}, ValueError, "lr must be finite and >= 0, got -0.1"),
     ({"skip": np.ones(2, np.float32)}, ValueError, "skip must have 1 element"),

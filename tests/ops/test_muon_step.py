@@ -239,7 +239,7 @@ BAD: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"eps": -1.0}, ValueError, "eps must be finite and >= 0, got -1"),
     ({"adjust_lr_fn": "none"}, ValueError, "adjust_lr_fn must be one of original, match_rms_adamw, got 'none'"),
     ({"adjust_lr_fn": None}, TypeError, "adjust_lr_fn must be a string, got NoneType"),
-    ({"beta1": 1.0}, ValueError, r"beta1 must be in \(0, 1\), got 1"),
+    ({"beta1": 1.0}, ValueError, r"beta1 must be in \[0, 1\), got 1"),
     ({"adamw_eps": 0.0}, ValueError, "adamw_eps must be > 0 in float32, got 0"),
     ({"lr": -0.1}, ValueError, "lr must be finite and >= 0, got -0.1"),
     ({"lr": [0.1] * 3}, ValueError, "lr must hold one value, or one for each of the 2 parameters, got 3"),

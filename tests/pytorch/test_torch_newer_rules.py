@@ -21,6 +21,7 @@ NADAM = [
     {"lr": 0.01, "weight_decay": 0.1},
     {"lr": 0.01, "betas": (0.5, 0.9), "momentum_decay": 0.5, "maximize": True},
     {"lr": 0.01, "weight_decay": 0.0, "eps": 1e-3, "momentum_decay": 0.0},
+    {"lr": 0.01, "betas": (0.0, 0.9)},
 ]
 
 

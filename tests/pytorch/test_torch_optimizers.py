@@ -23,6 +23,8 @@ RULES = [
     ("AdamW", {"lr": 0.01, "maximize": True}),
     ("Adam", {"lr": 0.01, "betas": (0.8, 0.95), "eps": 1e-3}),
     ("Adam", {"lr": 0.01, "weight_decay": 0.1, "maximize": True}),
+    ("Adam", {"lr": 0.01, "betas": (0.0, 0.9), "amsgrad": True, "eps": 1e-2}),
+    ("AdamW", {"lr": 0.01, "betas": (0.0, 0.99)}),
     ("Adam", {"lr": 0.01, "weight_decay": 0.1, "amsgrad": True, "eps": 1e-2}),
     ("Adam", {"lr": 0.01, "weight_decay": 0.1, "decoupled_weight_decay": True}),
     ("SGD", {"lr": 0.1, "weight_decay": 0.01}),

@@ -80,7 +80,7 @@ RANK = """
 import sys
 import torch
 import torch.distributed as dist
-from torch.distributed.tensor import DTensor, Shard, distribute_tensor, init_device_mesh
+from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor, init_device_mesh
 from torch.nn.parallel import DistributedDataParallel
 
 from boost_ext import torch as boost
@@ -137,6 +137,16 @@ assert torch.equal(masters[0].to_local(), masters[1]) and not torch.equal(master
 wide = boost.AdamW([halves[0]], lr=0.01, master="split8")
 wide.load_state_dict(pair[0].state_dict())
 assert wide.state[halves[0]]["master"].to_local().dtype == torch.int8
+for placed in ([Replicate()], [Shard(0)]):  # torch sums the gradient first, or takes the part that is here
+    results = []
+    for module in (boost, torch.optim):
+        weight = torch.nn.Parameter(distribute_tensor(torch.ones(4), mesh, placed))
+        for grads in ([Partial()], [Replicate()]):
+            value = torch.full((4,), rank + 1.0) if grads == [Partial()] else torch.arange(4.0)
+            weight.grad = DTensor.from_local(value, mesh, grads)
+            module.SGD([weight], lr=0.1).step()
+        results.append(weight.to_local())
+    assert torch.equal(*results), results
 for refused in (boost.Lamb, boost.Lars, boost.Adafactor, boost.Muon, boost.Apollo, boost.GaLore):
     try:
         refused([spread])

@@ -11,6 +11,7 @@ import json
 import os
 import shutil
 import time
+import tokenize
 from collections.abc import Iterator, Mapping
 from enum import Enum
 from functools import partial
@@ -232,7 +233,10 @@ def _swap_in(record: Any, level: str, eager: bool) -> None:
 def _print_edits(script: Path, level: str) -> None:
     from boost_ext.cli.script_edits import diff, edited
 
-    source = script.read_text(encoding="utf-8")
+    with script.open("rb") as file:
+        encoding, _ = tokenize.detect_encoding(file.readline)
+    with script.open(encoding=encoding, newline="") as text:  # as patch will find it
+        source = text.read()
     changed, notes = edited(source, level, environment.missing())
     typer.echo(diff(source, changed, str(script)), nl=False)
     for note in notes:
@@ -269,6 +273,8 @@ def train(
     ONEDNN_MAX_CPU_ISA or MS_DEV_HOST_BLOCKING_RUN to be fast, all runs get them, unless they are set.
     """
     with _errors():
+        if ranks > 1 and (runs or target is not None):
+            raise ValueError("train: --runs and --target must be left out with --ranks, which trains a pair of its own")
         folder = output or Path("runs", "train", time.strftime("%Y%m%d-%H%M%S"))
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
             raise ValueError(f"train: --output must be a new or empty directory, got {folder}")
@@ -397,7 +403,7 @@ def doctor(
 
     A configuration is checked, and its plan printed. A script is stopped before its first training step, and the plan
     of each training cell printed; without boost_ext in it, what O1 would do and the lines to change. Both say when
-    convolutions are slow on this CPU. Exit code 1: an error, or a script that does not train with boost_ext.
+    MindSpore is slow here for want of a variable. Exit code 1: an error, or a script that trains without boost_ext.
     """
     with _errors():
         from boost_ext.cli.doctor import plan_of_file, print_advice, print_report

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import difflib
+import re
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
@@ -21,6 +22,8 @@ _OURS = {
     },
 }
 _BUILD = {f"mindspore.{inside}build_train_network" for inside in ("", "amp.", "train.", "train.amp.")}
+_LINES = re.compile(r"[^\n]*\n|[^\n]+")
+"""As patch counts: str.splitlines also ends them at a form feed."""
 _BOOST_LEVEL_PLACE = 7
 """Its place among the positional arguments of Model."""
 
@@ -35,7 +38,7 @@ class _Edit(NamedTuple):
 
 def diff(before: str, after: str, name: str) -> str:
     """The unified diff, for ``patch -p0``; "" for equal texts."""
-    lines = difflib.unified_diff(before.splitlines(keepends=True), after.splitlines(keepends=True), name, name)
+    lines = difflib.unified_diff(_LINES.findall(before), _LINES.findall(after), name, name)
     return "".join(line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines)
 
 
@@ -73,7 +76,7 @@ class _Script:
         self.tree = ast.parse(source)
         self.bytes = source.encode()
         self.starts = [0]
-        for line in self.bytes.splitlines(keepends=True):
+        for line in self.bytes.splitlines(keepends=True):  # bytes: at \n, \r\n and \r, as Python counts
             self.starts.append(self.starts[-1] + len(line))
         self.edits: list[_Edit] = []
         self.notes: list[str] = []

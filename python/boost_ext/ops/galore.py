@@ -71,7 +71,7 @@ def galore_step(
         update_proj_gap: steps with the same P, >= 1.
         seed: of the start of the iteration, >= 0.
         tensor_numbers: what makes the start of each tensor its own, >= 0. Default: their places in the list.
-        beta1, beta2, eps: of Adam, for all tensors; in (0, 1), in (0, 1) and > 0.
+        beta1, beta2, eps: of Adam, for all tensors; in [0, 1), in [0, 1) and > 0.
         weight_decay: decoupled, >= 0, for all tensors or for each.
         inv_scale: 1 / loss scale.
         ratio: a factor on each gradient.

@@ -67,7 +67,7 @@ def muon_step(
         ns_steps: iterations of the orthogonalization, >= 0.
         eps: added to the norm of a matrix, >= 0.
         adjust_lr_fn: "original", or "match_rms_adamw": a step as long as AdamW's, for its learning rates and decays.
-        beta1, beta2, adamw_eps: of AdamW; in (0, 1), in (0, 1) and > 0.
+        beta1, beta2, adamw_eps: of AdamW; in [0, 1), in [0, 1) and > 0.
         weight_decay: decoupled, >= 0, for all tensors or for each.
         inv_scale: 1 / loss scale.
         ratio: a factor on each gradient.

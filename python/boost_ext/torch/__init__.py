@@ -3,8 +3,9 @@
 Each is a ``torch.optim.Optimizer`` of the names and defaults of ``torch.optim``: for a faster step change the import.
 Groups, schedulers, hooks, closures, ``add_param_group`` and ``torch.amp.GradScaler`` work as with PyTorch's own, on the
 CPU and on CUDA (``GaLore`` on the CPU alone). Parameters may be float32, float16 and bfloat16, of any dense layout, and
-DTensors. See :class:`Storage` for state in 8 and 16 bits and for float32 masters of half weights.
-``torch.ops.boost_ext`` has the ops of :mod:`boost_ext.ops` for ``torch.compile``.
+DTensors but for the rules of whole tensors (``Lamb``, ``Lars``, ``Adafactor``, ``Muon``, ``Apollo``, ``GaLore``). See
+:class:`Storage` for state in 8 and 16 bits and for float32 masters of half weights. ``torch.ops.boost_ext`` has the ops
+of :mod:`boost_ext.ops` for ``torch.compile``.
 
 It needs PyTorch (``pip install boost_ext[torch]``), and never MindSpore.
 """

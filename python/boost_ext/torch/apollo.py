@@ -45,6 +45,7 @@ class Apollo(ProjectedOptimizer):
     """
 
     flag = "use_apollo"
+    shaping = (*ProjectedOptimizer.shaping, "use_apollo", "rank")
     projected = "update_norm"
 
     def __init__(

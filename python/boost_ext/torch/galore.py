@@ -46,6 +46,7 @@ class GaLore(ProjectedOptimizer):
     """
 
     flag = "use_galore"
+    shaping = (*ProjectedOptimizer.shaping, "use_galore", "rank")
     projected = "projection"
     keeps_basis = True
 

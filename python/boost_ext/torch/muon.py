@@ -75,6 +75,8 @@ class Muon(FusedOptimizer):
         defaults["allow_tf32"] = allow_tf32
         super().__init__(params, defaults, **storage)
 
+    shaping = (*FusedOptimizer.shaping, "use_muon")
+
     def require(self, group: dict[str, Any]) -> None:
         if tuple(group["ns_coefficients"]) != _COEFFICIENTS:
             raise ValueError(

@@ -21,7 +21,7 @@ class Lion(FusedOptimizer):
     """Sign momentum with decoupled weight decay: one state, half of Adam's.
 
     ``w -= lr * (sign(b1 m + (1-b1) g) + weight_decay * w)``; ``m = b2 m + (1-b2) g``. Each weight moves by `lr`, which
-    is a third to a tenth of AdamW's; `weight_decay` is three to ten times its. Betas are greater than 0.
+    is a third to a tenth of AdamW's; `weight_decay` is three to ten times its.
 
     Source: Chen et al. 2023, *Symbolic discovery of optimization algorithms*, algorithm 2.
 
@@ -73,7 +73,7 @@ class NAdamW(FusedOptimizer):
     """:class:`AdamW` with Nesterov momentum, by the rule of ``torch.optim.NAdam(decoupled_weight_decay=True)``.
 
     Its ``state_dict`` loads into ``torch.optim.NAdam``, and the other way round. The arguments are those of PyTorch's,
-    with betas and `eps` greater than 0. The product of the momenta comes from the number of the step, in float64, and
+    with `eps` greater than 0. The product of the momenta comes from the number of the step, in float64, and
     not from a state: if a scheduler changes `betas`, it is what it would be had they always been so.
 
     Source: Dozat 2016, *Incorporating Nesterov momentum into Adam*; decoupled decay: Loshchilov and Hutter 2019.
@@ -101,25 +101,23 @@ class NAdamW(FusedOptimizer):
         eps: float = 1e-8,
         weight_decay: float = 1e-2,
         momentum_decay: float = 4e-3,
+        decoupled_weight_decay: bool = True,
         *,
         cautious: bool = False,
         **storage: Unpack[Storage],
     ) -> None:
         defaults = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
-        defaults |= {"momentum_decay": momentum_decay, "decoupled_weight_decay": True, "cautious": cautious}
+        defaults |= {"momentum_decay": momentum_decay, "decoupled_weight_decay": decoupled_weight_decay}
+        defaults["cautious"] = cautious
         super().__init__(params, defaults, **storage)
 
     def require(self, group: dict[str, Any]) -> None:
         if group["weight_decay"] and not group["decoupled_weight_decay"]:
             raise ValueError(f"{type(self).__name__}: decoupled_weight_decay must be True, got False")
 
-    def state_dict(self) -> dict[str, Any]:
-        """As of ``torch.optim.NAdam``, with its ``mu_product``.
-
-        Returns:
-            dict with ``"state"`` and ``"param_groups"``.
-        """
-        result = super().state_dict()
+    def saved(self, result: dict[str, Any]) -> dict[str, Any]:
+        """With the ``mu_product`` of ``torch.optim.NAdam``."""
+        result = super().saved(result)
         for group in result["param_groups"]:
             products: dict[int, float] = {}
             for entry in (result["state"][i] for i in group["params"] if i in result["state"]):
@@ -132,6 +130,8 @@ class NAdamW(FusedOptimizer):
 
 def _product_of_momenta(group: dict[str, Any], steps: int) -> float:
     beta1 = float(group["betas"][0])
+    if beta1 == 0:
+        return 0.0
     many = math.ceil(math.log(2.0**-150) / math.log(beta1))  # 0 in float32
     counted = torch.arange(1, min(steps, many) + 1, dtype=torch.float64)
     return float((beta1 * (1 - 0.5 * 0.96 ** (counted * group["momentum_decay"]))).prod())
@@ -154,7 +154,7 @@ class AdEMAMix(FusedOptimizer):
 
     ``s = b3 s + (1-b3) g``; ``m/(1-b1^t) + alpha s`` takes the place of ``m/(1-b1^t)``. Over the first `alpha_steps`
     alpha grows from 0, linearly; over the first `beta3_steps` b3 grows from b1, so that its half-life grows linearly.
-    Both are usually the number of all steps. Betas and `eps` are greater than 0. The state is float32: rounding one of
+    Both are usually the number of all steps. b3 and `eps` are greater than 0. The state is float32: rounding one of
     fewer bits ten thousand times would leave little of it.
 
     Source: Pagliardini et al. 2024, *The AdEMAMix optimizer: better, faster, older*.
@@ -197,8 +197,8 @@ class AdEMAMix(FusedOptimizer):
 class Adan(FusedOptimizer):
     """Adaptive Nesterov momentum: averages of the gradient, of its change, and of the square of both.
 
-    See :func:`boost_ext.ops.adan_step` for the rule. Betas are the share that is kept, as in the authors' code, and
-    greater than 0, as `eps`. Four states of float32, twice Adam's.
+    See :func:`boost_ext.ops.adan_step` for the rule. Betas are the share that is kept, as in the authors' code. `eps`
+    is greater than 0. Four states of float32, twice Adam's.
 
     Source: Xie et al. 2022, *Adan: adaptive Nesterov momentum algorithm for faster optimizing deep models*.
 

@@ -94,6 +94,8 @@ class FusedOptimizer(torch.optim.Optimizer):
     """Keys of a group that change from step to step, with any values."""
     fixed: ClassVar[dict[str, Any]] = {}
     """Settings that a checkpoint of another class does not change."""
+    shaping: ClassVar[tuple[str, ...]] = ("state_dtype",)
+    """Keys of a group that decide on the shape and dtype of its state."""
     default_state_dtype = "float32"
     narrow_state = True
     """Whether the rule has state in 8 and 16 bits."""
@@ -219,6 +221,15 @@ class FusedOptimizer(torch.optim.Optimizer):
                 self._require(group)
                 known[number] = now
 
+    def _require_begun(self, number: int, group: dict[str, Any]) -> None:
+        """Refuse what decides on the shape and dtype of state, where it has changed since there is some."""
+        begun, now = self.__dict__.setdefault("_begun", {}), [group[key] for key in self.shaping]
+        known, before = begun.get(number, (group, now))
+        if known is group and before != now and any(self.state.get(p) for p in group["params"]):
+            key, was, got = next(x for x in zip(self.shaping, before, now, strict=True) if x[1] != x[2])
+            raise ValueError(f"{type(self).__name__}: {key} must stay {was!r} once there is state, got {got!r}")
+        begun[number] = group, now
+
     def _try(self, group: dict[str, Any]) -> None:
         """Have the native call check the hyperparameters, with the step of a number that nobody has."""
         p, lr = torch.zeros(1, dtype=torch.float32, device="cpu"), group["lr"]
@@ -254,17 +265,19 @@ class FusedOptimizer(torch.optim.Optimizer):
         Returns:
             The loss that `closure` returns, or None.
         """
+        return _uncompiled(self, closure) if torch.compiler.is_compiling() else self._stepped(closure)
+
+    def _stepped(self, closure: Callable[[], Any] | None) -> Any:
         # After a backward pass nothing of this is in a cache: what is called here, and how often, is what it costs.
-        if torch.compiler.is_compiling():
-            return _uncompiled(self, closure)
         loss = None
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
         if len(self.param_groups) > 1:
             self._require_all()
-        for group in self.param_groups:  # of a single one the call itself checks the rest
+        for number, group in enumerate(self.param_groups):  # of a single one the call itself checks the rest
             self._require_no_graph(group)
+            self._require_begun(number, group)
             self.require(group)
         self._forget_others()
         with torch.no_grad():
@@ -316,6 +329,11 @@ class FusedOptimizer(torch.optim.Optimizer):
         known: Any = self._known_states.get(id(group))
         if known is None or not _same(known[0], params):
             known = self._known_states[id(group)] = [*params], [self.state[p] for p in params]
+            # Counts of this group alone: a parameter may have come from another one.
+            begun = [s for s in known[1] if "step" in s]
+            counts = {id(step): step.clone() for step in {id(s["step"]): s["step"] for s in begun}.values()}
+            for s in begun:
+                s["step"] = counts.get(id(s["step"]), s["step"])
         states: list[dict[str, Any]] = known[1]
         return states
 
@@ -384,7 +402,8 @@ class FusedOptimizer(torch.optim.Optimizer):
         if group["master"]:
             options = {**options, "masters": [s.get("master") for s in states]}
         if set(map(type, bucket.params)) != _PLAIN and any(map(is_distributed, bucket.params)):
-            tensors = [[*map(local, xs)] for xs in tensors]
+            placed = [*map(_placed_as, bucket.params, bucket.grads)]
+            tensors = [[*map(local, xs)] for xs in (bucket.params, placed, *bucket.named)]
             options = {**options, **({"masters": [*map(local, options["masters"])]} if group["master"] else {})}
         if self.of_matrices:
             options = {**options, "members": bucket.params}
@@ -436,13 +455,22 @@ class FusedOptimizer(torch.optim.Optimizer):
         Returns:
             dict with ``"state"`` and ``"param_groups"``.
         """
-        result: dict[str, Any] = super().state_dict()
-        params = [p for group in self.param_groups for p in group["params"]]
-        result["state"] = {
-            key: _apart(entry, params[key]) if isinstance(entry, dict) else entry
+        # The first hook: those of the user see what torch.optim would show them.
+        handle = self.register_state_dict_post_hook(lambda _, result: self.saved(result), prepend=True)
+        try:
+            result: dict[str, Any] = super().state_dict()
+        finally:
+            handle.remove()
+        return result
+
+    def saved(self, result: dict[str, Any]) -> dict[str, Any]:
+        """The state as ``torch.optim`` has it, of that as it is here."""
+        params = dict(enumerate(p for group in self.param_groups for p in group["params"]))
+        state = {
+            key: _apart(entry, params[key]) if key in params and isinstance(entry, dict) else entry
             for key, entry in result["state"].items()
         }
-        return result
+        return {**result, "state": state}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Load a checkpoint of this class, of any `state_dtype`, or of ``torch.optim``'s class of the same rule.
@@ -520,6 +548,13 @@ class FusedOptimizer(torch.optim.Optimizer):
         return result
 
 
+def _placed_as(p: Any, grad: Any) -> Any:
+    """The gradient of a DTensor where its parameter is: of a replicated one it may still be to be summed."""
+    if not (is_distributed(p) and is_distributed(grad)) or grad.placements == p.placements:
+        return grad
+    return grad.redistribute(placements=p.placements)
+
+
 def _same(some: Any, others: Any) -> bool:
     """Whether two collections hold the same objects."""
     return len(some) == len(others) and all(map(is_, some, others))
@@ -527,8 +562,8 @@ def _same(some: Any, others: Any) -> bool:
 
 @torch.compiler.disable
 def _uncompiled(optimizer: FusedOptimizer, closure: Any) -> Any:
-    """The step, where torch.compile meets it."""
-    return optimizer.step(closure)
+    """The step, where torch.compile meets it. Not by step(): its hooks are called by what is compiled."""
+    return optimizer._stepped(closure)
 
 
 def _apart(entry: dict[str, Any], p: Any) -> dict[str, Any]:

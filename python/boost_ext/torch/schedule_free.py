@@ -82,11 +82,11 @@ class _ScheduleFree(FusedOptimizer):
 
     def _buckets(self, group: dict[str, Any]) -> Iterator[Any]:
         # All members of a group have one average: it counts the step when the last one is stepped.
-        stepped = False
+        stepped, skips = False, getattr(self, "found_inf", None)
         for found in super()._buckets(group):
             stepped = True
             yield found
-        if stepped:
+        if stepped and not (skips is not None and skips.item()):
             group.update(_average(type(self).__name__, group).counted)
 
     def update(self, tensors: Sequence[Any], group: dict[str, Any], *, step: Any, first: Any, **options: Any) -> None:
@@ -194,7 +194,7 @@ class ScheduleFreeAdamW(_ScheduleFree):
 
     :class:`ScheduleFreeSGD` with ``g / (√(v/(1-b2^t)) + eps) + weight_decay * y`` for g, and b1 for its momentum. The
     state is that of AdamW, 8 bytes a weight: z takes the place of the first moment. **Call** :meth:`eval` **before you
-    evaluate or save the weights**, and :meth:`train` before the next step. Betas and `eps` are greater than 0.
+    evaluate or save the weights**, and :meth:`train` before the next step. b1 and `eps` are greater than 0.
 
     Source: Defazio et al. 2024, *The road less scheduled*.
 

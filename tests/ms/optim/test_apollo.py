@@ -93,7 +93,7 @@ BAD: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"norm_growth": 0.5}, ValueError, "norm_growth must be >= 1, or None, got 0.5"),
     ({"adamw": "head"}, TypeError, "adamw must be a sequence of strings, got 'head'"),
     ({"adamw": ("tail",)}, ValueError, "adamw must hold parts of the parameters' names, got 'tail'"),
-    ({"beta1": 1.0}, ValueError, "beta1 must be in (0, 1), got 1.0"),
+    ({"beta1": 1.0}, ValueError, "beta1 must be in [0, 1), got 1.0"),
     ({"eps": 0.0}, ValueError, "eps must be finite and > 0, got 0.0"),
 ]
 

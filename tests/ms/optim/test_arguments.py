@@ -194,9 +194,9 @@ def test_signature(name: str) -> None:
 FLOATS: dict[str, tuple[Any, float, str]] = {
     "momentum": ("0.9", -0.1, r"must be (finite and >= 0|in \(0, 1\))"),
     "dampening": ("0", -0.1, "must be finite and >= 0"),
-    "beta1": (1, 1.0, r"must be in \(0, 1\)"),
-    "beta2": (0, 0.0, r"must be in \(0, 1\)"),
-    "beta3": (1, 1.0, r"must be in \(0, 1\)"),
+    "beta1": (1, 1.0, r"must be in [\[(]0, 1\)"),
+    "beta2": (0, -0.1, r"must be in \[0, 1\)"),
+    "beta3": (1, 1.0, r"must be in [\[(]0, 1\)"),
     "alpha": (5, -1.0, "must be finite and >= 0"),
     "alpha_steps": (5, -1.0, "must be finite and >= 0"),
     "beta3_steps": (5, -1.0, "must be finite and >= 0"),

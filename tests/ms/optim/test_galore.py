@@ -42,7 +42,7 @@ BAD: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"seed": True}, TypeError, "seed must be an int, got bool"),
     ({"scale": -1.0}, ValueError, "scale must be finite and >= 0, got -1.0"),
     ({"adamw": ("tail",)}, ValueError, "adamw must hold parts of the parameters' names, got 'tail'"),
-    ({"beta1": 1.0}, ValueError, "beta1 must be in (0, 1), got 1.0"),
+    ({"beta1": 1.0}, ValueError, "beta1 must be in [0, 1), got 1.0"),
     ({"eps": 0.0}, ValueError, "eps must be finite and > 0, got 0.0"),
 ]
 

@@ -8,7 +8,7 @@ from typing import Any
 import mindspore as ms
 import numpy as np
 import pytest
-from mindspore import Parameter, Tensor, nn
+from mindspore import Parameter, Tensor, nn, ops
 from tests import oracle
 from tests.ms.optim.cases import CASES, array, arrays, gradients, parameters, tensor
 
@@ -203,3 +203,25 @@ def test_algorithms_that_move_the_weights() -> None:
         BoostTrainOneStepCell(net, optimizer, dim_reduce=DimReduceConfig())
     with pytest.raises(ValueError, match="local_steps must be None with a Schedule-Free optimizer"):
         BoostTrainOneStepCell(net, optimizer, local_steps=distributed.LocalSteps(2))
+
+
+@EACH
+def test_a_compiled_function_goes_on_after_the_switch(name: str) -> None:
+    """It keeps the memory that it has seen: the switch must not exchange it."""
+    net = nn.Dense(2, 1)
+    optimizer = getattr(optim, name)(net.trainable_params(), 0.1)
+    x, y = Tensor(np.ones((4, 2), np.float32)), Tensor(np.zeros((4, 1), np.float32))
+    grad = ms.value_and_grad(nn.WithLossCell(net, nn.MSELoss()), None, optimizer.parameters)
+
+    @ms.jit
+    def step(a: Tensor, b: Tensor) -> Tensor:
+        loss, grads = grad(a, b)
+        return ops.depend(loss, optimizer(grads))
+
+    step(x, y)
+    step(x, y)
+    optimizer.eval()
+    optimizer.train()
+    before = net.weight.asnumpy().copy()
+    step(x, y)
+    assert np.abs(net.weight.asnumpy() - before).max() > 1e-4

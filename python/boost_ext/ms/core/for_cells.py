@@ -13,7 +13,8 @@ __all__ = ["for_cells", "released"]
 
 _REFUSED = (
     "AutoBoost: its optimizer must be given to BoostTrainOneStepCell, build_train_network or Model of boost_ext, got a "
-    "call with gradients, which would train without the accumulation, dim_reduce or adasum asked for"
+    "call with gradients, which would train without what AutoBoost was asked for (accumulation, dim_reduce, adasum, "
+    "common.fused_optimizer or common.check_overflow)"
 )
 
 

@@ -81,6 +81,8 @@ def restrict(optimizer: Optimizer, parameters: Sequence[Parameter]) -> Optimizer
     """
     if hasattr(optimizer, "never_restricted"):
         raise TypeError(f"restrict: optimizer must not be {optimizer.never_restricted}")
+    if getattr(optimizer, "own_construct", False):
+        raise TypeError(f"restrict: optimizer must not have a construct of its own, got {type(optimizer).__name__}")
     if hasattr(optimizer, "narrowed"):
         narrowed: Optimizer = optimizer.narrowed(parameters)
         return narrowed

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import warnings
 import zlib
 from collections.abc import Iterable, Mapping
@@ -36,7 +37,7 @@ _SCRATCH = {*_MATRIX, "dim_reduce.gk", "dim_reduce.gk_own", "dim_reduce.dk", "di
 _SCRATCH_LISTS = tuple(f"dim_reduce.{name}." for name in ("weights_clone", "statistics_clone", "dn", "grad_proj"))
 _SCRATCH_LISTS += ("adasum.old.", "adasum.vector.")
 _SCRATCH |= {"boost.last", "dim_reduce.failed_searches"}  # for observe() alone; older states still load
-_SCRATCH_OF_GUARDS = (".finiteness", ".stamps", ".statistics", ".faults")
+_SCRATCH_OF_GUARDS = re.compile(r"(.*\.)?guard(\.\d+)?\.(finiteness|stamps|statistics|faults)")
 _STEPS, _RANDOM = "boost.steps", "boost_ext.random_state"
 _OLD_STEPS = "boost_ext.step"  # of files from before it was a Parameter
 _CONSTANT = "boost_ext.constant."
@@ -44,7 +45,7 @@ _CONSTANT = "boost_ext.constant."
 
 def is_scratch(name: str) -> bool:
     """Whether a Parameter of this name is written before it is read in every step, or kept in a file of its own."""
-    return name in _SCRATCH or name.startswith(_SCRATCH_LISTS) or name.endswith(_SCRATCH_OF_GUARDS)
+    return name in _SCRATCH or name.startswith(_SCRATCH_LISTS) or _SCRATCH_OF_GUARDS.fullmatch(name) is not None
 
 
 def moving_of(cell: Any) -> dict[str, Parameter]:
@@ -146,7 +147,7 @@ def read(parameter: Parameter) -> Tensor:
 def write(parameter: Parameter, value: Tensor) -> None:
     """Set a Parameter's value, for compiled graphs too."""
     if parameter.dtype == ms.bfloat16:  # which Assign does not know on a CPU
-        parameter.set_data(value)
+        parameter.set_data(Tensor(value.astype(ms.float32).asnumpy()).astype(ms.bfloat16))  # and set_data would share
     else:  # not set_data: it moves the storage, which a graph that ms.jit has compiled does not notice
         ops.assign(parameter, value)
 

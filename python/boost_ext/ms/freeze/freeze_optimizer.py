@@ -180,6 +180,11 @@ def _groups(opt: nn.Optimizer, given: Any) -> list[list[Parameter]]:
         chosen: dict[int, Parameter] = {}
         for item in group:
             if isinstance(item, dict):
+                if ignored := sorted(item.keys() - {"params", "order_params"}):
+                    raise ValueError(
+                        f"FreezeOpt: train_parameter_groups[{i}] must choose parameters alone, got {ignored}; their "
+                        "settings are those of opt"
+                    )
                 chosen |= {id(p): p for p in item.get("params", ())}
             elif isinstance(item, Parameter):
                 chosen[id(item)] = item

@@ -72,7 +72,7 @@ class Adam(_Adam):
 
     Args:
         params, learning_rate, weight_decay, loss_scale: see :class:`FusedOptimizer`.
-        beta1, beta2 (float): in (0, 1). Default: 0.9, 0.999.
+        beta1, beta2 (float): in [0, 1). Default: 0.9, 0.999.
         eps (float): > 0. Default: 1e-8.
         use_locking (bool): ignored, since an update is one call. Default: False.
         use_nesterov (bool): Default: False.
@@ -208,7 +208,7 @@ class AdamW(DecoupledAdam):
 
     Args:
         params, learning_rate: see :class:`FusedOptimizer`.
-        beta1, beta2 (float): in (0, 1). Default: 0.9, 0.999.
+        beta1, beta2 (float): in [0, 1). Default: 0.9, 0.999.
         eps (float): > 0. Default: 1e-8.
         weight_decay (Union[float, int, Cell]): lambda. Default: 0.01.
         cautious (bool): see :class:`FusedOptimizer`. Default: False.
@@ -261,7 +261,7 @@ class NAdamW(DecoupledAdam):
 
     Args:
         params, learning_rate: see :class:`FusedOptimizer`.
-        beta1, beta2 (float): in (0, 1). Default: 0.9, 0.999.
+        beta1, beta2 (float): in [0, 1). Default: 0.9, 0.999.
         eps (float): > 0. Default: 1e-8.
         weight_decay (Union[float, int, Cell]): lambda. Default: 0.01.
         momentum_decay (float): psi, >= 0. Default: 0.004.
@@ -317,7 +317,7 @@ class AdamWeightDecay(DecoupledAdam):
 
     Args:
         params, learning_rate: see :class:`FusedOptimizer`.
-        beta1, beta2 (float): in (0, 1). Default: 0.9, 0.999.
+        beta1, beta2 (float): in [0, 1). Default: 0.9, 0.999.
         eps (float): > 0. Default: 1e-6.
         weight_decay (Union[float, int, Cell]): lambda. Default: 0.0.
         cautious (bool): see :class:`FusedOptimizer`. Default: False.

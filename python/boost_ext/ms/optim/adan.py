@@ -27,7 +27,7 @@ class Adan(FusedOptimizer):
 
     Args:
         params, learning_rate: see :class:`FusedOptimizer`.
-        beta1, beta2, beta3 (float): in (0, 1). Default: 0.98, 0.92, 0.99.
+        beta1, beta2, beta3 (float): in [0, 1). Default: 0.98, 0.92, 0.99.
         eps (float): > 0. Default: 1e-8.
         weight_decay (Union[float, int, Cell]): lambda. Default: 0.0.
         cautious (bool): see :class:`FusedOptimizer`. Default: False.

@@ -27,7 +27,7 @@ class AdEMAMix(DecoupledAdam):
 
     Args:
         params, learning_rate: see :class:`FusedOptimizer`.
-        beta1, beta2 (float): in (0, 1). Default: 0.9, 0.999.
+        beta1, beta2 (float): in [0, 1). Default: 0.9, 0.999.
         eps (float): > 0. Default: 1e-8.
         weight_decay (Union[float, int, Cell]): lambda. Default: 0.0.
         beta3 (float): in (0, 1). Default: 0.9999.

@@ -151,6 +151,12 @@ def _adafactor(o: Any) -> _Form | str:
     return _Form(AdaFactor, hyper, ("exp_avg",) if o.use_first_moment else (), ("step",), own=own)
 
 
+def _adagrad(o: Any) -> _Form | str:
+    if not o.opt.attrs["update_slots"]:
+        return "update_slots=False, which it ignores on a CPU"
+    return _Form(adagrad.Adagrad, (True,), ("accum",))
+
+
 def _betas(cls: type[FusedOptimizer], *more: float) -> Callable[[Any], _Form | str]:
     return lambda o: _Form(cls, (*_numbers(o, "beta1", "beta2", "eps"), *more), ("moments1", "moments2"))
 
@@ -173,7 +179,7 @@ FORMS: dict[str, Callable[[Any], _Form | str]] = {
     "AdamOffload": _adam_offload,
     "AdamWeightDecay": _betas(AdamWeightDecay, 0.0),
     "Lamb": _betas(Lamb),
-    "Adagrad": lambda o: _Form(adagrad.Adagrad, (o.opt.attrs["update_slots"],), ("accum",)),
+    "Adagrad": _adagrad,
     "ProximalAdagrad": _proximal_adagrad,
     "RMSProp": _rmsprop,
     "FTRL": _ftrl,
@@ -235,6 +241,8 @@ def _step(optimizer: Any, form: _Form) -> NativeStep:
 
 def decision(optimizer: nn.Cell, adopt: bool = True) -> Decision:
     """The decision on the feature ``fused_optimizer``, see :func:`native_step`."""
+    if getattr(optimizer, "own_construct", False):
+        return Decision("skipped", f"{type(optimizer).__name__} has a construct of its own")
     if hasattr(optimizer, "step_unless"):
         return Decision("skipped", f"boost_ext's {type(optimizer).__name__} is one native call anyway")
     if not adopt:
@@ -258,6 +266,6 @@ def native_step(optimizer: nn.Cell, adopt: bool = True) -> nn.Cell | None:
         adopt (bool): whether one of ``mindspore.nn`` may step natively. Default: True.
     """
     if hasattr(optimizer, "step_unless"):
-        return optimizer
+        return None if getattr(optimizer, "own_construct", False) else optimizer
     form = _form(optimizer) if adopt else ""
     return None if isinstance(form, str) else _adopted(optimizer, form)

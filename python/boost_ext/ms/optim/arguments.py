@@ -98,6 +98,13 @@ def positive(owner: str, **values: Any) -> None:
             raise ValueError(f"{owner}: {name} must be finite and > 0, got {value}")
 
 
+def _unit(owner: str, **values: Any) -> None:
+    """Floats in [0, 1)."""
+    for name, value in values.items():
+        if not 0 <= _require_float(owner, name, value) < 1:
+            raise ValueError(f"{owner}: {name} must be in [0, 1), got {value}")
+
+
 def open_unit(owner: str, **values: Any) -> None:
     """Floats in (0, 1)."""
     for name, value in values.items():
@@ -112,7 +119,13 @@ def _non_positive(owner: str, **values: Any) -> None:
             raise ValueError(f"{owner}: {name} must be <= 0, got {value}")
 
 
-_CHECKS = {"unit": open_unit, "positive": positive, "non_negative": non_negative, "non_positive": _non_positive}
+_CHECKS = {
+    "unit": _unit,
+    "open_unit": open_unit,
+    "positive": positive,
+    "non_negative": non_negative,
+    "non_positive": _non_positive,
+}
 """Of the bounds in the table of rules, but for flags."""
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
@@ -90,6 +91,12 @@ class FusedOptimizer(NativeStep, CentralizingOptimizer):
 
     def __init_subclass__(cls, **keywords: Any) -> None:
         super().__init_subclass__(**keywords)
+        if "get_lr" in vars(cls) and not cls.__module__.startswith("boost_ext."):
+            warnings.warn(
+                f"{cls.__name__}: get_lr is for reports here, and no step calls it; give learning_rate a "
+                "LearningRateSchedule instead",
+                stacklevel=2,
+            )
         rule = cls.__dict__.get("rule")  # decouples: it decays the weights, and not the gradient that LARS scales
         if rule in _DECOUPLED or (rule is not None and native.rule_facts(rule)["decoupled"]):
             cls.lars_refusal = f"{cls.__name__} decouples its weight decay; LARS needs it in the gradient"

@@ -41,7 +41,7 @@ class GaLore(ProjectedOptimizer):
         update_proj_gap (int): steps with the same P, >= 1. Default: 200.
         seed (int): of the start of the iteration, in [0, 2**31). Default: 0.
         adamw (Sequence[str]): parameters with one of these in their names are not projected. Default: none.
-        beta1, beta2 (float): of Adam, for all parameters, in (0, 1). Default: 0.9, 0.999.
+        beta1, beta2 (float): of Adam, for all parameters, in [0, 1). Default: 0.9, 0.999.
         eps (float): > 0. Default: 1e-8.
 
     Raises:

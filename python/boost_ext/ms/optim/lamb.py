@@ -24,7 +24,7 @@ class Lamb(DecoupledAdam):
 
     Args:
         params, learning_rate: see :class:`FusedOptimizer`.
-        beta1, beta2 (float): in (0, 1). Default: 0.9, 0.999.
+        beta1, beta2 (float): in [0, 1). Default: 0.9, 0.999.
         eps (float): > 0. Default: 1e-6.
         weight_decay (Union[float, int, Cell]): lambda. Default: 0.0.
         state_dtype (str), state_seed (int): see :class:`~boost_ext.ms.optim.storage.StateStorage`.

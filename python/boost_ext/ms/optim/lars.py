@@ -160,6 +160,8 @@ class LARS(LarsStep, typed.Optimizer):
         optimizer = _of_boost_ext(optimizer)
         if optimizer.lars_refusal:
             raise TypeError(f"LARS: {optimizer.lars_refusal}")
+        if optimizer.own_construct:
+            raise TypeError(f"LARS: optimizer must not have a construct of its own, got {type(optimizer).__name__}")
         non_negative("LARS", epsilon=epsilon, coefficient=coefficient)
         require_bool("LARS", "use_clip", use_clip)
         if not callable(lars_filter):

@@ -24,7 +24,7 @@ class Lion(FusedOptimizer):
 
     Args:
         params, learning_rate: see :class:`FusedOptimizer`.
-        beta1, beta2 (float): in (0, 1). Default: 0.9, 0.99.
+        beta1, beta2 (float): in [0, 1). Default: 0.9, 0.99.
         weight_decay (Union[float, int, Cell]): lambda. Default: 0.0.
         cautious (bool): see :class:`FusedOptimizer`. Default: False.
         state_dtype (str), state_seed (int): see :class:`~boost_ext.ms.optim.storage.StateStorage`.

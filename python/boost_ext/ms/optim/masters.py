@@ -9,6 +9,7 @@ import mindspore as ms
 import numpy as np
 from mindspore import Parameter, Tensor
 
+from boost_ext.ms.core.resume import write
 from boost_ext.ms.core.state import filled
 
 __all__ = ["HALVES", "is_split", "new_masters", "next_master", "require_master", "set_master", "split_master"]
@@ -64,9 +65,9 @@ def next_master(parameter: Tensor, master: Tensor) -> Array:
 def set_master(parameter: Parameter, master: Parameter, value: Array) -> None:
     """The master becomes `value`, and the parameter what it rounds to."""
     half, kept = split_master(value, parameter.dtype, master.dtype)
-    master.set_data(kept)
+    write(master, kept)
     if parameter is not master:
-        parameter.set_data(half)
+        write(parameter, half)
 
 
 def split_master(value: Array, dtype: Any, kept: Any) -> tuple[Tensor, Tensor]:

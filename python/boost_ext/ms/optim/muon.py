@@ -47,7 +47,7 @@ class Muon(FusedOptimizer):
         adjust_lr_fn (str): "original", s as above, or "match_rms_adamw", :math:`s = 0.2 \sqrt{\max(r, c)}`. Default:
             "original".
         adamw (Sequence[str]): parameters with one of these in their names are not stepped as matrices. Default: none.
-        beta1, beta2 (float): of AdamW, in (0, 1). Default: 0.9, 0.999.
+        beta1, beta2 (float): of AdamW, in [0, 1). Default: 0.9, 0.999.
         adamw_eps (float): of AdamW, > 0. Default: 1e-8.
 
     Raises:

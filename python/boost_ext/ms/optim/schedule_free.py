@@ -9,6 +9,7 @@ import mindspore as ms
 import numpy as np
 from mindspore import Parameter, ParameterTuple, Tensor
 
+from boost_ext.ms.core.resume import write
 from boost_ext.ms.optim.arguments import non_negative, recorded, require_hyper
 from boost_ext.ms.optim.fused import FusedOptimizer, state_like
 from boost_ext.ms.optim.masters import next_master, set_master
@@ -69,7 +70,7 @@ class _ScheduleFree(FusedOptimizer):
                 continue
             wide = next_master(p, master).astype(np.float64)
             set_master(p, master, (wide + share * (z.asnumpy() - wide)).astype(np.float32))
-        self.train_mode.set_data(Tensor([train]))
+        write(self.train_mode, Tensor([train]))
 
     def require_own_weights(self) -> None:
         """Refuse to train x. The native step refuses it too, for other graphs; but one that has failed stays broken."""
@@ -167,7 +168,7 @@ class ScheduleFreeAdamW(_ScheduleFree):
 
     Args:
         params, learning_rate: see :class:`FusedOptimizer`. Default: 0.0025; 1 to 10 times that of AdamW.
-        beta1, beta2 (float): in (0, 1). Default: 0.9, 0.999.
+        beta1, beta2 (float): in (0, 1) and [0, 1). Default: 0.9, 0.999.
         eps (float): > 0. Default: 1e-8.
         weight_decay (Union[float, int, Cell]): lambda. Default: 0.0.
         warmup_steps, r, weight_lr_power: see :class:`ScheduleFreeSGD`.

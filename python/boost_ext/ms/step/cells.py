@@ -265,6 +265,8 @@ class BoostTrainOneStepCell(nn.TrainOneStepCell):
                 instrumented=instrumented,
             )
             pipelines.append(pipeline)
+            if (inputs := self.get_inputs()) is not None:
+                pipeline.set_inputs(*inputs)
         self.pipelines = nn.CellList(pipelines, auto_prefix=False)
         self.choice = Choice(pipelines)
         self._running: int | None = None  # the number of the pipeline of the last call
@@ -403,8 +405,16 @@ class BoostTrainOneStepCell(nn.TrainOneStepCell):
         algorithm, the loss scale with its counters, MindSpore's random state, the number of steps.
 
         See :func:`boost_ext.checkpoint.save_training_state` for a file.
+
+        Raises:
+            RuntimeError: while the network holds the averages of `weight_average`.
         """
+        self._require_no_averages()
         return state_of(self)
+
+    def _require_no_averages(self) -> None:
+        if self.average is not None:
+            self.average.require_own_weights()
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
         """Continue from :meth:`state_dict`: the same steps give the same bits.
@@ -412,7 +422,9 @@ class BoostTrainOneStepCell(nn.TrainOneStepCell):
         Raises:
             TypeError: if `state` is no dict.
             ValueError: if it is that of a cell made with other arguments. Nothing has changed then.
+            RuntimeError: while the network holds the averages of `weight_average`.
         """
+        self._require_no_averages()
         load_state(self, state)
         self._rank_sync = RankSync()
         if self.local_steps is not None:

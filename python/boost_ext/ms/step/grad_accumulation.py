@@ -125,7 +125,9 @@ class GradientAccumulation(nn.Cell):
             self.count = share.count
         self.clip = None if clipping is None else clipping.cell()
         self.clip_units = None if adaptive is None else adaptive.cell(weights)
-        self.dtypes = tuple(w.dtype for w in weights)
+        # A native step takes float32 gradients of half weights; float16 would lose what the loss scale has saved.
+        native_takes = hasattr(self.step, "step_unless")
+        self.dtypes = tuple(ms.float32 if native_takes else w.dtype for w in weights)
         self.accumulate = native.Accumulate()
         self.steps = Tensor([steps], ms.float32)
         self.no_scale = Tensor([1.0], ms.float32)

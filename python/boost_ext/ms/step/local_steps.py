@@ -21,6 +21,7 @@ from boost_ext.local_steps import Compress, Outer, are_finite, flatten, outer_ru
 from boost_ext.ms.core import typed
 from boost_ext.ms.core.resume import write
 from boost_ext.ms.core.state import state
+from boost_ext.ms.optim.adoption import whole_of
 from boost_ext.ms.ranks.ranks import ALONE, Ranks, answered, rank_count, require_alike
 from boost_ext.ms.surgery.batch_norm_statistics import statistics_of
 
@@ -272,7 +273,7 @@ def local_steps_of(cell: Any) -> LocalSteps:
     owner, local = type(cell).__name__, cell.options.local_steps
     if not isinstance(local, LocalSteps):
         raise TypeError(f"{owner}: local_steps must be a LocalSteps, got {type(local).__name__}")
-    other = getattr(cell.optimizer, "never_exchanged", None)
+    other = getattr(whole_of(cell.optimizer), "never_exchanged", None)
     if cell.options.moves:
         other = "dim_reduce or adasum, which move the weights too"
     if cell.average is not None:

@@ -69,7 +69,9 @@ def _start_alike(cell: Any, broadcast: bool) -> None:
             settings[name.rpartition(".")[2].replace("_", " ")] = str(value)
     trained = {p.name: p for p in cell.optimizer.parameters}
     inside = {p.name for p in network}
-    moving = {name: p for name, p in moving_of(cell).items() if name not in inside and name not in trained}
+    # Statistics of batch norms are each rank's own, and so are their averages.
+    own = inside | {f"ema.{name}" for name in inside - trained.keys()}
+    moving = {name: p for name, p in moving_of(cell).items() if name not in own and name not in trained}
     if cell.check_adasum_enable():
         moving = {name: p for name, p in moving.items() if name in _COUNTS or name.startswith("master.")}
     groups = () if cell.loss_scale_update is None else cell.loss_scale_update.get_parameters()

@@ -152,14 +152,19 @@ class OptimizerProcess:
         Raises:
             ValueError: if none of the optimizer's parameters is in the network.
         """
-        items = _checked("OptimizerProcess: origin_params", self.origin_params)
+        items = self.grouped()
         cells = self.build_params_dict(network)
-        if isinstance(items[0], Parameter):
-            flags = {id(p): bool(yes) for p, yes in self._decay_flags()}
-            items = _as_groups(items, [flags.get(id(p), _is_decayed(p)) for p in items])
         if not any(id(p) in cells for p in _parameters(items)):
             raise ValueError("OptimizerProcess: network must hold parameters of the optimizer, got one that holds none")
         self.origin_params = self.build_gc_params_group(cells, items)
+
+    def grouped(self) -> list[dict[str, Any]]:
+        """``origin_params`` as groups: of a plain list those that the optimizer decays, and the others."""
+        items = _checked("OptimizerProcess: origin_params", self.origin_params)
+        if not isinstance(items[0], Parameter):
+            return items
+        flags = {id(p): bool(yes) for p, yes in self._decay_flags()}
+        return _as_groups(items, [flags.get(id(p), _is_decayed(p)) for p in items])
 
     def _decay_flags(self) -> Iterable[tuple[Parameter, bool]]:
         return zip(self._optimizer.parameters, self._optimizer.decay_flags, strict=True)

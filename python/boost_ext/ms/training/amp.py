@@ -16,13 +16,12 @@ import mindspore as ms
 from mindspore import Tensor, amp, nn, ops
 
 from boost_ext.arguments import names_of, unknown_argument
-from boost_ext.ms.core.adaptive_clip import AdaptiveClip, checked_adaptive_clip
-from boost_ext.ms.core.clipping import checked_clip_norm
+from boost_ext.ms.core.adaptive_clip import AdaptiveClip
 from boost_ext.ms.loss_scale.group_loss_scale import GroupLossScaleManager
 from boost_ext.ms.loss_scale.loss_scale_update import check_scale
 from boost_ext.ms.loss_scale.managers import DynamicLossScaleManager
 from boost_ext.ms.step.cells import BoostTrainOneStepCell, BoostTrainOneStepWithLossScaleCell
-from boost_ext.ms.step.options import attached_options
+from boost_ext.ms.step.options import step_options
 from boost_ext.ms.training.auto import AutoBoost
 
 if TYPE_CHECKING:
@@ -72,8 +71,9 @@ def build_train_network(
 ) -> BoostTrainOneStepCell:
     """Build the training cell for a network in mixed precision, with the boost algorithms.
 
-    All arguments are checked before the network changes. Boost rewrites the network first, in place. The conversion
-    works in place too for O2, O3 and `cast_model_type`, as MindSpore's does. Parameters stay float32.
+    All arguments are checked before the network changes, but for what excludes `weight_average` and `local_steps`.
+    Boost rewrites the network first, in place. The conversion works in place too for O2, O3 and `cast_model_type`, as
+    MindSpore's does. Parameters stay float32.
 
     Args:
         network (Cell): the network; without `loss_fn` its output is the loss.
@@ -172,11 +172,11 @@ def assemble(
             "precision already; use level 'O0' without cast_model_type"
         )
     manager = options.get("loss_scale_manager", DynamicLossScaleManager() if level == "O2" else None)
-    clip_norm = checked_clip_norm(_OWNER, options.get("clip_norm"))
-    adaptive_clip = checked_adaptive_clip(_OWNER, options.get("adaptive_clip"))
+    given = {name: options.get(name) for name in ("clip_norm", "adaptive_clip", "weight_average", "local_steps")}
+    brought = boost.step_settings()
+    step = step_options(_OWNER, optimizer, brought.get("dim_reduce"), brought.get("accumulation_steps"), **given)
     boost.take_loss_scale(manager)
-    own_scale = boost.plan.applies("dim_reduce") or attached_options(optimizer).dim_reduce is not None
-    update_cell, sens = _loss_scaling(manager, optimizer, own_scale=own_scale)
+    update_cell, sens = _loss_scaling(manager, optimizer, own_scale=step.dim_reduce is not None)
 
     # First: it looks for the types of cells that the conversion wraps.
     network, optimizer = boost.network_auto_process_train(network, optimizer)
@@ -184,12 +184,10 @@ def assemble(
     if loss_fn is not None:
         half = conversion != "O0" or before is not None
         with_loss = (_WithLossInFloat32 if half else nn.WithLossCell)(with_loss, loss_fn)
-    shared: dict[str, Any] = {"plan": boost.plan, "clip_norm": clip_norm, "adaptive_clip": adaptive_clip}
-    shared |= {name: options.get(name) for name in ("weight_average", "local_steps")}
     if update_cell is None:
-        cell = cells[0](with_loss, optimizer, sens, **shared)
+        cell = cells[0](with_loss, optimizer, sens, plan=boost.plan, **given)
     else:
-        cell = cells[1](with_loss, optimizer, update_cell, **shared)
+        cell = cells[1](with_loss, optimizer, update_cell, plan=boost.plan, **given)
     boost.plan = cell.plan or boost.plan  # which knows what the optimizer brought
     return Training(cell.set_train(), network, cell.optimizer)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from mindspore import Parameter, nn
@@ -189,7 +190,7 @@ class AutoBoost:
         parameters = ParameterProcess()
         grouped = parameters.assign_parameter_group(kept + outside, points if isinstance(points, int) else list(points))
         process = OptimizerProcess(optimizer)
-        process.origin_params = parameters.generate_group_params(grouped, process.origin_params)
+        process.origin_params = parameters.generate_group_params(grouped, process.grouped())
         if centralize:
             process.add_grad_centralization(network)
             groups = [g for g in process.origin_params if isinstance(g, dict) and g.get("grad_centralization")]
@@ -256,13 +257,20 @@ class AutoBoost:
             reason = "grad_freeze was asked for, and adasum cannot be combined with it; without it adasum is possible"
             self.plan = self.plan.with_result("adasum", reason=reason)
 
+    def step_settings(self) -> dict[str, Any]:
+        """What the plan brings into the step, by the names of its options; without the rest."""
+        config, on = self.config, self.plan.applies
+        brought = {
+            "grad_accumulation": ("accumulation_steps", config.grad_accumulation.grad_accumulation_step),
+            "dim_reduce": ("dim_reduce", config.dim_reduce),
+            "adasum": ("adasum_devices", config.common.device_number),
+        }
+        return dict(setting for feature, setting in brought.items() if on(feature))
+
     def _with_options(self, optimizer: nn.Cell, attached: StepOptions) -> nn.Cell:
-        steps = self.config.grad_accumulation.grad_accumulation_step
-        on = self.plan.applies
-        options = StepOptions(
-            accumulation_steps=steps if on("grad_accumulation") else attached.accumulation_steps,
-            dim_reduce=self.config.dim_reduce if on("dim_reduce") else attached.dim_reduce,
-            adasum_devices=self.config.common.device_number if on("adasum") else attached.adasum_devices,
+        options = replace(
+            attached,
+            **self.step_settings(),
             fused_optimizer=self.config.common.fused_optimizer and attached.fused_optimizer,
             check_overflow=self.config.common.check_overflow and attached.check_overflow,
         )
