@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import mindspore as ms
 import numpy as np
 from mindspore import Tensor, nn
 from mindspore.communication import get_rank
@@ -35,6 +36,7 @@ def main(arguments: list[str]) -> None:
 
 
 def resumed(folder: Path, rank: int) -> None:
+    ms.set_seed(0)
     net = nn.SequentialCell(nn.Dense(4, 3, "ones"), nn.BatchNorm1d(3), nn.Dense(3, 1, "ones"))
     optimizer = nn.Momentum(net.trainable_params(), 0.1, 0.9)
     average = ExponentialMovingAverage(0.9)

@@ -11,11 +11,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypedDict
 
 import torch
 
-from boost_ext.ops.optimizer_state import STATE_BLOCK
+from boost_ext.torch.checkpoints import apart, hold, released, require_key, require_shape, require_state
 from boost_ext.torch.storage import (
     MASTERS,
     STATE_DTYPES,
-    Held,
     converted,
     empty_state,
     has_no_data,
@@ -23,7 +22,6 @@ from boost_ext.torch.storage import (
     loaded_master,
     local,
     new_master,
-    wide_weight,
 )
 
 if TYPE_CHECKING:
@@ -467,7 +465,7 @@ class FusedOptimizer(torch.optim.Optimizer):
         """The state as ``torch.optim`` has it, of that as it is here."""
         params = dict(enumerate(p for group in self.param_groups for p in group["params"]))
         state = {
-            key: _apart(entry, params[key]) if key in params and isinstance(entry, dict) else entry
+            key: apart(entry, params[key]) if key in params and isinstance(entry, dict) else entry
             for key, entry in result["state"].items()
         }
         return {**result, "state": state}
@@ -485,7 +483,7 @@ class FusedOptimizer(torch.optim.Optimizer):
             TypeError: of settings of another type. Nothing has changed then.
         """
         # The last hook: torch casts state to the dtype of the weights, but nothing that is held.
-        handle = self.register_load_state_dict_pre_hook(_hold)
+        handle = self.register_load_state_dict_pre_hook(hold)
         self._loads = True
         try:
             super().load_state_dict(state_dict)
@@ -513,14 +511,14 @@ class FusedOptimizer(torch.optim.Optimizer):
                 who = f"parameter {number}" + (f" ({name})" if name else "")
                 result[p], entry = {}, state["state"].get(p)
                 if isinstance(entry, dict):
-                    saved = {k: v for k, v in _released(entry).items() if v is not None}
+                    saved = {k: v for k, v in released(entry).items() if v is not None}
                     result[p] = self._loaded_entry(p, saved, group, steps, who)
                     if group["master"]:
                         masters.append((p, group["master"], saved.get("master")))
         for p, kind, master in masters:  # last, since they may move a weight
             with torch.no_grad():
                 result[p].update(loaded_master(p, kind, master))
-        others = {k: _released(v) for k, v in state["state"].items() if k not in result}
+        others = {k: released(v) for k, v in state["state"].items() if k not in result}
         entries = {p: entry for p, entry in result.items() if entry}
         return {"state": defaultdict(dict, {**entries, **others}), "param_groups": groups}
 
@@ -531,13 +529,13 @@ class FusedOptimizer(torch.optim.Optimizer):
         found = [n for n in names if n in saved]
         is_foreign = not found and saved.keys() - {"step", "master"}
         for n in (*self.needed(p, group), *(names if is_foreign else ())) if saved else ():
-            _require_key(n, saved, who)
+            require_key(n, saved, who)
         result: dict[str, Any] = {}
         for n in found:
-            _require_state(p, n, saved, self.state_shape(p, n, group), who)
+            require_state(p, n, saved, self.state_shape(p, n, group), who)
             result.update(self.converted_state(p, n, saved, group))
         if group["master"] and "master" in saved:
-            _require_shape(p, saved["master"], tuple(p.shape), f"master of {who}")
+            require_shape(p, saved["master"], tuple(p.shape), f"master of {who}")
         # Momentum of torch counts no steps: what has state has made one.
         count = float(saved.get("step", 1.0 if found else 0.0))
         if not 0 <= count < float("inf"):
@@ -564,56 +562,6 @@ def _same(some: Any, others: Any) -> bool:
 def _uncompiled(optimizer: FusedOptimizer, closure: Any) -> Any:
     """The step, where torch.compile meets it. Not by step(): its hooks are called by what is compiled."""
     return optimizer._stepped(closure)
-
-
-def _apart(entry: dict[str, Any], p: Any) -> dict[str, Any]:
-    """Each parameter counts its own steps, and has what it has."""
-    result = {k: v.clone() if k == "step" else v for k, v in entry.items()}
-    if "master" in result and p.dtype == torch.float32:  # since its last step
-        del result["master"]
-    if "master" in result and result["master"].dtype != torch.float32:
-        result["master"] = wide_weight(p, result["master"])
-    return result
-
-
-def _require_key(key: str, saved: dict[str, Any], who: str) -> None:
-    if key not in saved:
-        raise ValueError(f"load_state_dict: state of {who} must hold {key}, got {', '.join(sorted(saved))}")
-
-
-def _require_state(p: Any, name: str, saved: dict[str, Any], shape: Any, who: str) -> None:
-    value = saved[name]
-    _require_shape(p, value, shape, f"{name} of {who}")
-    if value.dtype == torch.uint8:
-        scale = f"{name}_scale"
-        _require_key(scale, saved, who)
-        blocks = -(-local(value).numel() // STATE_BLOCK)
-        _require_shape(None, saved[scale], (blocks,), f"{scale} of {who}")
-
-
-def _require_shape(p: Any, value: Any, shape: tuple[int, ...], what: str) -> None:
-    """Of the part of this process, if `p` is a DTensor."""
-    if not isinstance(value, torch.Tensor):
-        raise ValueError(f"load_state_dict: {what} must be a tensor, got {type(value).__name__}")
-    if is_distributed(p):
-        value, shape = local(value), tuple(local(p).shape)
-    if tuple(value.shape) != shape:
-        raise ValueError(f"load_state_dict: {what} must have shape {shape}, got {tuple(value.shape)}")
-
-
-def _released(entry: Any) -> Any:
-    if not isinstance(entry, dict):
-        return entry
-    return {k: v.value if isinstance(v, Held) else v for k, v in entry.items()}
-
-
-def _hold(_: Any, state_dict: dict[str, Any]) -> dict[str, Any]:
-    def held(entry: Any) -> Any:
-        if not isinstance(entry, dict):
-            return entry
-        return {k: Held(v) if isinstance(v, torch.Tensor) else v for k, v in entry.items()}
-
-    return {**state_dict, "state": {k: held(v) for k, v in state_dict["state"].items()}}
 
 
 def _on(bucket: _Bucket, value: torch.Tensor | None) -> torch.Tensor | None:

@@ -172,7 +172,9 @@ def assemble(
             "precision already; use level 'O0' without cast_model_type"
         )
     manager = options.get("loss_scale_manager", DynamicLossScaleManager() if level == "O2" else None)
-    given = {name: options.get(name) for name in ("clip_norm", "adaptive_clip", "weight_average", "local_steps")}
+    given: dict[str, Any] = {
+        name: options.get(name) for name in ("clip_norm", "adaptive_clip", "weight_average", "local_steps")
+    }
     brought = boost.step_settings()
     step = step_options(_OWNER, optimizer, brought.get("dim_reduce"), brought.get("accumulation_steps"), **given)
     boost.take_loss_scale(manager)
