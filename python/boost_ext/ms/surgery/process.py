@@ -167,7 +167,10 @@ class OptimizerProcess:
         return _as_groups(items, [flags.get(id(p), _is_decayed(p)) for p in items])
 
     def _decay_flags(self) -> Iterable[tuple[Parameter, bool]]:
-        return zip(self._optimizer.parameters, self._optimizer.decay_flags, strict=True)
+        owner = self._optimizer
+        if len(owner.decay_flags) != len(owner.parameters):  # our LARS leaves them to its optimizer
+            owner = owner.opt
+        return zip(owner.parameters, owner.decay_flags, strict=True)
 
     def generate_new_optimizer(self) -> nn.Optimizer:
         """An optimizer of the same class over ``origin_params``, with the hyperparameters, state and algorithms.
