@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 from mindspore import Parameter, nn
 
-__all__ = ["attributes", "restrict", "twin"]
+__all__ = ["attributes", "has_own_construct", "restrict", "twin"]
 
 Optimizer = TypeVar("Optimizer", bound=nn.Optimizer)
 
@@ -60,6 +60,11 @@ def twin(optimizer: nn.Optimizer, cls: type[Optimizer]) -> Optimizer:
     return made
 
 
+def has_own_construct(cell: Any) -> bool:
+    """Whether a class outside of boost_ext overrides ``construct``: then that makes the step, and nothing else may."""
+    return not type(cell).construct.__module__.startswith("boost_ext.")
+
+
 def restrict(optimizer: Optimizer, parameters: Sequence[Parameter]) -> Optimizer:
     """An optimizer that updates only some of the parameters, on the state of the given one.
 
@@ -81,9 +86,9 @@ def restrict(optimizer: Optimizer, parameters: Sequence[Parameter]) -> Optimizer
     """
     if hasattr(optimizer, "never_restricted"):
         raise TypeError(f"restrict: optimizer must not be {optimizer.never_restricted}")
-    if getattr(optimizer, "own_construct", False):
-        raise TypeError(f"restrict: optimizer must not have a construct of its own, got {type(optimizer).__name__}")
     if hasattr(optimizer, "narrowed"):
+        if has_own_construct(optimizer):
+            raise TypeError(f"restrict: optimizer must not have a construct of its own, got {type(optimizer).__name__}")
         narrowed: Optimizer = optimizer.narrowed(parameters)
         return narrowed
     lists = _by_parameter(optimizer)

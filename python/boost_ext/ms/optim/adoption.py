@@ -49,6 +49,7 @@ from typing import Any, NamedTuple
 import mindspore as ms
 from mindspore import nn
 
+from boost_ext.ms.core.optimizer_copy import has_own_construct
 from boost_ext.ms.optim import adagrad, momentum, rmsprop, sgd
 from boost_ext.ms.optim.adafactor import AdaFactor, member_arguments
 from boost_ext.ms.optim.adam import Adam, AdamOffload, AdamWeightDecay, LazyAdam
@@ -241,9 +242,9 @@ def _step(optimizer: Any, form: _Form) -> NativeStep:
 
 def decision(optimizer: nn.Cell, adopt: bool = True) -> Decision:
     """The decision on the feature ``fused_optimizer``, see :func:`native_step`."""
-    if getattr(optimizer, "own_construct", False):
-        return Decision("skipped", f"{type(optimizer).__name__} has a construct of its own")
     if hasattr(optimizer, "step_unless"):
+        if has_own_construct(optimizer):
+            return Decision("skipped", f"{type(optimizer).__name__} has a construct of its own")
         return Decision("skipped", f"boost_ext's {type(optimizer).__name__} is one native call anyway")
     if not adopt:
         return Decision("skipped", "fused_optimizer is False")
@@ -266,6 +267,6 @@ def native_step(optimizer: nn.Cell, adopt: bool = True) -> nn.Cell | None:
         adopt (bool): whether one of ``mindspore.nn`` may step natively. Default: True.
     """
     if hasattr(optimizer, "step_unless"):
-        return None if getattr(optimizer, "own_construct", False) else optimizer
+        return None if has_own_construct(optimizer) else optimizer
     form = _form(optimizer) if adopt else ""
     return None if isinstance(form, str) else _adopted(optimizer, form)

@@ -84,39 +84,33 @@ def named(owner: str, argument: str, parts: Any, parameters: Sequence[Parameter]
     return tuple(any(part in p.name for part in parts) for p in parameters)
 
 
+def _each(owner: str, values: dict[str, Any], fits: Callable[[float], bool], bounds: str) -> None:
+    for name, value in values.items():
+        if not fits(_require_float(owner, name, value)):
+            raise ValueError(f"{owner}: {name} must be {bounds}, got {value}")
+
+
 def non_negative(owner: str, **values: Any) -> None:
     """Floats >= 0, and finite."""
-    for name, value in values.items():
-        if not 0 <= _require_float(owner, name, value) < float("inf"):
-            raise ValueError(f"{owner}: {name} must be finite and >= 0, got {value}")
+    _each(owner, values, lambda x: 0 <= x < float("inf"), "finite and >= 0")
 
 
 def positive(owner: str, **values: Any) -> None:
     """Floats > 0, and finite."""
-    for name, value in values.items():
-        if not 0 < _require_float(owner, name, value) < float("inf"):
-            raise ValueError(f"{owner}: {name} must be finite and > 0, got {value}")
-
-
-def _unit(owner: str, **values: Any) -> None:
-    """Floats in [0, 1)."""
-    for name, value in values.items():
-        if not 0 <= _require_float(owner, name, value) < 1:
-            raise ValueError(f"{owner}: {name} must be in [0, 1), got {value}")
+    _each(owner, values, lambda x: 0 < x < float("inf"), "finite and > 0")
 
 
 def open_unit(owner: str, **values: Any) -> None:
     """Floats in (0, 1)."""
-    for name, value in values.items():
-        if not 0 < _require_float(owner, name, value) < 1:
-            raise ValueError(f"{owner}: {name} must be in (0, 1), got {value}")
+    _each(owner, values, lambda x: 0 < x < 1, "in (0, 1)")
+
+
+def _unit(owner: str, **values: Any) -> None:
+    _each(owner, values, lambda x: 0 <= x < 1, "in [0, 1)")
 
 
 def _non_positive(owner: str, **values: Any) -> None:
-    """Floats <= 0."""
-    for name, value in values.items():
-        if not _require_float(owner, name, value) <= 0:
-            raise ValueError(f"{owner}: {name} must be <= 0, got {value}")
+    _each(owner, values, lambda x: x <= 0, "<= 0")
 
 
 _CHECKS = {

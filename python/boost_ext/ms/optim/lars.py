@@ -12,6 +12,7 @@ from mindspore import Parameter, Tensor, nn, ops
 from boost_ext.arguments import checked_keywords
 from boost_ext.ms import native
 from boost_ext.ms.core import typed
+from boost_ext.ms.core.optimizer_copy import has_own_construct
 from boost_ext.ms.core.sparse_gradients import Values
 from boost_ext.ms.optim.adafactor import AdaFactor
 from boost_ext.ms.optim.adagrad import Adagrad, ProximalAdagrad
@@ -160,7 +161,7 @@ class LARS(LarsStep, typed.Optimizer):
         optimizer = _of_boost_ext(optimizer)
         if optimizer.lars_refusal:
             raise TypeError(f"LARS: {optimizer.lars_refusal}")
-        if optimizer.own_construct:
+        if has_own_construct(optimizer):
             raise TypeError(f"LARS: optimizer must not have a construct of its own, got {type(optimizer).__name__}")
         non_negative("LARS", epsilon=epsilon, coefficient=coefficient)
         require_bool("LARS", "use_clip", use_clip)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import mindspore as ms
@@ -17,6 +18,7 @@ from mindspore import Parameter, ParameterTuple, Tensor, nn, ops
 
 from boost_ext.ms import native
 from boost_ext.ms.core import typed
+from boost_ext.ms.core.optimizer_copy import has_own_construct
 from boost_ext.ms.core.sparse_gradients import Indices, SomeSparse, Values
 from boost_ext.ms.optim.masters import HALVES
 
@@ -273,10 +275,10 @@ class NativeStep(typed.Cell):
             require_gradients(self.shared.owner, gradients, self.parameters)
             raise
 
-    @property
+    @cached_property
     def own_construct(self) -> bool:
-        """Whether a class outside of boost_ext overrides ``construct``: then it makes the step, and nobody else."""
-        return not type(self).construct.__module__.startswith("boost_ext.")
+        """See :func:`has_own_construct`."""
+        return has_own_construct(self)
 
     def _called(self, gradients: Sequence[Tensor]) -> Tensor:
         if self.own_construct:

@@ -21,6 +21,7 @@ from boost_ext.arguments import checked_keywords
 from boost_ext.ms import native
 from boost_ext.ms.core.compiled import Compile, Gradients, require_compile
 from boost_ext.ms.core.for_cells import released
+from boost_ext.ms.core.optimizer_copy import has_own_construct
 from boost_ext.ms.core.resume import load_state, state_of
 from boost_ext.ms.core.state import hold_state
 from boost_ext.ms.loss_scale.scale_sense import ScaleSense, scale_barriers, scale_parameter, scale_sense_of
@@ -227,7 +228,7 @@ class BoostTrainOneStepCell(nn.TrainOneStepCell):
     @cached_property
     def own_construct(self) -> bool:
         """Whether a subclass outside of boost_ext overrides ``construct``."""
-        return not type(self).construct.__module__.startswith("boost_ext.")
+        return has_own_construct(self)
 
     @property
     def stepped(self) -> nn.Cell:
