@@ -12,9 +12,9 @@ constexpr int kQuad = 4 * kLanes;
 struct Quad {
   F v[4];
 };
-template <class T> BOOST_EXT_INLINE void prefetch_quad(const T* p) {
-  prefetch(p);
-  prefetch(p + 2 * kLanes);
+template <class T> BOOST_EXT_INLINE void prefetch_quad(Ahead io, const T* p) {
+  io.prefetch(p);
+  io.prefetch(p + 2 * kLanes);
 }
 BOOST_EXT_INLINE Quad load_quad(const Half* p) {
   return {{load(p), load(p + kLanes), load(p + 2 * kLanes), load(p + 3 * kLanes)}};
@@ -31,10 +31,11 @@ BOOST_EXT_INLINE F product(const Quad& a, const Quad& b) {
 
 // body(of a, of b) for every sixty-four elements of 0..n; those that are left are copied, with zeros behind them.
 template <class T, class Body> BOOST_EXT_INLINE void quads(const T* a, const T* b, std::int64_t n, Body&& body) {
+  const Ahead io{};
   std::int64_t i = 0;
   for (; i + kQuad <= n; i += kQuad) {
-    prefetch_quad(a + i);
-    if (b != a) prefetch_quad(b + i);
+    prefetch_quad(io, a + i);
+    if (b != a) prefetch_quad(io, b + i);
     body(load_quad(a + i), load_quad(b + i));
   }
   if (i == n) return;

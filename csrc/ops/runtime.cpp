@@ -5,6 +5,8 @@
 #include <cstdlib>
 #include <thread>
 
+#include "ops/read_ahead.h"
+
 namespace boost_ext {
 namespace {
 
@@ -56,6 +58,14 @@ int default_threads() {
 std::atomic<int> threads{default_threads()};
 
 }  // namespace
+
+// An Intel Xeon (Sapphire Rapids) reads bfloat16 a third faster from memory with 2 KB, and a step on bfloat16 state takes
+// an eighth less. An AMD EPYC (Zen 4) took 1.3 to 1.7 times as long to read so.
+#if defined(BOOST_EXT_X86_ISAS)
+const std::uintptr_t cpu::read_ahead_bytes = __builtin_cpu_is("intel") ? 2048 : 0;
+#else
+const std::uintptr_t cpu::read_ahead_bytes = 0;
+#endif
 
 Isa isa() { return current.load(std::memory_order_relaxed); }
 std::string isa_name() { return name(isa()); }
