@@ -167,6 +167,7 @@ def test_run_shows_what_one_would_write(
     [
         (["missing.py"], "run: script must be an existing Python file, got missing.py"),
         (["--dry", "--compare", __file__], "run: --dry and --compare must not be given together"),
+        (["--dry", "--eager", __file__], "run: --dry and --eager must not be given together"),
     ],
 )
 def test_run_refuses(run: Callable[..., Result], arguments: list[str], message: str) -> None:

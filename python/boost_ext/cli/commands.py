@@ -208,8 +208,8 @@ def run(
         file = Path(script if spec is None else spec.origin or "")
         if not file.is_file():
             raise ValueError(f"run: script must be an existing Python file, got {script}")
-        if dry and compare:
-            raise ValueError("run: --dry and --compare must not be given together")
+        if dry and (compare or eager):
+            raise ValueError(f"run: --dry and {'--compare' if compare else '--eager'} must not be given together")
         if dry:
             _print_edits(file, level.value)
             return
