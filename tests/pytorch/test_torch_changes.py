@@ -295,3 +295,19 @@ def test_each_dtype_of_a_group_has_its_own_eps_of_adafactor(turned):
     assert torch.equal(wide, alone)
     assert float(optimizers[0].state[params[1]]["step"]) == 3
     assert float(optimizers[0].state[params[0]]["step"]) == 2
+
+
+@pytest.mark.parametrize("to", ["float32", "bfloat16"])
+def test_state_of_8_bits_that_moves_to_another_group_is_converted(to):
+    params = [torch.nn.Parameter(torch.ones(64, 80)) for _ in range(3)]
+    optimizer = boost.AdamW(
+        [{"params": params[:2], "state_dtype": "float8"}, {"params": params[2:], "state_dtype": to}]
+    )
+    for _ in range(2):
+        with_gradients(params)
+        optimizer.step()
+        if optimizer.state[params[1]]["exp_avg"].dtype == torch.uint8:
+            optimizer.param_groups[1]["params"].append(optimizer.param_groups[0]["params"].pop())
+    assert sorted(optimizer.state[params[1]]) == ["exp_avg", "exp_avg_sq", "step"]
+    assert optimizer.state[params[1]]["exp_avg"].dtype == getattr(torch, to)
+    torch.testing.assert_close(params[1], params[2], rtol=1e-4, atol=1e-4)

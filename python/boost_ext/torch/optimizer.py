@@ -439,8 +439,13 @@ class FusedOptimizer(torch.optim.Optimizer):
                 bucket.grads[i] = torch.empty_like(p, dtype=g.dtype).copy_(g)
                 changed = True
             for n in names:
-                if n in s and s[n].shape == p.shape and s[n].stride() != p.stride():
-                    s.update(self.converted_state(p, n, s, group))
+                if n not in s or s[n].shape != p.shape:
+                    continue
+                coded = s[n].dtype == torch.uint8 and group["state_dtype"] != "float8"  # it was in another group
+                if coded or s[n].stride() != p.stride():
+                    made = self.converted_state(p, n, s, group)
+                    s.pop(f"{n}_scale", None)
+                    s.update(made)
                     changed = True
             if group["master"] and ("master" in s) != (p.dtype != torch.float32):  # it has become narrow, or wide
                 s.pop("master", None)
