@@ -186,7 +186,7 @@ def recipes(draw: st.DrawFn) -> Recipe:
         script.insert(draw(st.integers(0, len(script))), ("add",))
     schedule = draw(st.sampled_from(["", "StepLR", "StepLR", *([] if adds else ["OneCycleLR"])]))
     other = None
-    if alike and not {"set", "move"} & {a[0] for a in script} and not name.startswith("ScheduleFree"):
+    if alike and not {"set", "move", "turn"} & {a[0] for a in script} and not name.startswith("ScheduleFree"):
         placed = name in ("Apollo", "GaLore")  # where a parameter stands is a part of their rule
         other = [(g, {}) for g in parted(draw, numbers if placed else draw(st.permutations(numbers)))]
     return Recipe(name, settings, tensors, made, schedule, script, other)

@@ -61,6 +61,7 @@ def bits(value: Any) -> Any:
 
 class Training:
     def __init__(self, recipe: Any, tensors: Any, groups: Any, script: Any) -> None:
+        self.options = recipe.settings
         self.recipe, self.tensors, self.groups, self.script = recipe, tensors, groups, script
         self.params = [torch.nn.Parameter(laid(values(t[0], i).to(t[1]), t[2]), t[3]) for i, t in enumerate(tensors)]
         self.accepted = self.refused = 0
@@ -76,7 +77,7 @@ class Training:
     def made(self, members: Any) -> Any:
         own = [settings for _, settings in self.groups[: len(members)]]
         groups = [{"params": ps, **copy.deepcopy(more)} for ps, more in zip(members, own, strict=True)]
-        return getattr(boost, self.recipe.name)(groups, **copy.deepcopy(self.recipe.settings))
+        return getattr(boost, self.recipe.name)(groups, **copy.deepcopy(self.options))
 
     def scheduled(self) -> Any:
         if self.recipe.schedule == "OneCycleLR":
@@ -220,9 +221,10 @@ class Training:
             scaler.unscale_(self.optimizer)
         within = scale if how != "unscaled" else 1.0
         if clip:
-            getattr(self, f"clipped_by_{clip}")(within)
-        if self.reference and not self.has_rule_of_torch():
-            self.reference = None
+            getattr(self, f"clipped_by_{clip}")(within, number)
+        empty = any(p.grad is not None and not p.grad.any() for p in self.params)
+        if self.reference and (not self.has_rule_of_torch() or (empty and self.recipe.name != "SGD")):
+            self.reference = None  # a mean over the root of almost 0 says nothing
         if self.reference:
             self.follow(within)
         self.make_step(how, scaler, scale)
@@ -269,14 +271,16 @@ class Training:
 
     # Clipping, beside float64.
 
-    def clipped_by_clip(self, scale: float) -> None:
+    def clipped_by_clip(self, scale: float, number: int) -> None:
         before = [None if p.grad is None else p.grad.double() / scale for p in self.params]
         norm = math.sqrt(sum(float(g.square().sum()) for g in before if g is not None))
-        found = boost.clip_grad_norm_(self.params, 1.0, scale=scale)
+        limit = (1.0, 0.0, math.inf, torch.tensor(0.5))[number % 4]
+        found = boost.clip_grad_norm_(self.params, limit, scale=scale)
         torch.testing.assert_close(float(found), norm, rtol=1e-6, atol=0.0)
-        self.require_gradients([None if g is None else g / max(norm, 1.0) for g in before], scale)
+        factor = min(1.0, float(limit) / norm) if norm else 1.0
+        self.require_gradients([None if g is None else g * factor for g in before], scale)
 
-    def clipped_by_agc(self, scale: float) -> None:
+    def clipped_by_agc(self, scale: float, number: int) -> None:
         expected = []
         for p in self.params:
             g, w = (None, None) if p.grad is None else (p.grad.double() / scale, p.detach().double())
@@ -289,7 +293,7 @@ class Training:
         boost.adaptive_clip_grad_(self.params, 0.1, scale=scale)
         self.require_gradients(expected, scale)
 
-    def clipped_by_unscale(self, scale: float) -> None:
+    def clipped_by_unscale(self, scale: float, number: int) -> None:
         expected = [None if p.grad is None else p.grad.double() / scale / 4 for p in self.params]
         assert boost.unscale_(self.params, torch.tensor(4.0)).item() == 0
         self.require_gradients(expected, scale)
@@ -326,13 +330,47 @@ class Training:
                     self.optimizer._require(group)  # refuses settings that the script has made
                 raise AssertionError(f"a checkpoint of its own is refused: {error}") from error
             self.optimizer = fresh
+        self.rebind()
+
+    def rebind(self) -> None:
         if self.scheduler:
             self.scheduler.optimizer = self.optimizer
+
+    def _convert(self, number: int, state_dtype: Any, master: Any) -> None:
+        """The same training with another storage of state and masters."""
+        was, self.options = self.options, {**self.options, "state_dtype": state_dtype, "master": master}
+        try:
+            fresh = self.made([g["params"] for g in self.optimizer.param_groups])
+            fresh.load_state_dict(self.optimizer.state_dict())
+        except REFUSED:
+            self.options = was
+            raise
+        self.optimizer = fresh
+        self.rebind()
+
+    def _adopt(self, number: int) -> None:
+        """What PyTorch has saved of the same training."""
+        if self.reference and self.has_rule_of_torch():
+            fresh = self.made([g["params"] for g in self.optimizer.param_groups])
+            self.follow(1.0)
+            fresh.load_state_dict(copy.deepcopy(self.reference.state_dict()))
+            self.optimizer = fresh
+            self.rebind()
+
+    def _turn(self, number: int) -> None:
+        """The last parameter of a group becomes the first."""
+        for optimizer in filter(None, (self.optimizer, self.reference)):
+            members = optimizer.param_groups[0]["params"]
+            members.insert(0, members.pop())
 
     def _overflow(self, number: int, bad: int, how: str) -> None:
         p = self.params[bad]
         if not self.is_member(p) or not p.numel() or not self.tensors[bad][3] or not self.can_scale("", ()):
             return
+        for q in self.params:  # whose dtype is new: the step makes or drops a master even so
+            entry = self.optimizer.state.get(q, {})
+            if self.group_of(q)["master"] and "step" in entry and ("master" in entry) != (q.dtype != torch.float32):
+                return
         self.gradients(number, (), "like", 1.0)
         with torch.no_grad():
             p.grad.view(-1)[-1:].fill_(math.inf) if p.grad.is_contiguous() else p.grad.fill_(math.nan)

@@ -120,6 +120,8 @@ class _ScheduleFree(FusedOptimizer):
     @torch.no_grad()
     def _switch(self, train: bool) -> None:
         for group in self.param_groups:
+            self.require(group)
+        for group in self.param_groups:
             if group["train_mode"] == train:
                 continue
             share = 1 - self.beta(group) if train else 1 - 1 / self.beta(group)
