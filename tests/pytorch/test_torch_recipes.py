@@ -21,5 +21,5 @@ def test_a_training_works_or_is_refused(recipe: Recipe) -> None:
     worked[recipe.check()] += 1
 
 
-def test_most_work() -> None:
-    assert worked[True] > worked[False]
+def test_many_work() -> None:
+    assert worked[True] > 15
