@@ -567,7 +567,8 @@ def _placed_as(p: Any, grad: Any) -> Any:
 
 def _counted_together(steps: list[Any], states: list[dict[str, Any]]) -> list[Any]:
     """One tensor for all that count the same, as after a checkpoint; on a device nobody reads them."""
-    distinct, of_count = {id(step): step for step in steps}, {}
+    distinct = {id(step): step for step in steps}
+    of_count: dict[float, Any] = {}
     if not all(step.is_cpu for step in distinct.values()):
         return steps
     shared = {key: of_count.setdefault(float(step), step) for key, step in distinct.items()}
