@@ -15,7 +15,7 @@ EMULATORS := $(shell find tests/emulators -type f)
 # Ninja does not take make's jobs through pip and CMake, and would start more than there are cores, in each build.
 export CMAKE_BUILD_PARALLEL_LEVEL ?= $(shell nproc 2>/dev/null || echo 2)
 
-.PHONY: dev dev-mindspore train train-distributed test test-quick test-all test-python test-core test-torch test-native test-nvcc fuzz fuzz-asan loops kernels bench bench-levels bench-networks lint style format docs notebook clean
+.PHONY: dev dev-mindspore train train-distributed test test-quick test-all test-python test-core test-torch test-native test-nvcc fuzz fuzz-torch fuzz-asan loops kernels bench bench-levels bench-networks lint style format docs notebook clean
 
 # An editable build to work with: the core on the baseline instruction set, and what its tests need. Python files are used
 # where they are; after a change of C++ call it again.
@@ -103,6 +103,10 @@ test-nvcc: $(VENVS)/lint/installed $(VENVS)/wheel/built
 # Calls and files that nobody would write, another selection each time; ARGS="--seconds 60" for each target.
 fuzz: $(VENVS)/test/installed
 	$(VENVS)/test/bin/python -m tests.fuzz $(ARGS)
+
+# The part of it that needs PyTorch; test-torch runs some of the same.
+fuzz-torch: $(VENVS)/torch/installed
+	$(BLAS) $(VENVS)/torch/bin/python -m tests.fuzz $(ARGS) torch
 
 # The ops' part of it in a module with the address and undefined-behaviour sanitizers, beside test-native's build: 21 files
 # more. Their libraries come before Python's.

@@ -1,8 +1,9 @@
 """``python -m tests.fuzz [--seconds N] [--seed N] [TARGET …]``: looks for calls and files that end in a wrong way.
 
-A target is one of those that it prints, `ops` or `readers`; default: all. Each has a process of its own, and so many
-seconds. An input that breaks a reader is kept in the corpus, which the tests read; one of an op is printed. The seed is
-another one each time. With the seed that was printed the same inputs come again.
+A target is one of those that it prints, `ops` or `readers`; default: all, and `torch` where PyTorch is installed. Each
+has a process of its own, and so many seconds. An input that breaks a reader is kept in the corpus, which the tests
+read; one of an op is printed. The seed is another one each time. With the seed that was printed the same inputs come
+again.
 """
 
 from __future__ import annotations
@@ -10,11 +11,13 @@ from __future__ import annotations
 import argparse
 import faulthandler
 import hashlib
+import importlib.util
 import secrets
 import subprocess
 import sys
 import tempfile
 import time
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -23,7 +26,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import seed as seeded
 from hypothesis import strategies as st
 
-ARRAYS, PACKED, ROUND = "arrays", "packed", 200
+ARRAYS, PACKED, TORCH, ROUND = "arrays", "packed", "torch", 200
 
 
 def rounds(strategy: st.SearchStrategy[Any], check: Callable[[Any], bool], seconds: float, seed: int) -> None:
@@ -71,6 +74,18 @@ def packed(seconds: float, seed: int, _: Path) -> None:
     print(f"{tried} inputs, {tried - refused} of them accepted")
 
 
+def recipes(seconds: float, seed: int, folder: Path) -> None:
+    from tests.fuzz import torch_recipes
+
+    warnings.simplefilter("ignore")  # schedulers of PyTorch that are called before a step
+
+    def check(recipe: torch_recipes.Recipe) -> bool:
+        (folder / "input").write_text(f"{recipe}\n")
+        return recipe.check()
+
+    rounds(torch_recipes.recipes(), check, seconds, seed)
+
+
 def reader(name: str, seconds: float, seed: int, folder: Path) -> None:
     from tests.fuzz.mutations import mutated
     from tests.fuzz.readers import CORPUS, TARGETS, attempt, corpus
@@ -100,7 +115,7 @@ def keep(folder: Path, content: bytes) -> None:
 def spelled_out(targets: list[str]) -> list[str]:
     from tests.fuzz.readers import TARGETS
 
-    groups = {"ops": [ARRAYS, PACKED], "readers": list(TARGETS)}
+    groups = {"ops": [ARRAYS, PACKED], "readers": list(TARGETS), TORCH: [TORCH]}
     return [name for target in targets or groups for name in groups.get(target, [target])]
 
 
@@ -114,7 +129,7 @@ def main() -> int:
     if options.folder:
         faulthandler.enable()
         (name,) = options.targets
-        alone = {ARRAYS: arrays, PACKED: packed}.get(name)
+        alone = {ARRAYS: arrays, PACKED: packed, TORCH: recipes}.get(name)
         if alone:
             alone(options.seconds, options.seed, options.folder)
         else:
@@ -122,6 +137,9 @@ def main() -> int:
         return 0
     failed = []
     for name in spelled_out(options.targets):
+        if name == TORCH and not importlib.util.find_spec("torch"):
+            print("torch: left out, PyTorch is not installed")
+            continue
         seed = secrets.randbits(32) if options.seed is None else options.seed
         print(f"{name}, seed {seed}: ", end="", flush=True)
         with tempfile.TemporaryDirectory() as folder:
@@ -130,7 +148,7 @@ def main() -> int:
             if code:
                 failed.append(name)
             last = Path(folder) / "input"
-            if code < 0 and name == ARRAYS:
+            if code < 0 and name in (ARRAYS, TORCH):
                 print(f"signal {-code} in {last.read_text()}")
             elif code < 0 and last.exists():
                 from tests.fuzz.readers import CORPUS

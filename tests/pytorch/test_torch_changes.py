@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import io
 from typing import Any
 
 import pytest
@@ -165,3 +166,148 @@ def test_nadamw_takes_the_argument_of_torch():
     boost.NAdamW(weights(), decoupled_weight_decay=True)
     with pytest.raises(ValueError, match=r"decoupled_weight_decay must be True, got False"):
         boost.NAdamW(weights(), decoupled_weight_decay=False)
+
+
+@pytest.mark.parametrize("first", [False, True])
+def test_steps_in_inference_mode_and_outside(first):
+    """PyTorch's state that was made there can be written nowhere else."""
+    ours, theirs = weights(), weights()
+    optimizer, reference = boost.AdamW(ours, lr=0.1), torch.optim.AdamW(theirs, lr=0.1)
+    for step in range(5):
+        with_gradients([*ours, *theirs])
+        if step == 2:
+            ours[0].grad = theirs[0].grad = None
+        with torch.inference_mode((step % 2 == 0) == first):
+            optimizer.step()
+        reference.step()
+    for a, b in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(a, b)
+
+
+@pytest.mark.parametrize("name", ["ScheduleFreeSGD", "ScheduleFreeAdamW"])
+@pytest.mark.parametrize("how", ["skipped", "refused"])
+def test_schedule_free_begins_where_the_weights_are(name, how):
+    """Also where a first step has written nothing, and the weights were loaded after it."""
+    params, others = weights(), weights()
+    one, two = (getattr(boost, name)(ps, lr=0.5) for ps in (params, others))
+    with_gradients([*params, *others])
+    if how == "skipped":
+        one.found_inf = torch.ones(())
+        one.step()
+        del one.found_inf
+    else:
+        params[1].grad = params[1].grad.to_sparse()
+        with pytest.raises(RuntimeError, match="must be dense"):
+            one.step()
+        with_gradients(params)
+    with torch.no_grad():
+        for p in (*params, *others):
+            p.fill_(3.0)
+    for optimizer in (one, two):
+        optimizer.step()
+        optimizer.eval()
+    for p, q in zip(params, others, strict=True):
+        assert torch.equal(p, q)
+
+
+def test_bits_do_not_depend_on_which_step_was_the_first():
+    """Parameters with as many steps are rounded at random alike, as after a checkpoint."""
+    pairs = []
+    for resumed in (False, True):
+        params = [torch.nn.Parameter(torch.ones(64, 80)) for _ in range(2)]
+        optimizer = boost.AdamW8bit(params, lr=0.1)
+        for step in range(5):
+            with_gradients(params, 0.1 + step)
+            if step in (0, 1):
+                params[step].grad = None
+            optimizer.step()
+            if resumed and step == 2:
+                saved = optimizer.state_dict()
+                optimizer = boost.AdamW8bit(params, lr=0.1)
+                optimizer.load_state_dict(saved)
+        pairs.append((params, optimizer))
+    (ours, one), (theirs, two) = pairs
+    for p, q in zip(ours, theirs, strict=True):
+        assert torch.equal(p, q)
+        assert all(torch.equal(v, two.state[q][k]) for k, v in one.state[p].items())
+
+
+def test_a_buffer_is_kept_while_momentum_is_zero():
+    pairs = []
+    for module in (boost, torch.optim):
+        params = weights()
+        optimizer = module.SGD(params, lr=0.1, momentum=0.9)
+        with_gradients(params)
+        optimizer.step()
+        optimizer.param_groups[0]["momentum"] = 0.0
+        saved = optimizer.state_dict()
+        optimizer = module.SGD(params, lr=0.1)
+        optimizer.load_state_dict(saved)
+        optimizer.step()
+        optimizer.param_groups[0]["momentum"] = 0.9
+        optimizer.step()
+        pairs.append(params)
+    for a, b in zip(*pairs, strict=True):
+        torch.testing.assert_close(a, b)
+
+
+@pytest.mark.parametrize("name", ["AdamW", "NAdamW", "ScheduleFreeSGD"])
+def test_who_looks_at_the_state_makes_none(name):
+    """``state`` makes an entry for each key that is read."""
+    params = weights()
+    optimizer = getattr(boost, name)(params)
+    with_gradients(params[:1])
+    optimizer.step()
+    assert "step" not in optimizer.state[params[1]]
+    for _ in range(2):
+        file = io.BytesIO()
+        torch.save(optimizer.state_dict(), file)
+        file.seek(0)
+        optimizer = getattr(boost, name)(params)
+        optimizer.load_state_dict(torch.load(file, weights_only=True))
+    assert "step" not in optimizer.state[params[1]]
+
+
+@pytest.mark.parametrize("name", ["Muon", "Apollo", "Adafactor"])
+def test_a_sparse_gradient_is_refused_beside_another_order_of_elements(name):
+    p = torch.nn.Parameter(torch.ones(6, 4).t())
+    optimizer = getattr(boost, name)([p])
+    p.grad = torch.eye(4, 6).to_sparse()
+    with pytest.raises(RuntimeError, match=rf"^{name}: gradients must be dense, got a sparse one$"):
+        optimizer.step()
+    assert float(optimizer.state[p]["step"]) == 0
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_each_dtype_of_a_group_has_its_own_eps_of_adafactor(turned):
+    """By default it is that of the dtype: a bfloat16 weight must not lend its own to a float32 one."""
+    wide, alone = weights()
+    narrow = torch.nn.Parameter(torch.ones(4, dtype=torch.bfloat16))
+    params = [wide, narrow] if turned else [narrow, wide]
+    optimizers = boost.Adafactor(params, lr=0.1), boost.Adafactor([alone], lr=0.1)
+    for step in range(3):
+        with_gradients([wide, narrow, alone], 1e-3)
+        if step == 1:
+            params[0].grad = None
+            alone.grad = wide.grad
+        for optimizer in optimizers:
+            optimizer.step()
+    assert torch.equal(wide, alone)
+    assert float(optimizers[0].state[params[1]]["step"]) == 3
+    assert float(optimizers[0].state[params[0]]["step"]) == 2
+
+
+@pytest.mark.parametrize("to", ["float32", "bfloat16"])
+def test_state_of_8_bits_that_moves_to_another_group_is_converted(to):
+    params = [torch.nn.Parameter(torch.ones(64, 80)) for _ in range(3)]
+    optimizer = boost.AdamW(
+        [{"params": params[:2], "state_dtype": "float8"}, {"params": params[2:], "state_dtype": to}]
+    )
+    for _ in range(2):
+        with_gradients(params)
+        optimizer.step()
+        if optimizer.state[params[1]]["exp_avg"].dtype == torch.uint8:
+            optimizer.param_groups[1]["params"].append(optimizer.param_groups[0]["params"].pop())
+    assert sorted(optimizer.state[params[1]]) == ["exp_avg", "exp_avg_sq", "step"]
+    assert optimizer.state[params[1]]["exp_avg"].dtype == getattr(torch, to)
+    torch.testing.assert_close(params[1], params[2], rtol=1e-4, atol=1e-4)

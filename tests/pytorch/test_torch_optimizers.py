@@ -441,6 +441,27 @@ def test_adaptive_clip_grad_is_that_of_each_unit(layout: torch.memory_format) ->
         torch.testing.assert_close(w.grad.double(), e, rtol=1e-6, atol=0)
 
 
+@pytest.mark.parametrize("shape", [(4, 6), (6, 3, 2, 2), (2, 0, 3)])
+@pytest.mark.parametrize("of", ["weights", "gradients"])
+def test_adaptive_clip_grad_where_gradients_lie_in_another_order(shape, of):
+    [p], [q] = parameters(shapes=[shape]), parameters(shapes=[shape])
+    gradients(0, [p], [q])
+    other = (p.detach() if of == "weights" else p.grad).transpose(0, -1).contiguous().transpose(0, -1)
+    if of == "weights":
+        p.data = other
+    else:
+        p.grad = other
+    for each in (p, q):
+        boost.adaptive_clip_grad_([each], 0.1)
+    assert torch.equal(p.grad, q.grad)
+    q.data = q.data.to(memory_format=torch.channels_last) if q.ndim == 4 else q.data
+    gradients(0, [p], [q])
+    p.grad, q.grad = (g.clone(memory_format=torch.contiguous_format) for g in (p.grad, q.grad))
+    for each in (p, q):
+        boost.adaptive_clip_grad_([each], 0.1)
+    torch.testing.assert_close(p.grad, q.grad)
+
+
 @pytest.mark.parametrize("scale", [1.0, 8.0])
 def test_clip_grad_norm(scale):
     ours, theirs = parameters(), parameters()
@@ -462,6 +483,9 @@ def test_unscale():
     assert (found.item(), found.shape, found.dtype) == (0, (), torch.float32)
     for p, g in zip(params, expected, strict=True):
         assert torch.equal(p.grad, g)
+    for wrong in (0.0, torch.tensor(0.0), -1, torch.nan, torch.inf):
+        with pytest.raises(ValueError, match=r"^unscale_: scale must be finite and > 0, got "):
+            boost.unscale_(params, wrong)
     params[3].grad[0, 0] = torch.nan
     assert boost.unscale_(params, 2.0).item() == 1
     assert boost.unscale_([torch.nn.Parameter(torch.ones(2))], 2.0).item() == 0

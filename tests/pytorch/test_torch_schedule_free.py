@@ -222,3 +222,19 @@ def test_refusals():
         boost.ScheduleFreeSGD([weight], momentum=0.0)
     with pytest.raises(ValueError, match=r"^ScheduleFreeAdamW: beta1 must be in \(0, 1\), got 1.0$"):
         boost.ScheduleFreeAdamW([weight], betas=(1.0, 0.999))
+
+
+@EACH
+def test_a_switch_without_momentum_is_refused(name):
+    """What would be divided by it. The first group is not switched either."""
+    ours = parameters()
+    optimizer = trained(name, ours, range(0))
+    optimizer.add_param_group({"params": [torch.nn.Parameter(torch.ones(3))]})
+    gradients(0, ours)
+    optimizer.step()
+    before = [p.detach().clone() for p in ours]
+    optimizer.param_groups[1].update({"momentum": 0.0, "betas": (0.0, 0.9)})
+    with pytest.raises(ValueError, match=rf"^{name}: (momentum|beta1) must be in \(0, 1\), got 0.0$"):
+        optimizer.eval()
+    assert optimizer.param_groups[0]["train_mode"]
+    assert all(torch.equal(p, was) for p, was in zip(ours, before, strict=True))

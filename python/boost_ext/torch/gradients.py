@@ -57,9 +57,12 @@ def _gradients(members: list[Any]) -> Iterator[list[Any]]:
 
 
 def _rows(tensor: torch.Tensor) -> torch.Tensor:
-    """What shares the index of the first axis as a row, also of channels_last weights, which store it together."""
-    if tensor.ndim < 2 or tensor.is_contiguous() or tensor.stride(0) * tensor.shape[0] != tensor.numel():
-        return tensor
+    """What shares the index of the first axis as a row, also of channels_last weights, which store it together. A copy
+    of tensors that do not."""
+    if tensor.ndim < 2:
+        return tensor.contiguous()
+    if tensor.is_contiguous() or tensor.stride(0) * tensor.shape[0] != tensor.numel():
+        return tensor.contiguous().flatten(1)
     return tensor.as_strided((tensor.shape[0], tensor.stride(0)), (tensor.stride(0), 1))
 
 
@@ -144,10 +147,12 @@ def unscale_(parameters: torch.Tensor | Iterable[torch.Tensor], scale: float | t
     """
     members = _members(parameters)
     found = torch.zeros(1, device=members[0].grad.device if members else None)
-    if isinstance(scale, torch.Tensor):
-        inverse: Any = 1 / scale.item() if scale.device.type == "cpu" else scale.float().reciprocal().reshape(1)
+    if isinstance(scale, torch.Tensor) and scale.device.type != "cpu":
+        inverse: Any = scale.float().reciprocal().reshape(1)
+    elif not 0 < scale < math.inf:
+        raise ValueError(f"unscale_: scale must be finite and > 0, got {float(scale)}")
     else:
-        inverse = 1 / scale
+        inverse = 1 / float(scale)
     if _have_data(members):
         with _gradients(members) as grads:
             ops.unscale_and_check(grads, inverse, out=found)
@@ -185,5 +190,8 @@ def adaptive_clip_grad_(
     _require_whole("adaptive_clip_grad_", members)
     if _have_data(members):
         with _gradients(members) as grads:
-            weights = [_rows(p) for p in members]
-            ops.adaptive_clip([_rows(g) for g in grads], weights, clipping, eps=eps, scale=scale)
+            rows, weights = [_rows(g) for g in grads], [_rows(p) for p in members]
+            ops.adaptive_clip(rows, weights, clipping, eps=eps, scale=scale)
+            for g, r in zip(grads, rows, strict=True):
+                if r.data_ptr() != g.data_ptr():
+                    g.copy_(r.view(g.shape))

@@ -120,7 +120,8 @@ class NAdamW(FusedOptimizer):
         result = super().saved(result)
         for group in result["param_groups"]:
             products: dict[int, float] = {}
-            for entry in (result["state"][i] for i in group["params"] if i in result["state"]):
+            entries = (result["state"].get(i, {}) for i in group["params"])
+            for entry in (e for e in entries if "step" in e):
                 steps = int(entry["step"])
                 if steps not in products:
                     products[steps] = _product_of_momenta(group, steps)

@@ -72,6 +72,11 @@ class _Bucket:
     """For each name of a state that of all members."""
     step: torch.Tensor
 
+    def chosen(self, keep: list[bool], step: torch.Tensor) -> _Bucket:
+        """Some of the members, with a count of their own."""
+        lists = [list(compress(xs, keep)) for xs in (self.params, self.grads, self.states, *self.named)]
+        return _Bucket(lists[0], lists[1], lists[2], lists[3:], step)
+
 
 class FusedOptimizer(torch.optim.Optimizer):
     """One native call steps all tensors of a group that have made the same number of steps.
@@ -266,6 +271,9 @@ class FusedOptimizer(torch.optim.Optimizer):
         return _uncompiled(self, closure) if torch.compiler.is_compiling() else self._stepped(closure)
 
     def _stepped(self, closure: Callable[[], Any] | None) -> Any:
+        if torch.is_inference_mode_enabled():  # nobody could write elsewhere what is made there
+            with torch.inference_mode(False):
+                return self._stepped(closure)
         # After a backward pass nothing of this is in a cache: what is called here, and how often, is what it costs.
         loss = None
         if closure is not None:
@@ -304,6 +312,7 @@ class FusedOptimizer(torch.optim.Optimizer):
             steps, named = [s["step"] for s in states], [[s.get(n) for s in states] for n in names]
         counts = {id(steps[0]): steps[0]}
         if not all(map(is_, steps, repeat(steps[0]))):
+            steps = _counted_together(steps, states)
             counts = {id(step): step for step in steps}
         # Those without a gradient do not count this step.
         waiting = set()
@@ -313,9 +322,7 @@ class FusedOptimizer(torch.optim.Optimizer):
         for key, step in counts.items():
             bucket = _Bucket(params, grads, states, named, step)
             if len(counts) > 1:
-                keep = [t is step for t in steps]
-                chosen = [list(compress(xs, keep)) for xs in (params, grads, states, *named)]
-                bucket = _Bucket(chosen[0], chosen[1], chosen[2], chosen[3:], step)
+                bucket = bucket.chosen([t is step for t in steps], step)
             if key in waiting:
                 bucket.step = step.clone()
                 for s in bucket.states:
@@ -413,7 +420,7 @@ class FusedOptimizer(torch.optim.Optimizer):
     def _update_copies(self, tensors: list[Any], group: dict[str, Any], options: dict[str, Any]) -> None:
         """Copies in C order of what lies in another one, such as channels_last."""
         lists = [*tensors, options.get("masters", [])]
-        copies = [[x if x is None else x.contiguous() for x in xs] for xs in lists]
+        copies = [[x if x is None or x.layout != torch.strided else x.contiguous() for x in xs] for xs in lists]
         if group["master"]:
             options = {**options, "masters": copies[-1]}
         self.update(copies[:-1], group, **options)
@@ -432,8 +439,13 @@ class FusedOptimizer(torch.optim.Optimizer):
                 bucket.grads[i] = torch.empty_like(p, dtype=g.dtype).copy_(g)
                 changed = True
             for n in names:
-                if n in s and s[n].shape == p.shape and s[n].stride() != p.stride():
-                    s.update(self.converted_state(p, n, s, group))
+                if n not in s or s[n].shape != p.shape:
+                    continue
+                coded = s[n].dtype == torch.uint8 and group["state_dtype"] != "float8"  # it was in another group
+                if coded or s[n].stride() != p.stride():
+                    made = self.converted_state(p, n, s, group)
+                    s.pop(f"{n}_scale", None)
+                    s.update(made)
                     changed = True
             if group["master"] and ("master" in s) != (p.dtype != torch.float32):  # it has become narrow, or wide
                 s.pop("master", None)
@@ -510,7 +522,7 @@ class FusedOptimizer(torch.optim.Optimizer):
                 number, name = next(names)
                 who = f"parameter {number}" + (f" ({name})" if name else "")
                 result[p], entry = {}, state["state"].get(p)
-                if isinstance(entry, dict):
+                if isinstance(entry, dict) and entry:
                     saved = {k: v for k, v in released(entry).items() if v is not None}
                     result[p] = self._loaded_entry(p, saved, group, steps, who)
                     if group["master"]:
@@ -551,6 +563,20 @@ def _placed_as(p: Any, grad: Any) -> Any:
     if not (is_distributed(p) and is_distributed(grad)) or grad.placements == p.placements:
         return grad
     return grad.redistribute(placements=p.placements)
+
+
+def _counted_together(steps: list[Any], states: list[dict[str, Any]]) -> list[Any]:
+    """One tensor for all that count the same, as after a checkpoint; on a device nobody reads them."""
+    distinct = {id(step): step for step in steps}
+    of_count: dict[float, Any] = {}
+    if not all(step.is_cpu for step in distinct.values()):
+        return steps
+    shared = {key: of_count.setdefault(float(step), step) for key, step in distinct.items()}
+    if len(of_count) == len(distinct):
+        return steps
+    for s in states:
+        s["step"] = shared[id(s["step"])]
+    return [s["step"] for s in states]
 
 
 def _same(some: Any, others: Any) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
@@ -218,6 +218,18 @@ class Adafactor(FusedOptimizer):
     def converted_state(self, p: Any, name: str, saved: dict[str, Any], group: dict[str, Any]) -> dict[str, Any]:
         return {name: saved[name].to(p.device, torch.float32, copy=True)}
 
+    def _buckets(self, group: dict[str, Any]) -> Iterator[Any]:
+        for bucket, fresh in super()._buckets(group):
+            dtypes = dict.fromkeys(p.dtype for p in bucket.params)
+            if len(dtypes) == 1 or group["eps"][0] is not None:
+                yield bucket, fresh
+                continue
+            for dtype in dtypes:  # each has its own eps, and from now on its own count
+                part = bucket.chosen([p.dtype == dtype for p in bucket.params], bucket.step.clone())
+                for state in part.states:
+                    state["step"] = part.step
+                yield part, fresh
+
     def update(self, tensors: Sequence[Any], group: dict[str, Any], *, step: Any, first: Any, **options: Any) -> None:
         t, eps = int(step), group["eps"]
         root = torch.finfo(tensors[0][0].dtype).eps if eps[0] is None else eps[0]
@@ -364,6 +376,11 @@ class SGD(FusedOptimizer):
 
     def needed(self, p: Any, group: dict[str, Any]) -> Iterable[str]:
         return ()  # PyTorch's counts no steps, and `momentum` may have been 0 so far
+
+    def _loaded_entry(self, p: Any, saved: dict[str, Any], group: dict[str, Any], *rest: Any) -> dict[str, Any]:
+        """With the buffer also where `momentum` is 0 for a while."""
+        has_buffer = "momentum_buffer" in saved and not group["momentum"]
+        return super()._loaded_entry(p, saved, {**group, "momentum": 1.0} if has_buffer else group, *rest)
 
     def update(self, tensors: Sequence[Any], group: dict[str, Any], *, step: Any, first: Any, **options: Any) -> None:
         momentum, nesterov = group["momentum"], group["nesterov"]

@@ -92,6 +92,10 @@ class _ScheduleFree(FusedOptimizer):
     def update(self, tensors: Sequence[Any], group: dict[str, Any], *, step: Any, first: Any, **options: Any) -> None:
         average = _average(type(self).__name__, group)
         options |= {"lr": average.lr, "averaging_weight": average.averaging_weight}
+        if step == 1 if isinstance(step, int) else group["k"] == 0:
+            # Since z was made a first step may have been refused or skipped, and the weights loaded.
+            for p, z in zip(tensors[0], tensors[2], strict=True):
+                z.copy_(p)
         self.op(*tensors, **self.hyperparameters(group, step), **options)
 
     def hyperparameters(self, group: dict[str, Any], step: Any) -> dict[str, Any]:
@@ -115,6 +119,8 @@ class _ScheduleFree(FusedOptimizer):
 
     @torch.no_grad()
     def _switch(self, train: bool) -> None:
+        for group in self.param_groups:
+            self.require(group)
         for group in self.param_groups:
             if group["train_mode"] == train:
                 continue
