@@ -1,7 +1,7 @@
 """``python -m tests.fuzz [--seconds N] [--seed N] [TARGET …]``: looks for calls and files that end in a wrong way.
 
 A target is one of those that it prints, `ops` or `readers`; default: all. Each has a process of its own, and so many
-seconds. An input that breaks a reader is kept in the corpus, which the tests read; one of an op is printed. The seed is
+seconds. An input that breaks a reader is kept in the corpus, which the tests read; others are printed. The seed is
 another one each time. With the seed that was printed the same inputs come again.
 """
 
@@ -23,15 +23,19 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import seed as seeded
 from hypothesis import strategies as st
 
-ARRAYS, PACKED, ROUND = "arrays", "packed", 200
+from boost_ext import environment
+
+ARRAYS, PACKED, CELLS, ROUND = "arrays", "packed", "cells", 200
 
 
-def rounds(strategy: st.SearchStrategy[Any], check: Callable[[Any], bool], seconds: float, seed: int) -> None:
+def rounds(
+    strategy: st.SearchStrategy[Any], check: Callable[[Any], bool], seconds: float, seed: int, size: int = ROUND
+) -> None:
     """Print how many inputs were accepted, of all that were tried."""
     end, tried = time.monotonic() + seconds, {True: 0, False: 0}
 
     @settings(
-        max_examples=ROUND,
+        max_examples=size,
         database=None,
         deadline=None,
         phases=[Phase.generate, Phase.shrink],
@@ -71,6 +75,18 @@ def packed(seconds: float, seed: int, _: Path) -> None:
     print(f"{tried} inputs, {tried - refused} of them accepted")
 
 
+def cells(seconds: float, seed: int, folder: Path) -> None:
+    environment.make_fast()
+    from tests.fuzz.cell_checks import check
+    from tests.fuzz.cell_recipes import Recipe, recipes
+
+    def noted(recipe: Recipe) -> bool:
+        (folder / "input").write_text(f"{recipe}\n")  # for the parent, if this one ends the process
+        return check(recipe)
+
+    rounds(recipes(compile=("off",) * 18 + ("network", "step")), noted, seconds, seed, size=5)
+
+
 def reader(name: str, seconds: float, seed: int, folder: Path) -> None:
     from tests.fuzz.mutations import mutated
     from tests.fuzz.readers import CORPUS, TARGETS, attempt, corpus
@@ -100,7 +116,7 @@ def keep(folder: Path, content: bytes) -> None:
 def spelled_out(targets: list[str]) -> list[str]:
     from tests.fuzz.readers import TARGETS
 
-    groups = {"ops": [ARRAYS, PACKED], "readers": list(TARGETS)}
+    groups = {"ops": [ARRAYS, PACKED], "readers": list(TARGETS), CELLS: [CELLS]}
     return [name for target in targets or groups for name in groups.get(target, [target])]
 
 
@@ -114,7 +130,7 @@ def main() -> int:
     if options.folder:
         faulthandler.enable()
         (name,) = options.targets
-        alone = {ARRAYS: arrays, PACKED: packed}.get(name)
+        alone = {ARRAYS: arrays, PACKED: packed, CELLS: cells}.get(name)
         if alone:
             alone(options.seconds, options.seed, options.folder)
         else:
@@ -130,7 +146,7 @@ def main() -> int:
             if code:
                 failed.append(name)
             last = Path(folder) / "input"
-            if code < 0 and name == ARRAYS:
+            if code < 0 and name in (ARRAYS, CELLS):
                 print(f"signal {-code} in {last.read_text()}")
             elif code < 0 and last.exists():
                 from tests.fuzz.readers import CORPUS
