@@ -75,7 +75,8 @@ def made_or_refused(recipe: Recipe, folder: Path) -> Any:
         assert not gone or recipe.boost, f"{refusal}, but {gone} are gone"
         kept = {name: value for name, value in before.items() if name not in gone}
         assert not (changed := differing(kept, arrays(by_name(net)), other=True)), f"{refusal}, but {changed} changed"
-        late = recipe.options.keys() & {"weight_average", "local_steps"} or recipe.optimizer == "optim.thor"
+        late = recipe.boost or recipe.options.keys() & {"weight_average", "local_steps"}  # docs/amp.md
+        late = late or recipe.optimizer == "optim.thor"  # which converts layers itself
         assert late or recipe.built == "cell" or kinds == kinds_in(net), f"{refusal}, but the network changed"
         raise Refused(refusal)
     return made_it
