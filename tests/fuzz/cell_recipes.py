@@ -191,7 +191,7 @@ def grouped(recipe: Recipe, parameters: list[Parameter]) -> list[Any]:
         return parameters
     first: dict[str, Any] = {"params": parameters[1::2], "weight_decay": 0.05}
     second: dict[str, Any] = {"params": parameters[::2]}
-    if recipe.groups == "rates":
+    if recipe.groups == "rates" and recipe.optimizer != "nn.AdaFactor":  # which raises an error of MindSpore's
         first["lr"] = rate_of(recipe.rate, RATE / 2)
     if recipe.groups == "centralized" and recipe.optimizer.startswith("optim"):
         second["grad_centralization"] = True
