@@ -236,6 +236,8 @@ def rounds_badly(recipe: Recipe) -> bool:
 
 def check_way(recipe: Recipe, losses: list[float], folder: Path, how: str, exact: bool, **changes: Any) -> None:
     """Another recipe whose first three losses are those of this one."""
+    if not exact and rounds_badly(recipe):
+        return
     try:
         other = made_or_refused(replace(recipe, **changes), folder)
     except Refused:
@@ -244,7 +246,8 @@ def check_way(recipe: Recipe, losses: list[float], folder: Path, how: str, exact
     if exact:
         assert got == losses, f"{how}: {got} for {losses}"
     else:
-        assert np.allclose(got, losses, 2e-3 if recipe.level == "O0" else 0.05, 1e-4), f"{how}: {got} for {losses}"
+        wide = recipe.level == "O0" and recipe.weights == "float32"
+        assert np.allclose(got, losses, 2e-3 if wide else 0.05, 1e-4), f"{how}: {got} for {losses}"
 
 
 def check_ways(recipe: Recipe, losses: list[float], folder: Path) -> None:
@@ -255,14 +258,15 @@ def check_ways(recipe: Recipe, losses: list[float], folder: Path) -> None:
     ours = recipe.optimizer.startswith("optim")
     if recipe.scale in ("sens", "tensor", "fixed", "dynamic") and recipe.level == "O0":
         check_other("without a loss scale", exact, scale="")
-    if not ours and not rounds_badly(recipe):
+    if not ours:
         check_other("MindSpore's operators", False, options={**recipe.options, "fused_optimizer": False})
     if not recipe.freeze and not recipe.boost and not thor:
         check_other("a FreezeOpt of all", True, freeze=(1,))
     if recipe.level == "O0" and recipe.scale in ("", "fixed", "dynamic") and not (recipe.freeze and recipe.boost):
         check_other("built in the other way", exact, built="amp" if recipe.built == "cell" else "cell")
     if ours and not thor:
-        check_other("an optimizer with a construct", exact, own="optimizer")
+        clipped = "clip_norm" in recipe.options  # by a pass of its own, which rounds
+        check_other("an optimizer with a construct", exact and not clipped, own="optimizer")
     if recipe.built == "cell" and recipe.scale in ("", "sens"):
         check_other("a cell with a construct", exact, own="cell")
     if recipe == replace(recipe, scale="", options={}, boost=(), freeze=(), level="O0"):
@@ -290,8 +294,7 @@ def check_loops(recipe: Recipe, losses: list[float], exact: bool, folder: Path) 
 
 
 def check_compiled(recipe: Recipe, losses: list[float], folder: Path) -> None:
-    if not rounds_badly(recipe):
-        check_way(recipe, losses, folder, "not compiled", False, compile="off")
+    check_way(recipe, losses, folder, "not compiled", False, compile="off")
 
 
 def check_joined(recipe: Recipe, folder: Path) -> None:
