@@ -2,7 +2,7 @@
 
 A target is one of those that it prints, `ops` or `readers`; default: all, and `torch` where PyTorch is installed. Each
 has a process of its own, and so many seconds. An input that breaks a reader is kept in the corpus, which the tests
-read; one of an op is printed. The seed is another one each time. With the seed that was printed the same inputs come
+read; others are printed. The seed is another one each time. With the seed that was printed the same inputs come
 again.
 """
 
@@ -26,15 +26,19 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import seed as seeded
 from hypothesis import strategies as st
 
-ARRAYS, PACKED, TORCH, ROUND = "arrays", "packed", "torch", 200
+from boost_ext import environment
+
+ARRAYS, PACKED, CELLS, TORCH, ROUND = "arrays", "packed", "cells", "torch", 200
 
 
-def rounds(strategy: st.SearchStrategy[Any], check: Callable[[Any], bool], seconds: float, seed: int) -> None:
+def rounds(
+    strategy: st.SearchStrategy[Any], check: Callable[[Any], bool], seconds: float, seed: int, size: int = ROUND
+) -> None:
     """Print how many inputs were accepted, of all that were tried."""
     end, tried = time.monotonic() + seconds, {True: 0, False: 0}
 
     @settings(
-        max_examples=ROUND,
+        max_examples=size,
         database=None,
         deadline=None,
         phases=[Phase.generate, Phase.shrink],
@@ -74,7 +78,7 @@ def packed(seconds: float, seed: int, _: Path) -> None:
     print(f"{tried} inputs, {tried - refused} of them accepted")
 
 
-def recipes(seconds: float, seed: int, folder: Path) -> None:
+def trainings(seconds: float, seed: int, folder: Path) -> None:
     from tests.fuzz import torch_recipes
 
     warnings.simplefilter("ignore")  # schedulers of PyTorch that are called before a step
@@ -84,6 +88,18 @@ def recipes(seconds: float, seed: int, folder: Path) -> None:
         return recipe.check()
 
     rounds(torch_recipes.recipes(), check, seconds, seed)
+
+
+def cells(seconds: float, seed: int, folder: Path) -> None:
+    environment.make_fast()
+    from tests.fuzz.cell_checks import check
+    from tests.fuzz.cell_recipes import Recipe, recipes
+
+    def noted(recipe: Recipe) -> bool:
+        (folder / "input").write_text(f"{recipe}\n")  # for the parent, if this one ends the process
+        return check(recipe)
+
+    rounds(recipes(compile=("off",) * 18 + ("network", "step")), noted, seconds, seed, size=5)
 
 
 def reader(name: str, seconds: float, seed: int, folder: Path) -> None:
@@ -115,7 +131,7 @@ def keep(folder: Path, content: bytes) -> None:
 def spelled_out(targets: list[str]) -> list[str]:
     from tests.fuzz.readers import TARGETS
 
-    groups = {"ops": [ARRAYS, PACKED], "readers": list(TARGETS), TORCH: [TORCH]}
+    groups = {"ops": [ARRAYS, PACKED], "readers": list(TARGETS), CELLS: [CELLS], TORCH: [TORCH]}
     return [name for target in targets or groups for name in groups.get(target, [target])]
 
 
@@ -129,7 +145,7 @@ def main() -> int:
     if options.folder:
         faulthandler.enable()
         (name,) = options.targets
-        alone = {ARRAYS: arrays, PACKED: packed, TORCH: recipes}.get(name)
+        alone = {ARRAYS: arrays, PACKED: packed, CELLS: cells, TORCH: trainings}.get(name)
         if alone:
             alone(options.seconds, options.seed, options.folder)
         else:
@@ -148,7 +164,7 @@ def main() -> int:
             if code:
                 failed.append(name)
             last = Path(folder) / "input"
-            if code < 0 and name in (ARRAYS, TORCH):
+            if code < 0 and name in (ARRAYS, CELLS, TORCH):
                 print(f"signal {-code} in {last.read_text()}")
             elif code < 0 and last.exists():
                 from tests.fuzz.readers import CORPUS

@@ -10,12 +10,13 @@ import mindspore as ms
 import numpy as np
 import pytest
 from mindspore import Parameter, Tensor, nn
+from tests.ms.group_networks import example
 from tests.ms.networks import Weight
 from tests.ms.residual_networks import Basic, ResNet, fill
 from tests.ms.residual_networks import batch as residual_batch
 from tests.ms.tiers import in_graph_mode, standard
 
-from boost_ext import amp
+from boost_ext import amp, optim
 from boost_ext.ms.step.cells import BoostTrainOneStepCell, BoostTrainOneStepWithLossScaleCell
 
 
@@ -465,10 +466,40 @@ class TestBoostLevels:
         np.testing.assert_array_equal(network.w.asnumpy(), [0.0, 1.5])
 
 
-def test_a_refused_combination_leaves_the_network_as_it_is() -> None:
-    net = nn.Dense(4, 2)
-    optimizer = nn.Momentum(net.trainable_params(), 0.1, 0.9)
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        (
+            {"level": "O2", "clip_norm": 1.0, "adaptive_clip": 0.01},
+            ValueError,
+            "build_train_network: adaptive_clip must be None with clip_norm, got both",
+        ),
+        (
+            {"level": "O2", "boost_config_dict": {"common": {"check_overflow": False}}},
+            ValueError,
+            "build_train_network: check_overflow must be True with a loss scale that it moves, got False",
+        ),
+        ({"boost_level": "O2"}, TypeError, "rebuild: optimizer must not be thor, which belongs to the layers"),
+    ],
+)
+def test_a_refused_combination_leaves_the_network_as_it_is(
+    options: dict[str, Any], error: type[Exception], message: str
+) -> None:
+    net = ResNet(Basic)
+    optimizer: Any = nn.Momentum(net.trainable_params(), 0.1, 0.9)
+    if "boost_level" in options:
+        optimizer = optim.thor(net, Tensor(0.1, ms.float32), 0.03, 0.9)
     before = str(net)
-    with pytest.raises(ValueError, match=r"^build_train_network: adaptive_clip must be None with clip_norm, got both"):
-        amp.build_train_network(net, optimizer, nn.MSELoss(), level="O2", clip_norm=1.0, adaptive_clip=0.01)
+    with pytest.raises(error, match=f"^{message}"):
+        amp.build_train_network(net, optimizer, nn.MSELoss(), **options)
+    assert str(net) == before
+
+
+def test_a_network_with_groups_of_loss_scales_is_refused_before_it_is_converted() -> None:
+    _, net = example()
+    before = str(net)
+    with pytest.raises(
+        ValueError, match=r"^build_train_network: network calls a GroupLossScaleManager, so the scale_s"
+    ):
+        amp.build_train_network(net, nn.SGD(net.trainable_params(), 0.1), nn.MSELoss(), level="O2")
     assert str(net) == before

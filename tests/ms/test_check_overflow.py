@@ -3,7 +3,7 @@
 import mindspore as ms
 import numpy as np
 import pytest
-from mindspore import nn
+from mindspore import Tensor, nn
 from tests.ms.networks import Mlp, classes, mlp_batch
 
 from boost_ext import amp, boost
@@ -66,16 +66,14 @@ def test_the_key_and_the_plan() -> None:
 def test_a_loss_scale_needs_it() -> None:
     net = Mlp()
     optimizer = nn.Momentum(net.trainable_params(), 0.1, 0.9)
-    message = (
-        "BoostTrainOneStepWithLossScaleCell: check_overflow must be True with a loss scale that it moves, got False"
-    )
-    with pytest.raises(ValueError, match=message):
+    message = "check_overflow must be True with a loss scale that it moves, got False"
+    off = {"common": {"check_overflow": False}}
+    with pytest.raises(ValueError, match=f"^build_train_network: {message}"):
         amp.build_train_network(
-            net,
-            optimizer,
-            LOSS,
-            loss_scale_manager=amp.DynamicLossScaleManager(),
-            boost_config_dict={"common": {"check_overflow": False}},
+            net, optimizer, LOSS, loss_scale_manager=amp.DynamicLossScaleManager(), boost_config_dict=off
         )
+    _, without = boost.AutoBoost("O0", off).network_auto_process_train(net, optimizer)
+    with pytest.raises(ValueError, match=f"^BoostTrainOneStepWithLossScaleCell: {message}"):
+        boost.BoostTrainOneStepWithLossScaleCell(classes(net), without, Tensor(8.0))
     with pytest.raises(TypeError, match="BoostTrainOneStepCell: check_overflow must be a bool, got int"):
         boost.BoostTrainOneStepCell(classes(net), optimizer, check_overflow=0)

@@ -365,6 +365,11 @@ def test_errors(matrix: Path) -> None:
     scaled = nn.SGD(net.trainable_params(), 1.0, loss_scale=8.0)
     with pytest.raises(ValueError, match=r"optimizer\.loss_scale must be 1, got 8\.0"):
         boost.DimReduce(net, scaled, net.trainable_params(), P, K, *args, 0, 1)
+    silent = nn.AdaFactor(net.trainable_params())
+    with pytest.raises(
+        ValueError, match=r"^DimReduce: optimizer must tell its learning rate.*got nn\.AdaFactor with rel"
+    ):
+        boost.DimReduce(net, silent, net.trainable_params(), P, K, *args, 0, 1)
 
 
 @pytest.mark.parametrize(

@@ -269,6 +269,10 @@ class Mine(nn.Momentum):
         (lambda p: nn.FTRL(p, l1=1e-4), "l1, which"),
         (lambda p: nn.ProximalAdagrad(p, l1=1e-4), "l1 or l2"),
         (lambda p: nn.Adagrad(p, update_slots=False), "update_slots=False, which it ignores on a CPU"),
+        (
+            lambda p: nn.Adam(p, use_nesterov=True, use_amsgrad=True),
+            "use_nesterov with use_amsgrad, whose operator igno",
+        ),
         (lambda p: nn.Momentum(p, 0.1, 0.9), "not float32"),
     ],
 )

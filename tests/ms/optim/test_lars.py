@@ -101,6 +101,21 @@ def test_around_an_optimizer_of_mindspore(name: str) -> None:
         np.testing.assert_allclose(got, expected, rtol=2e-5, atol=2e-6)
 
 
+@pytest.mark.parametrize("kind", [{"use_lazy": True}, {"use_lazy": False}, {"use_offload": True}])
+def test_around_the_kinds_of_mindspores_adam(kind: dict[str, bool]) -> None:
+    """nn.Adam notes such an argument where it is given; Adam has none."""
+    ends = []
+    for inner in (lambda params: nn.Adam(params, 0.1, **kind), lambda params: optim.Adam(params, 0.1)):
+        params = parameters()
+        optimizer = optim.LARS(inner(params), coefficient=0.1)
+        assert type(optimizer.opt) is optim.Adam
+        for step in range(2):
+            optimizer(tuple(map(Tensor, gradients(step))))
+        ends.append([p.asnumpy() for p in params])
+    for got, expected in zip(*ends, strict=True):
+        np.testing.assert_array_equal(got, expected)
+
+
 def test_narrowed_and_rebuilt(mode: int) -> None:
     params = parameters()
     optimizer = optim.LARS(optim.Momentum(params, 0.1, MOMENTUM, weight_decay=DECAY))

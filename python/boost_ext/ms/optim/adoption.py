@@ -107,6 +107,8 @@ def _adam_form(o: Any, cls: type[FusedOptimizer], nesterov: bool, amsgrad: bool 
 def _adam(o: Any) -> _Form | str:
     if getattr(o, "use_offload", False) and isinstance(o, CentralizingOptimizer):
         return "use_offload, which centralizes gradients before their decay"
+    if o.use_nesterov and o.use_amsgrad:
+        return "use_nesterov with use_amsgrad, whose operator ignores it"
     return _adam_form(o, Adam, o.use_nesterov, o.use_amsgrad)
 
 

@@ -47,7 +47,8 @@ def _of_boost_ext(optimizer: Any) -> FusedOptimizer:
     ours = _NAMESAKES.get(name)
     if getattr(nn, name, None) is not cls or ours is None:
         raise TypeError(f"LARS: optimizer must be one of boost_ext.optim, or a namesake of mindspore.nn, got {name}")
-    made = of_class(ours, optimizer, parameter_groups(optimizer))
+    # Of nn.Adam, for the kinds whose steps on gradients that are no rows are Adam's.
+    made = of_class(ours, optimizer, parameter_groups(optimizer), without=("use_lazy", "use_offload"))
     assert isinstance(made, FusedOptimizer)
     return made
 

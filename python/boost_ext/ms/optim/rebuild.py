@@ -9,7 +9,7 @@ from mindspore import Parameter, Tensor, nn
 
 from boost_ext.ms.optim.grad_centralization import centralizing
 
-__all__ = ["of_class", "parameter_groups", "rebuild"]
+__all__ = ["of_class", "parameter_groups", "rebuild", "require_rebuildable"]
 
 Optimizer = TypeVar("Optimizer", bound=nn.Optimizer)
 
@@ -134,6 +134,12 @@ def _is_of_mindspore(optimizer: nn.Optimizer, name: str) -> bool:
     return cls is not None and isinstance(optimizer, cls)
 
 
+def require_rebuildable(optimizer: nn.Optimizer) -> None:
+    """A TypeError for an optimizer that is never constructed again."""
+    if hasattr(optimizer, "never_rebuilt"):
+        raise TypeError(f"rebuild: optimizer must not be {optimizer.never_rebuilt}")
+
+
 def rebuild(optimizer: Optimizer, params: Iterable[Any]) -> Optimizer:
     """Construct an optimizer of the same class and hyperparameters over other parameters or groups, with its state.
 
@@ -154,8 +160,7 @@ def rebuild(optimizer: Optimizer, params: Iterable[Any]) -> Optimizer:
     """
     if not isinstance(optimizer, nn.Optimizer):
         raise TypeError(f"rebuild: optimizer must be an Optimizer, got {type(optimizer).__name__}")
-    if hasattr(optimizer, "never_rebuilt"):
-        raise TypeError(f"rebuild: optimizer must not be {optimizer.never_rebuilt}")
+    require_rebuildable(optimizer)
     if _is_around_another(optimizer):
         around: Optimizer = type(optimizer)(rebuild(optimizer.opt, params), **_hyperparameters(optimizer, ()))
         return around
@@ -165,10 +170,13 @@ def rebuild(optimizer: Optimizer, params: Iterable[Any]) -> Optimizer:
     return new
 
 
-def of_class(cls: type[nn.Optimizer], optimizer: nn.Optimizer, params: Sequence[Any]) -> nn.Optimizer:
-    """An optimizer of this class with the hyperparameters of the given one, which goes on from its state."""
+def of_class(
+    cls: type[nn.Optimizer], optimizer: nn.Optimizer, params: Sequence[Any], without: Sequence[str] = ()
+) -> nn.Optimizer:
+    """An optimizer of this class with the hyperparameters of the given one, but for those that the class is `without`.
+    It goes on from its state."""
     groups = [item for item in params if isinstance(item, dict)]
-    arguments = _hyperparameters(optimizer, groups)
+    arguments = {name: value for name, value in _hyperparameters(optimizer, groups).items() if name not in without}
     if "learning_rate" not in arguments:
         arguments["learning_rate"] = _default_rate(optimizer, groups)
     try:

@@ -31,7 +31,13 @@ from boost_ext.ms.ranks.ranks import Ranks
 from boost_ext.ms.step.algorithms import APPLY, PARTS
 from boost_ext.ms.step.gradient_statistics import GradientStatistics
 from boost_ext.ms.step.observation import Observation, observation
-from boost_ext.ms.step.options import StepOptions, step_options, warn_of_unknown_parameters, what_trains
+from boost_ext.ms.step.options import (
+    StepOptions,
+    require_check,
+    step_options,
+    warn_of_unknown_parameters,
+    what_trains,
+)
 from boost_ext.ms.step.pipeline import (
     ApplySlot,
     Choice,
@@ -179,8 +185,8 @@ class BoostTrainOneStepCell(nn.TrainOneStepCell):
         """Assemble the slots. ``unscale``: the optimizer gets gradients without the loss scale."""
         name = type(self).__name__
         require_compile(name, compile)
-        if unscale and not options.check_overflow:
-            raise ValueError(f"{name}: check_overflow must be True with a loss scale that it moves, got False")
+        if unscale:
+            require_check(name, options.check_overflow)
         if scale.guard is None:
             require_no_groups(name, network)
         optimizer = released(optimizer)

@@ -21,7 +21,14 @@ if TYPE_CHECKING:
     from boost_ext.ms.step.local_steps import LocalSteps
     from boost_ext.ms.subspace.moving_average import ExponentialMovingAverage
 
-__all__ = ["StepOptions", "attached_options", "step_options", "warn_of_unknown_parameters", "what_trains"]
+__all__ = [
+    "StepOptions",
+    "attached_options",
+    "require_check",
+    "step_options",
+    "warn_of_unknown_parameters",
+    "what_trains",
+]
 
 
 @dataclass(frozen=True)
@@ -68,6 +75,12 @@ class StepOptions:
     def checks(self) -> bool:
         """Whether a guard reads the gradients: clipping needs their norm, and then the check is free."""
         return self.check_overflow or self.clip_norm is not None
+
+
+def require_check(owner: str, check_overflow: bool) -> None:
+    """Refuse a cell with a loss scale that does not look for inf and nan."""
+    if not check_overflow:
+        raise ValueError(f"{owner}: check_overflow must be True with a loss scale that it moves, got False")
 
 
 def attached_options(optimizer: nn.Cell) -> StepOptions:

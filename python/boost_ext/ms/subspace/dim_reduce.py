@@ -109,7 +109,7 @@ class DimReduce(typed.Cell):
         Tensor, the loss.
 
     Raises:
-        ValueError: if the matrix does not fit, or there is no such rank.
+        ValueError: if the matrix does not fit, there is no such rank, or the optimizer does not tell its learning rate.
 
     Examples:
         >>> import mindspore as ms
@@ -150,6 +150,11 @@ class DimReduce(typed.Cell):
             raise ValueError(
                 f"DimReduce: optimizer.loss_scale must be 1, got {optimizer.loss_scale}; the gradients are unscaled "
                 "before the optimizer sees them"
+            )
+        if getattr(optimizer, "relative_step", False) and not hasattr(optimizer, "relative_rate"):
+            raise ValueError(
+                "DimReduce: optimizer must tell its learning rate, which the line search needs, got "
+                f"nn.{type(optimizer).__name__} with relative_step, which tells 0; boost_ext.optim's tells it"
             )
         self.forward = Forward(network, compile)
         self.optimizer = optimizer

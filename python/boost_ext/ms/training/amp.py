@@ -21,7 +21,8 @@ from boost_ext.ms.loss_scale.group_loss_scale import GroupLossScaleManager
 from boost_ext.ms.loss_scale.loss_scale_update import check_scale
 from boost_ext.ms.loss_scale.managers import DynamicLossScaleManager
 from boost_ext.ms.step.cells import BoostTrainOneStepCell, BoostTrainOneStepWithLossScaleCell
-from boost_ext.ms.step.options import step_options
+from boost_ext.ms.step.options import require_check, step_options
+from boost_ext.ms.step.pipeline import require_no_groups
 from boost_ext.ms.training.auto import AutoBoost
 
 if TYPE_CHECKING:
@@ -71,9 +72,10 @@ def build_train_network(
 ) -> BoostTrainOneStepCell:
     """Build the training cell for a network in mixed precision, with the boost algorithms.
 
-    All arguments are checked before the network changes, but for what excludes `weight_average` and `local_steps`.
-    Boost rewrites the network first, in place. The conversion works in place too for O2, O3 and `cast_model_type`, as
-    MindSpore's does. Parameters stay float32.
+    All arguments are checked before the network changes, but for what excludes `weight_average` and `local_steps`, what
+    does not fit the parameters of a rewritten network, and the matrix of dimension reduction. Boost rewrites the
+    network first, in place. The conversion works in place too for O2, O3 and `cast_model_type`, as MindSpore's does.
+    Parameters stay float32.
 
     Args:
         network (Cell): the network; without `loss_fn` its output is the loss.
@@ -179,6 +181,12 @@ def assemble(
     step = step_options(_OWNER, optimizer, brought.get("dim_reduce"), brought.get("accumulation_steps"), **given)
     boost.take_loss_scale(manager)
     update_cell, sens = _loss_scaling(manager, optimizer, own_scale=step.dim_reduce is not None)
+    if isinstance(manager, GroupLossScaleManager):
+        manager.require_in(network)
+    else:
+        require_no_groups(_OWNER, network)
+    if update_cell is not None:
+        require_check(_OWNER, step.check_overflow and boost.config.common.check_overflow)
 
     # First: it looks for the types of cells that the conversion wraps.
     network, optimizer = boost.network_auto_process_train(network, optimizer)

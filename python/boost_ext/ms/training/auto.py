@@ -16,6 +16,7 @@ from boost_ext.ms.freeze.freeze_optimizer import FreezeOpt
 from boost_ext.ms.freeze.grad_freeze import FRONT_TO_BACK, GradientFreeze
 from boost_ext.ms.loss_scale.group_loss_scale import GroupLossScaleManager
 from boost_ext.ms.optim.learning_rates import scheduled_steps
+from boost_ext.ms.optim.rebuild import require_rebuildable
 from boost_ext.ms.ranks.ranks import rank_count
 from boost_ext.ms.step.options import StepOptions, attached_options, what_trains
 from boost_ext.ms.surgery.less_bn import LessBNReport, remove_batch_norms, replace_head
@@ -159,6 +160,8 @@ class AutoBoost:
                 "GradientFreeze has made it, so it freezes already. Give the Optimizer that it was made of, or the "
                 "FreezeOpt at level O0"
             )
+        if self.plan.applies("grad_centralization"):
+            require_rebuildable(optimizer)
 
     def _rewrite(self, network: nn.Cell) -> bool:
         """LessBN and the FN head, in place, where they are on; whether the parameters are others now."""
