@@ -59,8 +59,8 @@ std::atomic<int> threads{default_threads()};
 
 }  // namespace
 
-// An Intel Xeon (Sapphire Rapids) reads bfloat16 a third faster from memory with 2 KB, and a step on bfloat16 state takes
-// an eighth less. An AMD EPYC (Zen 4) took 1.3 to 1.7 times as long to read so.
+// An Intel Xeon (Sapphire Rapids) reads bfloat16 a third faster from memory with 2 KB, and a step on bfloat16 state
+// takes an eighth less. An AMD EPYC (Zen 4) took 1.3 to 1.7 times as long to read so.
 #if defined(BOOST_EXT_X86_ISAS)
 const std::uintptr_t cpu::read_ahead_bytes = __builtin_cpu_is("intel") ? 2048 : 0;
 #else
