@@ -23,6 +23,7 @@ FOUNDATIONS = {
     "optimizer_rules",
     "philox",
     "pool",
+    "read_ahead",
     "runtime",
     "schema",
     "tensor",
