@@ -463,7 +463,7 @@ struct Full {
   template <class T> BOOST_EXT_INLINE S load_shorts(const T* p) const { return BOOST_EXT_ISA::load_shorts(p); }
   template <class T> BOOST_EXT_INLINE void store_shorts(T* p, S a) const { BOOST_EXT_ISA::store_shorts(p, a); }
 };
-// Full, which also asks for what the loop will read some iterations later, once a cache line. Where it does not pay,
+// Full, which also asks for what the loop will read some iterations later. Where that does not pay,
 // `bytes` is 0 and asks for what is read anyway. One before a loop: its bytes stay in a register. What writes as much
 // as it reads gains nothing. The AVX2 loops have no slots to spare for it, nor those of aarch64 registers.
 #if defined(__AVX512F__)

@@ -55,14 +55,27 @@ def rounds(
     print(f"{sum(tried.values())} inputs, {tried[True]} of them accepted")
 
 
+def printable(
+    strategy: st.SearchStrategy[Any],
+    check: Callable[[Any], bool],
+    seconds: float,
+    seed: int,
+    folder: Path,
+    size: int = ROUND,
+) -> None:
+    """`rounds` of inputs whose text the parent prints if one ends the process."""
+
+    def noted(value: Any) -> bool:
+        (folder / "input").write_text(f"{value}\n")
+        return check(value)
+
+    rounds(strategy, noted, seconds, seed, size)
+
+
 def arrays(seconds: float, seed: int, folder: Path) -> None:
     from tests.fuzz.array_calls import Call, calls
 
-    def check(call: Call) -> bool:
-        (folder / "input").write_text(f"{call}\n")  # for the parent, if this one ends the process
-        return call.check()
-
-    rounds(calls(), check, seconds, seed)
+    printable(calls(), Call.check, seconds, seed, folder)
 
 
 def packed(seconds: float, seed: int, _: Path) -> None:
@@ -79,27 +92,18 @@ def packed(seconds: float, seed: int, _: Path) -> None:
 
 
 def trainings(seconds: float, seed: int, folder: Path) -> None:
-    from tests.fuzz import torch_recipes
+    from tests.fuzz.torch_recipes import Recipe, recipes
 
     warnings.simplefilter("ignore")  # schedulers of PyTorch that are called before a step
-
-    def check(recipe: torch_recipes.Recipe) -> bool:
-        (folder / "input").write_text(f"{recipe}\n")
-        return recipe.check()
-
-    rounds(torch_recipes.recipes(), check, seconds, seed)
+    printable(recipes(), Recipe.check, seconds, seed, folder)
 
 
 def cells(seconds: float, seed: int, folder: Path) -> None:
     environment.make_fast()
     from tests.fuzz.cell_checks import check
-    from tests.fuzz.cell_recipes import Recipe, recipes
+    from tests.fuzz.cell_recipes import recipes
 
-    def noted(recipe: Recipe) -> bool:
-        (folder / "input").write_text(f"{recipe}\n")  # for the parent, if this one ends the process
-        return check(recipe)
-
-    rounds(recipes(compile=("off",) * 18 + ("network", "step")), noted, seconds, seed, size=5)
+    printable(recipes(compile=("off",) * 18 + ("network", "step")), check, seconds, seed, folder, size=5)
 
 
 def reader(name: str, seconds: float, seed: int, folder: Path) -> None:

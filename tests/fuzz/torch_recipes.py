@@ -145,7 +145,8 @@ def actions(draw: st.DrawFn, name: str, tensors: int, groups: int) -> tuple[Any,
         "cast",
         "schedule",
     ]
-    kind = draw(st.sampled_from([*kinds, "move", *(["eval", "train"] if name.startswith("ScheduleFree") else [])]))
+    kinds += ["move", "turn", "adopt", "convert", *(["eval", "train"] if name.startswith("ScheduleFree") else [])]
+    kind = draw(st.sampled_from(kinds))
     if kind == "save":
         return (kind, draw(st.sampled_from(["load", "load", "deepcopy", "pickle", "torch"])))
     if kind == "overflow":
@@ -158,6 +159,10 @@ def actions(draw: st.DrawFn, name: str, tensors: int, groups: int) -> tuple[Any,
     if kind == "data":
         change = draw(st.sampled_from(["values", "in place", "turned"]))
         return (kind, draw(st.integers(0, tensors - 1)), change)
+    if kind == "convert":
+        return (kind, *(draw(st.sampled_from(OPTIONS[key])) for key in ("state_dtype", "master")))
+    if kind in ("turn", "adopt"):
+        return (kind,)
     if kind == "cast":
         return (kind, draw(st.sampled_from([F32, *HALVES])))
     return (kind, draw(st.integers(0, tensors - 1)))

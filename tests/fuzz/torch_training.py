@@ -65,6 +65,7 @@ class Training:
         self.recipe, self.tensors, self.groups, self.script = recipe, tensors, groups, script
         self.params = [torch.nn.Parameter(laid(values(t[0], i).to(t[1]), t[2]), t[3]) for i, t in enumerate(tensors)]
         self.accepted = self.refused = 0
+        self.was_rounded = False
         self.is_whole = True
         """Whether the script went on to its end."""
         adds = any(action[0] == "add" for _, action in script)
@@ -98,8 +99,13 @@ class Training:
         return kind(groups, foreach=False)
 
     def has_rule_of_torch(self) -> bool:
-        if self.recipe.name == "Adafactor" and any(p.numel() == 0 or p.dtype != torch.float32 for p in self.params):
-            return False
+        if self.recipe.name == "Adafactor":
+            if any(p.numel() == 0 or p.dtype != torch.float32 for p in self.params):
+                return False
+            if any(
+                g["eps"][0] is not None for g in self.optimizer.param_groups
+            ):  # added to the squares, as in the paper
+                return False
         return not any(g.get("cautious") or g["state_dtype"] != "float32" for g in self.optimizer.param_groups)
 
     def follow(self, scale: float) -> None:
@@ -145,8 +151,8 @@ class Training:
         return [{k: bits(v) for k, v in g.items() if k in known} for g in self.optimizer.param_groups]
 
     def is_exact(self) -> bool:
-        """Whether nothing is rounded at random."""
-        return all(g["state_dtype"] == "float32" for g in self.optimizer.param_groups)
+        """Whether nothing is rounded at random, and nothing was."""
+        return not self.was_rounded and all(g["state_dtype"] == "float32" for g in self.optimizer.param_groups)
 
     def require_same(self, other: Training, what: str) -> None:
         if self.groups is other.groups:
@@ -306,7 +312,21 @@ class Training:
 
     # Other actions.
 
+    def is_settled(self) -> bool:
+        """Whether state is stored as its weights are. If not, a step or a checkpoint makes or drops masters, and gives
+        codes of 8 bits other blocks."""
+        for p in self.params:
+            entry = self.optimizer.state.get(p, {})
+            if "step" in entry and self.group_of(p)["master"] and ("master" in entry) != (p.dtype != torch.float32):
+                return False
+            codes = [v for v in entry.values() if v.dtype == torch.uint8]
+            if any(v.shape == p.shape and v.stride() != p.stride() for v in codes):
+                return False
+        return True
+
     def _save(self, number: int, how: str) -> None:
+        if not self.is_settled():
+            return
         members = [g["params"] for g in self.optimizer.param_groups]
         if how in ("deepcopy", "pickle") and not {t[2] for t in self.tensors} & {"strided", "expanded"}:
             both = self.params, self.optimizer
@@ -345,6 +365,7 @@ class Training:
         except REFUSED:
             self.options = was
             raise
+        self.was_rounded = not self.is_exact()
         self.optimizer = fresh
         self.rebind()
 
@@ -354,6 +375,8 @@ class Training:
             fresh = self.made([g["params"] for g in self.optimizer.param_groups])
             self.follow(1.0)
             fresh.load_state_dict(copy.deepcopy(self.reference.state_dict()))
+            for group, before in zip(fresh.param_groups, self.optimizer.param_groups, strict=True):
+                group |= {key: before[key] for key in before.keys() - group.keys()}  # of the scheduler
             self.optimizer = fresh
             self.rebind()
 
@@ -367,10 +390,8 @@ class Training:
         p = self.params[bad]
         if not self.is_member(p) or not p.numel() or not self.tensors[bad][3] or not self.can_scale("", ()):
             return
-        for q in self.params:  # whose dtype is new: the step makes or drops a master even so
-            entry = self.optimizer.state.get(q, {})
-            if self.group_of(q)["master"] and "step" in entry and ("master" in entry) != (q.dtype != torch.float32):
-                return
+        if not self.is_settled():
+            return
         self.gradients(number, (), "like", 1.0)
         with torch.no_grad():
             p.grad.view(-1)[-1:].fill_(math.inf) if p.grad.is_contiguous() else p.grad.fill_(math.nan)

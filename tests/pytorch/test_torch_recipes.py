@@ -1,4 +1,4 @@
-"""Trainings of random settings, groups, tensors and scripts, a hundred of them; `make fuzz-torch` makes more."""
+"""Trainings of random settings, groups, tensors and scripts, some of them; `make fuzz-torch` makes more."""
 
 from __future__ import annotations
 

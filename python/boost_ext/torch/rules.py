@@ -224,7 +224,7 @@ class Adafactor(FusedOptimizer):
             if len(dtypes) == 1 or group["eps"][0] is not None:
                 yield bucket, fresh
                 continue
-            for dtype in dtypes:  # each has its own eps, and from now on its own count
+            for dtype in dtypes:  # each has its own eps, so each is counted by itself
                 part = bucket.chosen([p.dtype == dtype for p in bucket.params], bucket.step.clone())
                 for state in part.states:
                     state["step"] = part.step
