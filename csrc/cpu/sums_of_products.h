@@ -29,20 +29,20 @@ BOOST_EXT_INLINE F product(const Quad& a, const Quad& b) {
   return s;
 }
 
-// body(of a, of b) for every sixty-four elements of 0..n; those that are left are copied, with zeros behind them.
+// body(in a, in b) for every sixty-four elements of 0..n; those that are left are copied, with zeros behind them.
 template <class T, class Body> BOOST_EXT_INLINE void quads(const T* a, const T* b, std::int64_t n, Body&& body) {
   const Ahead io{};
   std::int64_t i = 0;
   for (; i + kQuad <= n; i += kQuad) {
     prefetch_quad(io, a + i);
     if (b != a) prefetch_quad(io, b + i);
-    body(load_quad(a + i), load_quad(b + i));
+    body(a + i, b + i);
   }
   if (i == n) return;
   T left[2][kQuad] = {};
   std::memcpy(left[0], a + i, static_cast<std::size_t>(n - i) * sizeof(T));
   std::memcpy(left[1], b + i, static_cast<std::size_t>(n - i) * sizeof(T));
-  body(load_quad(left[0]), load_quad(left[1]));
+  body(left[0], left[1]);
 }
 
 // Whether the squares of bfloat16 have neither overflown in float32, nor vanished beside what is there.
@@ -60,7 +60,10 @@ template <class T> BOOST_EXT_INLINE double wide_sum_of_squares(const T* p, std::
 inline double sum_of_squares(const float* p, std::int64_t n) { return wide_sum_of_squares(p, n); }
 template <class T> double sum_of_squares(const T* p, std::int64_t n) {
   D squares{};
-  quads(p, p, n, [&](const Quad& x, const Quad&) BOOST_EXT_INLINE_LAMBDA { squares = squares + widen(product(x, x)); });
+  quads(p, p, n, [&](const T* at, const T*) BOOST_EXT_INLINE_LAMBDA {
+    const Quad x = load_quad(at);
+    squares = squares + widen(product(x, x));
+  });
   const double total = sum(squares);
   return exact_in_floats(total) ? total : wide_sum_of_squares(p, n);
 }
@@ -84,7 +87,8 @@ template <class T> BOOST_EXT_INLINE Dots wide_dots(const T* a, const T* b, std::
 inline Dots dots(const float* a, const float* b, std::int64_t n) { return wide_dots(a, b, n); }
 template <class T> Dots dots(const T* a, const T* b, std::int64_t n) {
   D ab{}, aa{}, bb{};
-  quads(a, b, n, [&](const Quad& x, const Quad& y) BOOST_EXT_INLINE_LAMBDA {
+  quads(a, b, n, [&](const T* in_a, const T* in_b) BOOST_EXT_INLINE_LAMBDA {
+    const Quad x = load_quad(in_a), y = load_quad(in_b);
     ab = ab + widen(product(x, y));
     aa = aa + widen(product(x, x));
     bb = bb + widen(product(y, y));

@@ -1,6 +1,7 @@
 #include "ops/tensor_statistics.h"
 
 #include "cpu/parallel.h"
+#include "cpu/sums_of_products.h"
 
 namespace boost_ext::cpu::BOOST_EXT_ISA {
 namespace {
@@ -10,6 +11,10 @@ constexpr std::int64_t kBlock = 16384;
 // Counts, one more in each lane where it holds.
 BOOST_EXT_INLINE I plus_where_equal(I counts, I a, std::int32_t to) {
   BOOST_EXT_EACH(i) counts.v[i] -= a.v[i] == to;
+  return counts;
+}
+BOOST_EXT_INLINE S plus_where_zero(S counts, S a) {
+  BOOST_EXT_EACH(i) counts.v[i] -= a.v[i] == 0;
   return counts;
 }
 BOOST_EXT_INLINE I plus_where_above(I counts, I a, std::int32_t bound) {
@@ -22,16 +27,19 @@ BOOST_EXT_INLINE F finite_or_zero(F a) {
   return a;
 }
 
-BOOST_EXT_INLINE std::int64_t total(I counts) {
-  std::int32_t lane[kLanes];
+template <class Lane, class Lanes> BOOST_EXT_INLINE std::int64_t total(const Lanes& counts) {
+  Lane lane[sizeof counts / sizeof(Lane)];
   std::memcpy(lane, &counts, sizeof lane);
   std::int64_t sum = 0;
-  for (const std::int32_t count : lane) sum += count;
+  for (const Lane count : lane) sum += count;
   return sum;
 }
+BOOST_EXT_INLINE std::int64_t total(I counts) { return total<std::int32_t>(counts); }
+BOOST_EXT_INLINE std::int64_t total(S counts) { return total<std::int16_t>(counts); }
 
-// A block as if it were finite. Lanes behind the end read as zeros, which are no elements.
-template <class T> BOOST_EXT_INLINE std::int32_t look(const T* p, std::int64_t count, Statistics& s) {
+// A block as if it were finite: the bits of the largest magnitude. Lanes behind the end read as zeros, which are no
+// elements.
+BOOST_EXT_INLINE std::int32_t look(const float* p, std::int64_t count, Statistics& s) {
   I largest{}, zeros{};
   D squares[2] = {};  // four would not fit into the registers of AVX2 beside the rest
   sweep(count, [&](auto io, std::int64_t i, auto u) BOOST_EXT_INLINE_LAMBDA {
@@ -46,6 +54,26 @@ template <class T> BOOST_EXT_INLINE std::int32_t look(const T* p, std::int64_t c
   s.zeros = total(zeros) - (kLanes - count % kLanes) % kLanes;
   s.squares = sum(squares[0] + squares[1]);
   return max_lane(largest);
+}
+
+// Sixteen bits are compared and counted as they lie: a lane counts to kBlock / 32 at most.
+template <class T> BOOST_EXT_INLINE std::int32_t look(const T* p, std::int64_t count, Statistics& s) {
+  S largest{}, zeros{};
+  D squares{};
+  quads(p, p, count, [&](const T* at, const T*) BOOST_EXT_INLINE_LAMBDA {
+    const Quad x = load_quad(at);
+    squares = squares + widen(product(x, x));
+    for (int half = 0; half < 2; ++half) {
+      const S bits = magnitude_bits(load_shorts(at + half * 2 * kLanes));
+      largest = max(largest, bits);
+      zeros = plus_where_zero(zeros, bits);
+    }
+  });
+  s.zeros = total(zeros) - (kQuad - count % kQuad) % kQuad;
+  s.squares = sum(squares);
+  if (s.zeros < count && !exact_in_floats(s.squares)) s.squares = wide_sum_of_squares(p, count);
+  T all[kLanes] = {{max_lane(largest)}};
+  return max_lane(magnitude_bits(load(all)));
 }
 
 // The rare block with inf or nan, which is still in the cache.

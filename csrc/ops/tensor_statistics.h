@@ -10,7 +10,8 @@
 //            zeros      how many elements are 0 or -0
 //            squares    the sum of (x / scale)^2 over the finite elements
 // inf, nan, first and largest are those of unscale_and_check with a report. Squares are summed in float64, blocks of
-// 16384 in order; an element that is inf or nan counts as 0 there. No elements: 0, 0, -1, 0, 0, 0.
+// 16384 in order; a backend may first add four squares of half precision in float32, as global_norm says. An element
+// that is inf or nan counts as 0 there. No elements: 0, 0, -1, 0, 0, 0.
 #pragma once
 
 #include "ops/runtime.h"
