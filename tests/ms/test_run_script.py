@@ -47,6 +47,9 @@ def test_the_same_losses(mode: int, monkeypatch: pytest.MonkeyPatch, capsys: pyt
     steps = dict(re.findall(r"training_forms.py:\d+: (\S+): (\d+) steps in [\d.]+ s, the first took ", report))
     assert steps == {"mindspore.Model": "6", "nn.TrainOneStepCell": "3", "amp.build_train_network": "3"}
     assert "nn.TrainOneStepCell stayed MindSpore's: ValueError: TrainOneStepCell: return_grad must be False" in report
+    derived = "a class derived from nn.TrainOneStepCell runs its own code"
+    assert re.findall(r"training_forms.py:\d+: (\S+) stayed MindSpore's: a class.*", report) == ["Clipping"]
+    assert f"Clipping stayed MindSpore's: {derived}" in report
     assert "own cell made the last ones: TypeError: " in report
     assert "network must return one Tensor, the loss" in report
     assert done.stderr.count("nn.Momentum steps as one native call, on its own state") == 4
