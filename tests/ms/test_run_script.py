@@ -20,6 +20,7 @@ from mindspore import Tensor, nn, ops
 import boost_ext.nn
 from boost_ext.cli.script_edits import edited
 from boost_ext.ms.training import swaps
+from boost_ext.ms.training.first_step import is_library
 from boost_ext.scripts import Record
 
 SCRIPT = Path(__file__).with_name("training_forms.py")
@@ -65,6 +66,13 @@ def test_the_same_losses_by_hand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     after, kinds = plainly(tmp_path / "after.py", ms.PYNATIVE_MODE, monkeypatch)
     assert before == after
     assert kinds == {**dict.fromkeys(("cell", "subclass", "amp", "function"), "Tensor"), "model": "tuple"}
+
+
+def test_a_toolkit_whose_name_begins_like_mindspores_is_no_library() -> None:
+    """Its networks are searched for what a graph would do once, and its lines are named in the report."""
+    for package in (ms, boost_ext):
+        assert is_library(str(package.__file__))
+        assert not is_library(f"{Path(str(package.__file__)).parent}_rl/network.py")
 
 
 class Net(nn.Cell):
