@@ -71,9 +71,8 @@ def patched(before: str, patch: str) -> str:
             "from mindspore import Tensor, nn\nfrom boost_ext import Model\nfrom mindspore.nn import Dense\n"
             "from boost_ext.nn import TrainOneStepCell\nm = 'é', Model(n), TrainOneStepCell(n, o)",
         ),
-        ("from torch import Model\nm = Model(n)\n", "from torch import Model\nm = Model(n)\n"),
     ],
-    ids=["name", "alias", "among names", "parentheses", "attribute", "cell", "in a function", "unicode", "another"],
+    ids=["name", "alias", "among names", "parentheses", "attribute", "cell", "in a function", "unicode"],
 )
 def test_edited(before: str, after: str) -> None:
     changed, notes = edit(before)
@@ -137,6 +136,19 @@ def test_what_a_person_has_to_look_at() -> None:
         "line 3: build_train_",
         "line 6: with boost_e",
     ]
+
+
+def test_a_training_that_another_file_makes() -> None:
+    """With nothing printed, it seemed that there is nothing to gain; and the outputs stay as they are."""
+    changed, notes = edit("""\
+        from mindcv import create_trainer
+        def end(context):
+            return context.net_outputs
+        create_trainer(network, loss, optimizer).train(1, data)
+        """)
+    assert "boost_ext" not in changed
+    assert edit("from torch import Model\nm = Model(n)\n") == ("from torch import Model\nm = Model(n)\n", notes)
+    assert [note[:42] for note in notes] == ["no Model, training cell or build_train_net"]
 
 
 @pytest.mark.parametrize("source", ["1" + "+1" * 50_000, "-" * 50_000 + "1"])

@@ -210,6 +210,27 @@ class TestScript:
         assert outcome in " ".join(result.output.split())
         assert "No training cell of boost_ext was built" in result.output
 
+    @pytest.mark.parametrize("code", ["cell(x, y)", "ms.Model(cell).train(1, data)"], ids=["cell", "model"])
+    def test_a_derived_cell_keeps_its_construct(self, script: Callable[[str], Path], code: str) -> None:
+        """A Model at a level refuses a network that trains itself, and another cell has not what the class adds."""
+        report = run_script(
+            script(
+                f"""
+                class Averaging(nn.TrainOneStepWithLossScaleCell):
+                    def construct(self, *inputs):
+                        return self.network(*inputs)
+                cell = Averaging(nn.WithLossCell(net, loss_fn), optimizer, Tensor(1.0, ms.float32))
+                {code}
+                """
+            )
+        )
+        name = "nn.TrainOneStepWithLossScaleCell"
+        ours = f"boost_ext.{name} instead of mindspore.{name} as the base of Averaging, whose construct stays"
+        optional = "boost_ext.optim.Momentum(...) instead of mindspore.nn.Momentum(...): optional"
+        assert report.changes == [("train_it.py:27", ours), ("train_it.py:20", optional)]
+        assert report.would is not None
+        assert report.would["grad_freeze"].details["groups"] == 2
+
     def test_a_refused_configuration(self, run: Callable[..., Result], script: Callable[[str], Path]) -> None:
         result = run(
             script(

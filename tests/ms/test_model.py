@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from functools import partial
 from typing import Any
 
 import mindspore as ms
@@ -233,6 +234,36 @@ def test_refused(arguments: dict[str, Any], error: type[Exception], message: str
     with pytest.raises(error, match=message):
         Model(net, loss_fn(), momentum(net), **({"boost_level": "O1"} | arguments))
     assert [p.name for p in net.get_parameters()] == before
+
+
+class OnTheHost(nn.Cell):
+    """Computes in NumPy, with its own gradient: no graph can hold it."""
+
+    def construct(self, x: Tensor) -> Tensor:
+        return Tensor(2 * x.asnumpy())
+
+    def bprop(self, x: Tensor, out: Tensor, dout: Tensor) -> tuple[Tensor]:
+        return (Tensor(2 * dout.asnumpy()),)
+
+
+@in_pynative_mode
+def test_a_network_that_the_graph_compiler_does_not_take(mode: int) -> None:
+    weights = []
+    for make in (ms.Model, partial(Model, compile="off"), partial(built, compile="off")):
+        ms.set_seed(1)
+        net = Mlp()
+        weights.append([net.head.weight.asnumpy().copy()])
+        make(nn.SequentialCell(net, OnTheHost()), loss_fn(), momentum(net)).train(1, points(3))
+        weights[-1].append(net.head.weight.asnumpy())
+    np.testing.assert_array_equal(weights[0], weights[1])
+    np.testing.assert_array_equal(weights[0], weights[2])
+    assert np.abs(weights[0][1] - weights[0][0]).max() > 1e-3
+    with pytest.raises(ValueError, match="compile must be 'step', 'network' or 'off', got 'of'"):
+        Model(net, loss_fn(), momentum(net), compile="of")
+
+
+def built(net: nn.Cell, loss: nn.Cell, optimizer: nn.Cell, **options: Any) -> ms.Model:
+    return ms.Model(amp.build_train_network(net, optimizer, loss, **options))
 
 
 def test_network_must_be_a_cell() -> None:

@@ -20,6 +20,7 @@ from mindspore import Tensor, nn, ops
 import boost_ext.nn
 from boost_ext.cli.script_edits import edited
 from boost_ext.ms.training import swaps
+from boost_ext.ms.training.first_step import is_library
 from boost_ext.scripts import Record
 
 SCRIPT = Path(__file__).with_name("training_forms.py")
@@ -47,6 +48,9 @@ def test_the_same_losses(mode: int, monkeypatch: pytest.MonkeyPatch, capsys: pyt
     steps = dict(re.findall(r"training_forms.py:\d+: (\S+): (\d+) steps in [\d.]+ s, the first took ", report))
     assert steps == {"mindspore.Model": "6", "nn.TrainOneStepCell": "3", "amp.build_train_network": "3"}
     assert "nn.TrainOneStepCell stayed MindSpore's: ValueError: TrainOneStepCell: return_grad must be False" in report
+    derived = "a class derived from nn.TrainOneStepCell runs its own code"
+    assert re.findall(r"training_forms.py:\d+: (\S+) stayed MindSpore's: a class.*", report) == ["Clipping"]
+    assert f"Clipping stayed MindSpore's: {derived}" in report
     assert "own cell made the last ones: TypeError: " in report
     assert "network must return one Tensor, the loss" in report
     assert done.stderr.count("nn.Momentum steps as one native call, on its own state") == 4
@@ -62,6 +66,13 @@ def test_the_same_losses_by_hand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     after, kinds = plainly(tmp_path / "after.py", ms.PYNATIVE_MODE, monkeypatch)
     assert before == after
     assert kinds == {**dict.fromkeys(("cell", "subclass", "amp", "function"), "Tensor"), "model": "tuple"}
+
+
+def test_a_toolkit_whose_name_begins_like_mindspores_is_no_library() -> None:
+    """Its networks are searched for what a graph would do once, and its lines are named in the report."""
+    for package in (ms, boost_ext):
+        assert is_library(str(package.__file__))
+        assert not is_library(f"{Path(str(package.__file__)).parent}_rl/network.py")
 
 
 class Net(nn.Cell):

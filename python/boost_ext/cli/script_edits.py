@@ -101,7 +101,7 @@ class _Script:
         for statement in ast.walk(self.tree):
             if isinstance(statement, ast.ImportFrom):
                 self._edit_import(statement, kept)
-        self._note_the_rest()
+        self._note_the_rest({full for _, full in uses})
         self._insert_imports(variables)
         result = self.bytes
         for edit in sorted(self.edits, reverse=True):
@@ -145,19 +145,26 @@ class _Script:
         if (note := f"line {node.lineno}: {text}") not in self.notes:
             self.notes.append(note)
 
-    def _note_the_rest(self) -> None:
+    def _note_the_rest(self, used: set[str]) -> None:
+        trains = bool(used)
         for node in ast.walk(self.tree):
             if isinstance(node, ast.ImportFrom) and any(alias.name == "*" for alias in node.names):
                 if _of_mindspore(node.module):
                     self._note(node, "names that * imports are not looked at")
             elif isinstance(node, ast.Call) and self._full(node.func) in _BUILD:
+                trains = True
                 self._note(
                     node,
                     "build_train_network stays here, and `boost-ext run` swaps it: boost_ext.amp.build_train_network "
                     "returns (loss, overflow, loss scale)",
                 )
-            elif isinstance(node, ast.Attribute) and node.attr == "net_outputs":
+            elif isinstance(node, ast.Attribute) and node.attr == "net_outputs" and _MODEL in map(_OURS.get, used):
                 self._note(node, "with boost_ext.Model net_outputs is (loss, overflow, loss scale)")
+        if not trains:
+            self.notes.append(
+                "no Model, training cell or build_train_network of MindSpore is named in this file; `boost-ext run` "
+                "also swaps those that other files make, such as a toolkit's"
+            )
 
     def _add_level(self, call: ast.Call, ours: str) -> None:
         if self.level == "O0":

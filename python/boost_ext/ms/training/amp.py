@@ -17,6 +17,7 @@ from mindspore import Tensor, amp, nn, ops
 
 from boost_ext.arguments import names_of, unknown_argument
 from boost_ext.ms.core.adaptive_clip import AdaptiveClip
+from boost_ext.ms.core.compiled import Compile, require_compile
 from boost_ext.ms.loss_scale.group_loss_scale import GroupLossScaleManager
 from boost_ext.ms.loss_scale.loss_scale_update import check_scale
 from boost_ext.ms.loss_scale.managers import DynamicLossScaleManager
@@ -51,6 +52,7 @@ class TrainingOptions(TypedDict, total=False):
     adaptive_clip: float | AdaptiveClip | None
     weight_average: ExponentialMovingAverage | None
     local_steps: LocalSteps | None
+    compile: Compile
 
 
 class Options(TrainingOptions, total=False):
@@ -105,6 +107,7 @@ def build_train_network(
             :class:`BoostTrainOneStepCell`.
         weight_average (ExponentialMovingAverage): averages the weights, see :class:`BoostTrainOneStepCell`.
         local_steps (LocalSteps): the ranks train on their own, see :class:`BoostTrainOneStepCell`.
+        compile (str): the compiled part in PYNATIVE_MODE, see :class:`BoostTrainOneStepCell`. Default: "step".
 
     Returns:
         A BoostTrainOneStepWithLossScaleCell if the manager has an update cell, otherwise a
@@ -162,6 +165,8 @@ def assemble(
         raise TypeError(f"{_OWNER}: optimizer must be a mindspore.nn.Optimizer, got {got}")
     _check_level(level)
     _check_keys(options)
+    compiled: Compile = options.get("compile", "step")
+    require_compile(_OWNER, compiled)
     if ms.get_auto_parallel_context("pipeline_stages") > 1:
         raise ValueError(f"{_OWNER}: pipeline_stages must be 1, other values are not supported")
     if level == "auto":
@@ -195,9 +200,9 @@ def assemble(
         half = conversion != "O0" or before is not None
         with_loss = (_WithLossInFloat32 if half else nn.WithLossCell)(with_loss, loss_fn)
     if update_cell is None:
-        cell = cells[0](with_loss, optimizer, sens, plan=boost.plan, **given)
+        cell = cells[0](with_loss, optimizer, sens, plan=boost.plan, compile=compiled, **given)
     else:
-        cell = cells[1](with_loss, optimizer, update_cell, plan=boost.plan, **given)
+        cell = cells[1](with_loss, optimizer, update_cell, plan=boost.plan, compile=compiled, **given)
     boost.plan = cell.plan or boost.plan  # which knows what the optimizer brought
     return Training(cell.set_train(), network, cell.optimizer)
 

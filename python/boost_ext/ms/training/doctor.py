@@ -81,11 +81,20 @@ def _report(
 def _would(stop: FirstStep) -> Plan:
     """What level O1 would do with what was going to be trained."""
     boost = AutoBoost("O1")
-    network, optimizer = _network(stop), _optimizer(stop.trainer)
+    network, optimizer = _network(stop), _optimizer(_trainer(stop))
     if network is not None and optimizer is not None:
         with contextlib.suppress(Exception):  # the plan without a network is less, and always there
             boost.network_auto_process_train(network, optimizer)
     return boost.plan
+
+
+def _trainer(stop: FirstStep) -> Any:
+    """What makes the step: of a Model without an optimizer, the training cell that is its network."""
+    trainer = stop.trainer
+    if isinstance(trainer, ms.Model) and _optimizer(trainer) is None:
+        cells = [cell for _, cell in trainer._network.cells_and_names() if isinstance(cell, nn.TrainOneStepCell)]
+        return next(iter(cells), trainer)
+    return trainer
 
 
 def _optimizer(trainer: Any) -> Any:
@@ -96,7 +105,7 @@ def _optimizer(trainer: Any) -> Any:
 
 def _network(stop: FirstStep) -> Any:
     """That of the model or the training cell; of an optimizer a cell with all of its parameters, in the script."""
-    trainer = stop.trainer
+    trainer = _trainer(stop)
     if not isinstance(trainer, nn.Optimizer):
         return getattr(trainer, "network" if isinstance(trainer, nn.Cell) else "_network", None)
     trained = {id(p) for p in trainer.parameters}
@@ -112,8 +121,13 @@ def _network(stop: FirstStep) -> Any:
 
 def _changes(stop: FirstStep, built: Built) -> Iterator[tuple[str, str]]:
     """Lines of the script, and what to write there."""
-    trainer = stop.trainer
-    if isinstance(trainer, ms.Model):
+    trainer = _trainer(stop)
+    base = next((cls for cls in _BASES if isinstance(trainer, cls)), None)
+    if base is not None and not type(trainer).construct.__module__.startswith("mindspore."):
+        # Another cell, or Model at a level, would leave out what the class adds.
+        ours = f"boost_ext.nn.{base.__name__} instead of mindspore.nn.{base.__name__}"
+        yield _where(trainer, built), f"{ours} as the base of {type(trainer).__name__}, whose construct stays"
+    elif isinstance(trainer, ms.Model):
         yield _where(trainer, built), 'boost_ext.Model(..., boost_level="O1") instead of mindspore.Model(...)'
     elif isinstance(trainer, nn.TrainOneStepWithLossScaleCell):
         yield _where(trainer, built), f"boost_ext.boost.{BoostTrainOneStepWithLossScaleCell.__name__}(...), or {_BUILD}"
@@ -127,6 +141,7 @@ def _changes(stop: FirstStep, built: Built) -> Iterator[tuple[str, str]]:
         yield _where(optimizer, built), f"boost_ext.optim.{name}(...) instead of mindspore.nn.{name}(...): optional"
 
 
+_BASES = (nn.TrainOneStepWithLossScaleCell, nn.TrainOneStepCell)
 _BUILD = 'boost_ext.amp.build_train_network(network, optimizer, loss_fn, boost_level="O1")'
 
 

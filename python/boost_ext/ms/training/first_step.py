@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import os
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -29,7 +30,7 @@ __all__ = ["Built", "FirstStep", "caller", "family", "is_library", "is_ours", "w
 Built = list[tuple[Any, str]]
 """Objects, and the lines that built them."""
 
-_LIBRARIES = tuple(str(Path(str(module.__file__)).parent) for module in (ms, boost_ext))
+_LIBRARIES = tuple(f"{Path(str(module.__file__)).parent}{os.sep}" for module in (ms, boost_ext))
 _OURS = _LIBRARIES[1]
 _TRAINERS = (nn.Optimizer, nn.TrainOneStepCell)
 # Parts of a network: calling it trains nothing.

@@ -46,7 +46,7 @@ class Model(typed.Model):
         boost_level (str): "O0", "O1" or "O2", see :class:`boost_ext.boost.AutoBoost`. Without an optimizer `network`
             is rewritten for evaluation, so that it takes the checkpoints of a boosted training. Default: "O0".
         loss_scale_manager, keep_batchnorm_fp32, boost_config_dict, clip_norm, adaptive_clip, weight_average,
-            local_steps: as in :func:`boost_ext.amp.build_train_network`.
+            local_steps, compile: as in :func:`boost_ext.amp.build_train_network`.
 
     Raises:
         TypeError: for an argument of another type.

@@ -38,6 +38,7 @@ _SHAPES = 8
 """The number of input shapes for which PYNATIVE_MODE compiles a step; more would cost more than they save."""
 _GIVEN = ("sens", "return_grad", "scale_sense")
 """Keywords of MindSpore's cells."""
+_SWAPPED = (ms.Model, nn.TrainOneStepCell, nn.TrainOneStepWithLossScaleCell)
 _HOOKS = ("_lazy_forward_pre_hook", "_lazy_forward_hook", "_lazy_backward_pre_hook", "_lazy_backward_hook")
 
 
@@ -109,9 +110,20 @@ def _swap_class(cls: type, what: str, make: Callable[..., Any]) -> None:
         made = _made(what, make, args, kwargs) if asked is cls else None
         if made is not None:
             return made
+        if next(base for base in asked.__mro__ if base in _SWAPPED) is cls:
+            _note_derived(asked, what, (*args, *kwargs.values()))
         return before(asked) if before is object.__new__ else before(asked, *args, **kwargs)
 
     cls.__new__ = staticmethod(new)  # type: ignore[assignment]
+
+
+def _note_derived(asked: type, what: str, arguments: Sequence[Any]) -> None:
+    """Record a training step of the script's own: a toolkit's is easily taken for one that was replaced."""
+    kinds = [base.__module__ for base in asked.__mro__]
+    foreign = kinds[0].startswith("mindspore.") or any(kind.startswith("boost_ext.") for kind in kinds)
+    evaluates = what == "mindspore.Model" and not any(isinstance(thing, nn.Optimizer) for thing in arguments)
+    if not (foreign or evaluates or _run.off):
+        _run.record.leave(caller()[0], asked.__name__, f"a class derived from {what} runs its own code")
 
 
 def _made(what: str, make: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
