@@ -25,7 +25,7 @@ from tests.ms.model_training import (
 from tests.ms.networks import Mlp
 from tests.ms.tiers import in_graph_mode, standard
 
-from boost_ext import Model, amp
+from boost_ext import Model, amp, optim
 
 
 class TestCallbacks:
@@ -46,6 +46,14 @@ class TestCallbacks:
         model.fit(20, points(), points(), callbacks=[stop, seen, callbacks.LossMonitor()])
         assert len(seen.seen) < 6 * 4
         assert "Eval result: epoch 1, metrics: {'accuracy':" in capsys.readouterr().out
+
+    def test_a_learning_rate_set_by_a_callback_reaches_the_optimizer_inside_lars(self) -> None:
+        net = Mlp()
+        inside = optim.Momentum(net.trainable_params(), 0.5, 0.9)
+        model = Model(net, loss_fn(), optim.LARS(inside))
+        halve = callbacks.LearningRateScheduler(lambda rate, step: rate / 2)
+        model.train(1, points(2), callbacks=[halve])
+        assert float(inside.learning_rate.asnumpy()) == 0.125
 
     @pytest.mark.parametrize("config", ["", FREEZE, ACCUMULATE], ids=["plain", "freeze", "accumulate"])
     @standard(lambda p: p.graph == (p.config is FREEZE))

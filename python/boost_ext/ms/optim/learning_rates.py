@@ -10,7 +10,7 @@ from mindspore import Tensor, nn
 
 from boost_ext.ms.optim.adoption import whole_of
 
-__all__ = ["learning_rates", "scheduled_steps"]
+__all__ = ["innermost", "learning_rates", "scheduled_steps"]
 
 _WITH_AN_END = (nn.CosineDecayLR, nn.PolynomialDecayLR)
 
@@ -24,7 +24,7 @@ def learning_rates(optimizer: Any) -> tuple[float, ...]:
     Returns:
         tuple[float]: before the first update those of the first one; empty for an optimizer without learning rates.
     """
-    optimizer = _innermost(optimizer)
+    optimizer = innermost(optimizer)
     groups = getattr(optimizer, "param_groups", None)  # of mindspore.experimental.optim
     if isinstance(groups, list):
         return tuple(_value(group["lr"]) for group in groups)
@@ -38,7 +38,8 @@ def learning_rates(optimizer: Any) -> tuple[float, ...]:
     return tuple(_value(rate(Tensor(last, ms.int32)) if optimizer.dynamic_lr else rate) for rate in rates)
 
 
-def _innermost(optimizer: Any) -> Any:
+def innermost(optimizer: Any) -> Any:
+    """The optimizer that has the learning rates: that of a FreezeOpt, the one inside of LARS or weight averaging."""
     optimizer = whole_of(optimizer)
     while isinstance(inner := getattr(optimizer, "opt", None), nn.Optimizer):  # LARS, weight averaging
         optimizer = inner
@@ -50,7 +51,7 @@ def scheduled_steps(optimizer: Any) -> int:
 
     A list of rates has one for each; MindSpore's cosine and polynomial schedules end after their ``decay_steps``.
     """
-    optimizer = _innermost(optimizer)
+    optimizer = innermost(optimizer)
     if not isinstance(optimizer, nn.Optimizer) or not optimizer.dynamic_lr:
         return 0
     rates = optimizer.learning_rate if optimizer.is_group_lr else (optimizer.learning_rate,)

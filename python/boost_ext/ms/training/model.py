@@ -10,7 +10,7 @@ from mindspore.train import model as _reference
 from boost_ext.arguments import names_of, unknown_argument
 from boost_ext.ms.core import typed
 from boost_ext.ms.loss_scale.group_loss_scale import GroupLossScaleManager
-from boost_ext.ms.optim.adoption import whole_of
+from boost_ext.ms.optim.learning_rates import innermost
 from boost_ext.ms.step.cells import BoostTrainOneStepCell, BoostTrainOneStepWithLossScaleCell
 from boost_ext.ms.training.amp import Cells, TrainingOptions, assemble
 from boost_ext.ms.training.auto import AutoBoost
@@ -142,8 +142,8 @@ class Model(typed.Model):
         cell, self._network, optimizer = assemble(
             self._network, self._optimizer, self._loss_fn, self._amp_level, self._boost, self._options, self._cells
         )
-        # Callbacks ask it for its learning rate; the two share their state.
-        self._optimizer = whole_of(optimizer)
+        # Callbacks ask it for its learning rate, and set it; the two share their state.
+        self._optimizer = innermost(optimizer)
         self._boost_evaluation()
         if isinstance(self._loss_scale_manager, GroupLossScaleManager):
             self._loss_scale_manager = None  # the base class would report each step to it; it is in the cell already
