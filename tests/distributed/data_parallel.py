@@ -247,13 +247,14 @@ def different_starts() -> Arrays:
 
 @case
 def broadcast() -> Arrays:
-    """parameter_broadcast: the others take rank 0's weights."""
-    net = Net()
+    """parameter_broadcast: the others take rank 0's weights, and what began with them: masters and averages."""
+    net = Net(ms.float16)
     net.b.set_data(net.b + World.rank)
+    average = boost.ExponentialMovingAverage(0.5, warm_up=False)
     ms.set_auto_parallel_context(parameter_broadcast=World.size > 1)
-    result = train(boost.BoostTrainOneStepCell(net, momentum(net)), net)
+    result = train(boost.BoostTrainOneStepCell(net, momentum(net), weight_average=average), net)
     ms.set_auto_parallel_context(parameter_broadcast=False)
-    return result
+    return {**result, **{p.name: p.asnumpy() for p in average.averages}}
 
 
 @case

@@ -20,3 +20,9 @@ def test_two_ranks(mode: str, launched: Callable[[int], Launch]) -> None:
     text = "".join(launched(2).logs)
     for rank in range(2):
         assert f"thor, {mode}: rank {rank} is right" in text
+
+
+def test_a_thor_from_before_the_parallel_mode_is_refused(launched: Callable[[int], Launch]) -> None:
+    text = "".join(launched(2).logs)
+    for rank in range(2):
+        assert f"thor, made too early: rank {rank} is refused" in text

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import mindspore as ms
 import numpy as np
+import pytest
 from mindspore.communication import get_rank
 from tests.ms.optim.thor_oracle import BLOCK, Oracle, Small, backward, batch, tensors, weights_of
 
@@ -48,6 +49,18 @@ def trained(mode: str) -> None:
     print(f"thor, {mode}: rank {get_rank()} is right", flush=True)
 
 
+def made_too_early() -> None:
+    """Before the parallel mode: each rank would keep the inverses of its own batches, and weights of its own."""
+    net = Small()
+    ms.reset_auto_parallel_context()
+    optimizer = optim.thor(net, ms.Tensor(RATE), DAMPING, MOMENTUM, batch_size=8, frequency=2, block_size=BLOCK)
+    ms.set_auto_parallel_context(parallel_mode="data_parallel", gradients_mean=True)
+    with pytest.raises(ValueError, match="parallel_mode must be set before thor is made"):
+        BoostTrainOneStepCell(net, optimizer)
+    print(f"thor, made too early: rank {get_rank()} is refused", flush=True)
+
+
 def main(arguments: list[str]) -> None:
+    made_too_early()
     for mode in arguments:
         trained(mode)

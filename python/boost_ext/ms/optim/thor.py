@@ -15,7 +15,7 @@ from boost_ext.ms import native
 from boost_ext.ms.optim.arguments import non_negative, require_bool
 from boost_ext.ms.optim.fused import FusedOptimizer, state_like
 from boost_ext.ms.optim.thor_layers import EMBEDDING, ThorLayer, convert_to_thor_net, forget_graphs, thor_layers
-from boost_ext.ms.optim.thor_ranks import mean_over_ranks
+from boost_ext.ms.optim.thor_ranks import averages_over_ranks, mean_over_ranks
 
 __all__ = ["ConvertModelUtils", "ConvertNetUtils", "Thor", "thor"]
 
@@ -223,6 +223,12 @@ class Thor(FusedOptimizer):
             )
         if any(getattr(cell, "loss_scale_number", 0) for _, cell in self.net.cells_and_names()):
             raise ValueError(f"{owner}: thor must have one loss scale, got a GroupLossScaleManager in its network")
+        if averages_over_ranks() != (self.ranks_mean is not None):
+            mode = ms.get_auto_parallel_context("parallel_mode")
+            raise ValueError(
+                f"{owner}: parallel_mode must be set before thor is made, whose inverses are averaged over ranks "
+                f"by it, got {mode} later"
+            )
 
     def get_frequency(self) -> int:
         """Steps from one computation of the matrices to the next."""

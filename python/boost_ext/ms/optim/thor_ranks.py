@@ -9,7 +9,7 @@ import mindspore as ms
 from mindspore import Parameter, Tensor, nn, ops
 from mindspore.communication import get_group_size
 
-__all__ = ["mean_over_ranks"]
+__all__ = ["averages_over_ranks", "mean_over_ranks"]
 
 
 class _RanksMean(nn.Cell):
@@ -37,9 +37,14 @@ class _RanksMean(nn.Cell):
         return done if self.following is None else self.following(done)
 
 
+def averages_over_ranks() -> bool:
+    """Whether a thor that is made now averages its inverses."""
+    return bool(ms.get_auto_parallel_context("parallel_mode") != ms.ParallelMode.STAND_ALONE)
+
+
 def mean_over_ranks(a: Sequence[Parameter], g: Sequence[Parameter], split: Sequence[int]) -> nn.Cell | None:
     """A chain of cells, one for each group of layers; None for a single rank."""
-    if ms.get_auto_parallel_context("parallel_mode") == ms.ParallelMode.STAND_ALONE:
+    if not averages_over_ranks():
         return None
     cell: nn.Cell | None = None
     bounds = [0, *(i + 1 for i in split)]

@@ -58,24 +58,27 @@ def _start_alike(cell: Any, broadcast: bool) -> None:
     Not compared: statistics and dropout states of the network, which are each rank's own. With AdaSum the state of the
     optimizer either, except masters: it steps on the gradients of one node."""
     owner = type(cell).__name__
-    network = list(cell.network.get_parameters())
-    layout = {"the network": {f"the parameter {p.name}": f"{p.dtype} {tuple(p.shape)}" for p in network}}
-    if broadcast and cell.steps_made == 0:
-        require_alike(owner, cell.ranks, layout)
-        _take_from_rank_0(network, cell.ranks)
+    network = {p.name: p for p in cell.network.get_parameters()}
+    layout = {"the network": {f"the parameter {name}": _layout(p) for name, p in network.items()}}
     settings = settings_of(cell)
     for name, value in constants_of(cell).items():
         if not name.endswith("pca_matrix"):  # of which each rank has its rows
             settings[name.rpartition(".")[2].replace("_", " ")] = str(value)
     trained = {p.name: p for p in cell.optimizer.parameters}
-    inside = {p.name for p in network}
     # Statistics of batch norms are each rank's own, and so are their averages.
-    own = inside | {f"ema.{name}" for name in inside - trained.keys()}
-    moving = {name: p for name, p in moving_of(cell).items() if name not in own and name not in trained}
+    own = {*network, *(f"ema.{name}" for name in network.keys() - trained.keys())}
+    held = moving_of(cell)
+    groups = () if cell.loss_scale_update is None else cell.loss_scale_update.get_parameters()
+    scales = {p.name: p for p in groups if p.name not in _OF_THE_GUARD}  # the network may hold them too
+    if broadcast and cell.steps_made == 0:
+        taken = {**network, **held, **scales}  # masters and averages began with the weights
+        shapes = {f"the state {name}": _layout(p) for name, p in taken.items()}
+        require_alike(owner, cell.ranks, {**layout, "the settings": settings, "the state": shapes})
+        _take_from_rank_0(list(taken.values()), cell.ranks)
+    moving = {name: p for name, p in held.items() if name not in own and name not in trained}
     if cell.check_adasum_enable():
         moving = {name: p for name, p in moving.items() if name in _COUNTS or name.startswith("master.")}
-    groups = () if cell.loss_scale_update is None else cell.loss_scale_update.get_parameters()
-    moving |= {p.name: p for p in groups if p.name not in _OF_THE_GUARD}
+    moving |= scales
     require_alike(
         owner,
         cell.ranks,
@@ -88,6 +91,10 @@ def _start_alike(cell: Any, broadcast: bool) -> None:
     )
 
 
+def _layout(parameter: Parameter) -> str:
+    return f"{parameter.dtype} {tuple(parameter.shape)}"
+
+
 def _take_from_rank_0(parameters: list[Parameter], ranks: Ranks) -> None:
     """Copy the parameters of rank 0 to this rank, for ``parameter_broadcast``."""
     arrays = [np.ascontiguousarray(p.asnumpy()) for p in parameters]
@@ -96,4 +103,4 @@ def _take_from_rank_0(parameters: list[Parameter], ranks: Ranks) -> None:
     first = exchange(np.frombuffer(padded, np.int32), ranks)[0].tobytes()
     for parameter, array in zip(parameters, arrays, strict=True):
         mine, first = first[: array.nbytes], first[array.nbytes :]
-        write(parameter, Tensor(np.frombuffer(mine, array.dtype).reshape(array.shape).copy(), parameter.dtype))
+        write(parameter, Tensor(np.frombuffer(mine, array.dtype).reshape(parameter.shape).copy(), parameter.dtype))
