@@ -66,26 +66,21 @@ def by_jit(cell: Any, numbers: Sequence[int], between: str = "") -> list[float]:
 
 
 class Noting(Callback):
-    """Notes the losses of Model, and disturbs it. `end`: before this step the training breaks off."""
+    """Notes the losses of Model, and disturbs it."""
 
-    def __init__(self, numbers: Sequence[int], between: str, end: int = -1) -> None:
-        self.numbers, self.between, self.last, self.losses = list(numbers), between, end, list[float]()
+    def __init__(self, numbers: Sequence[int], between: str) -> None:
+        self.numbers, self.between, self.losses = list(numbers), between, list[float]()
 
     def on_train_step_begin(self, run_context: Any) -> None:
         parameters = run_context.original_args()
-        number = self.numbers[parameters.cur_step_num - 1]
-        if number == self.last:
-            raise KeyboardInterrupt
-        disturb(parameters.train_network, number, self.between)
+        disturb(parameters.train_network, self.numbers[parameters.cur_step_num - 1], self.between)
 
     def on_train_step_end(self, run_context: Any) -> None:
         loss = run_context.original_args().net_outputs[0]
         self.losses.append(float(loss.astype(ms.float32).asnumpy()))
 
 
-def by_model(
-    made: Any, numbers: Sequence[int], between: str = "", callbacks: Sequence[Callback] = (), end: int = -1
-) -> list[float]:
+def by_model(made: Any, numbers: Sequence[int], between: str = "") -> list[float]:
     """By a Model, or by MindSpore's around a training cell."""
     model = made if isinstance(made, Ours) else ms.Model(made)
 
@@ -94,8 +89,8 @@ def by_model(
             yield tuple(part.asnumpy() for part in inputs_of(n, between))
 
     data = ms.dataset.GeneratorDataset(samples, ["x", "y"], shuffle=False)
-    noting = Noting(numbers, between, end)
-    model.train(1, data, callbacks=[*callbacks, noting], dataset_sink_mode=False)
+    noting = Noting(numbers, between)
+    model.train(1, data, callbacks=[noting], dataset_sink_mode=False)
     return noting.losses
 
 

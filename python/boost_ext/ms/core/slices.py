@@ -1,7 +1,7 @@
 """Slices of tensors in compiled graphs, by the kernel of MindSpore that is fast on a CPU.
 
-``x[0]`` and ``x[:, 2:5]`` become ``StridedSlice``, whose CPU kernel copies one element at a time unless it finds one axis
-to share out: 8 ms for 0.8 MB of ``x[0]``. ``Slice`` copies the same elements in 0.2 ms (docs/benchmarks.md#slices).
+``x[0]`` and ``x[:, 2:5]`` become ``StridedSlice``, whose CPU kernel copies element by element unless it finds one axis
+to share out: 8 ms for 0.8 MB of ``x[0]``. ``Slice`` copies the same elements in 0.3 ms (docs/benchmarks.md#slices).
 """
 
 from __future__ import annotations
@@ -14,8 +14,11 @@ from typing import Any
 import mindspore as ms
 from mindspore import Tensor, ops
 from mindspore.ops import functional as F
-from mindspore.ops.composite.multitype_ops import _compile_utils as indexing
-from mindspore.ops.primitive import constexpr
+
+try:
+    from mindspore.ops.composite.multitype_ops import _compile_utils as indexing
+except ImportError:  # of another MindSpore
+    indexing = None
 
 __all__ = ["fast_slices"]
 
@@ -27,7 +30,7 @@ Ints = tuple[int, ...]
 
 @cache
 def _is_slow() -> bool:
-    """Whether there is such a kernel: in another MindSpore there may be no such function."""
+    """Whether there are such a kernel, and such a function to replace."""
     return _strided is not None and ms.get_context("device_target") == "CPU"
 
 
@@ -37,12 +40,11 @@ def fast_slices(compiles: bool) -> Iterator[None]:
     if not compiles or not _is_slow():
         yield
         return
-    before = indexing.strided_slice
     indexing.strided_slice = _sliced
     try:
         yield
     finally:
-        indexing.strided_slice = before
+        indexing.strided_slice = _strided  # also if another thread compiles, which then takes MindSpore's
 
 
 def _sliced(
@@ -72,11 +74,11 @@ def _sliced(
     return _strided(data, begin, end, step, begin_mask, end_mask, ellipsis_mask, new_axis_mask, shrink_axis_mask)
 
 
-@constexpr  # type: ignore[untyped-decorator]
+@ops.constexpr  # type: ignore[untyped-decorator]
 def as_slice(
     of: Ints, begin: Ints, end: Ints, step: Ints, begin_mask: int, end_mask: int, shrink_axis_mask: int
 ) -> tuple[Ints, Ints, Ints]:
-    """Where it begins, its size, and its shape without the axes of single indices; () for each if it is no such slice."""
+    """Where it begins, its size, its shape without the axes of single indices; () for each if it is no such slice."""
     first, size, shape = [], [], []
     if len(begin) > len(of) or any(s != 1 for s in step):
         return (), (), ()
