@@ -103,8 +103,7 @@ def cells(seconds: float, seed: int, folder: Path) -> None:
     from tests.fuzz.cell_checks import check
     from tests.fuzz.cell_recipes import recipes
 
-    compile = ("off",) * 14 + ("network", "step") + ("graph",) * 4
-    printable(recipes(compile=compile), check, seconds, seed, folder, size=5)
+    printable(recipes(compile=("off",) * 18 + ("network", "step")), check, seconds, seed, folder, size=5)
 
 
 def reader(name: str, seconds: float, seed: int, folder: Path) -> None:

@@ -124,8 +124,8 @@ class Decay(nn.Cell):
         return 0.1 / (1.0 + ops.cast(step, ms.float32))
 
 
-def batch(number: int, infinite: bool = False, rows: int = BATCH) -> tuple[Tensor, Tensor]:
+def batch(number: int, infinite: bool = False) -> tuple[Tensor, Tensor]:
     rng = np.random.default_rng(1000 + number)
-    x = rng.standard_normal((rows, FEATURES)).astype(np.float32)
-    y = np.eye(CLASSES, dtype=np.float32)[rng.integers(0, CLASSES, rows)]
+    x = rng.standard_normal((BATCH, FEATURES)).astype(np.float32)
+    y = np.eye(CLASSES, dtype=np.float32)[rng.integers(0, CLASSES, BATCH)]
     return Tensor(x), Tensor(np.where(y > 0, np.float32(np.inf), y) if infinite else y)

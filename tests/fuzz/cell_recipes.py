@@ -15,10 +15,9 @@ import mindspore as ms
 import numpy as np
 from hypothesis import strategies as st
 from mindspore import Parameter, Tensor, nn
-from tests.fuzz.cell_drives import AT, BETWEEN
 from tests.fuzz.cell_networks import BATCH, FIRST, MIDDLE, Decay, Loss, Net
 
-from boost_ext import Model, amp, boost, optim
+from boost_ext import amp, boost, optim
 from boost_ext.config import DimReduceConfig
 from boost_ext.distributed import LocalSteps
 from boost_ext.ms.training.amp import assemble
@@ -98,8 +97,7 @@ class Recipe:
 
     `untrained`: so many parameters at the front have no gradient. `freeze`: arguments of GradientFreeze, or groups of
     one for a FreezeOpt of all. `boost`: the level and the configuration of AutoBoost. `built`: by amp, or as a cell.
-    `own`: whose construct is a user's own, that of the optimizer or of the cell. `compile`: as in the cells, or "graph"
-    for GRAPH_MODE. `between`: what is done between two steps, see :mod:`tests.fuzz.cell_drives`.
+    `own`: whose construct is a user's own, that of the optimizer or of the cell.
     """
 
     parts: tuple[str, ...] = ()
@@ -119,7 +117,6 @@ class Recipe:
     built: str = "cell"
     compile: str = "off"
     own: str = ""
-    between: str = ""
     seed: int = 0
 
 
@@ -159,9 +156,6 @@ def recipes(draw: st.DrawFn, compile: Sequence[str] = ("off",)) -> Recipe:
     lars = rarely() and (not likely or optimizer in COUPLED)
     if weights == "float16" and "master" in settings:
         settings["master"] = "float32"
-    between = one("", "", "", *BETWEEN)
-    if optimizer == "optim.thor" or (between == "loaded" and optimizer.startswith("nn")):
-        between = ""  # thor knows the size of the batch; MindSpore's operators lose steps (docs/step.md)
     return Recipe(
         parts=(*one((), (), *[(part,) for part in FIRST]), *middle),
         weights=weights,
@@ -179,7 +173,6 @@ def recipes(draw: st.DrawFn, compile: Sequence[str] = ("off",)) -> Recipe:
         options=of({name: OPTIONS[name] for name in names}),
         built=built,
         compile=one(*compile),
-        between=between,
         seed=draw(st.integers(0, 99)),
     )
 
@@ -189,8 +182,6 @@ def rate_of(kind: str, rate: float = RATE) -> Any:
         return Tensor(rate, ms.float32)
     if kind == "list":
         return [rate * (1 + k % 3) for k in range(20)]
-    if kind == "halved":  # as between two steps
-        return [rate / 2 ** sum(k >= at for at in AT) for k in range(20)]
     return nn.ExponentialDecayLR(rate, 0.5, 3) if kind == "schedule" else rate
 
 
@@ -278,10 +269,7 @@ def by_configuration(options: dict[str, Any], config: dict[str, Any]) -> dict[st
 
 
 def made(recipe: Recipe, folder: Path) -> tuple[Net, Callable[[], Any]]:
-    """The network, and what makes its training cell, or the Model of it. Sets MindSpore's mode."""
-    graph = recipe.compile == "graph"
-    ms.set_context(mode=ms.GRAPH_MODE if graph else ms.PYNATIVE_MODE)
-    compile: Any = "step" if graph else recipe.compile
+    """The network, and what makes its training cell."""
     manager = scale_of(recipe)
     grouped = recipe.scale == "groups"
     ms.set_seed(recipe.seed)
@@ -296,17 +284,13 @@ def made(recipe: Recipe, folder: Path) -> tuple[Net, Callable[[], Any]]:
         optimizer: Any = optimizer_of(recipe, net)
         options = options_of(recipe, net, optimizer, folder)
         level, config = recipe.boost or ("O0", {})
-        if recipe.built in ("amp", "model"):
+        if recipe.built == "amp":
             config = by_configuration(options, config)
             options["loss_scale_manager"] = manager
             optimizer = frozen(recipe, net, optimizer)
-            cells = (partial(boost.BoostTrainOneStepCell, compile=compile),)
-            cells += (partial(boost.BoostTrainOneStepWithLossScaleCell, compile=compile),)
-            if recipe.built == "model":
-                of_cells = type("Model", (Model,), {"_cells": cells})
-                options["boost_config_dict"] = config
-                return of_cells(net, Loss(), optimizer, amp_level=recipe.level, boost_level=level, **options)
             boosted = boost.AutoBoost(level, config)
+            cells = (partial(boost.BoostTrainOneStepCell, compile=recipe.compile),)
+            cells += (partial(boost.BoostTrainOneStepWithLossScaleCell, compile=recipe.compile),)
             return assemble(net, optimizer, Loss(), recipe.level, boosted, options, cells).cell
         if "dim_reduce" in options:
             options["dim_reduce"] = DimReduceConfig(**options["dim_reduce"])
@@ -318,13 +302,13 @@ def made(recipe: Recipe, folder: Path) -> tuple[Net, Callable[[], Any]]:
             scales = recipe.scale and (recipe.optimizer in SCALED or "dim_reduce" in options)
             sens = SCALE if scales else 1.0
             cls = own(boost.BoostTrainOneStepCell) if recipe.own == "cell" else boost.BoostTrainOneStepCell
-            return cls(network, optimizer, sens, compile=compile, **options)
+            return cls(network, optimizer, sens, compile=recipe.compile, **options)
         options.pop("check_overflow", None)  # which such a cell does not have
         sense = manager or Tensor(SCALE, ms.float32)
         sense = sense if grouped or manager is None else manager.get_update_cell()
-        return boost.BoostTrainOneStepWithLossScaleCell(network, optimizer, sense, compile=compile, **options)
+        return boost.BoostTrainOneStepWithLossScaleCell(network, optimizer, sense, compile=recipe.compile, **options)
 
-    return net, cell if recipe.built == "model" else lambda: cell().set_train()
+    return net, lambda: cell().set_train()
 
 
 def frozen(recipe: Recipe, net: nn.Cell, optimizer: Any) -> Any:
