@@ -20,7 +20,6 @@ from tests.fuzz.cell_networks import BATCH, FIRST, MIDDLE, Decay, Loss, Net
 from boost_ext import amp, boost, optim
 from boost_ext.config import DimReduceConfig
 from boost_ext.distributed import LocalSteps
-from boost_ext.ms.training.amp import assemble
 
 RATE, SCALE = 0.02, 256.0
 HALVES = {"float16": ms.float16, "bfloat16": ms.bfloat16}
@@ -288,10 +287,8 @@ def made(recipe: Recipe, folder: Path) -> tuple[Net, Callable[[], Any]]:
             config = by_configuration(options, config)
             options["loss_scale_manager"] = manager
             optimizer = frozen(recipe, net, optimizer)
-            boosted = boost.AutoBoost(level, config)
-            cells = (partial(boost.BoostTrainOneStepCell, compile=recipe.compile),)
-            cells += (partial(boost.BoostTrainOneStepWithLossScaleCell, compile=recipe.compile),)
-            return assemble(net, optimizer, Loss(), recipe.level, boosted, options, cells).cell
+            options |= {"boost_config_dict": config, "compile": recipe.compile}
+            return amp.build_train_network(net, optimizer, Loss(), recipe.level, level, **options)
         if "dim_reduce" in options:
             options["dim_reduce"] = DimReduceConfig(**options["dim_reduce"])
         if recipe.boost:

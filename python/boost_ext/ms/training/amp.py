@@ -165,8 +165,8 @@ def assemble(
         raise TypeError(f"{_OWNER}: optimizer must be a mindspore.nn.Optimizer, got {got}")
     _check_level(level)
     _check_keys(options)
-    compiled: dict[str, Any] = {"compile": options["compile"]} if "compile" in options else {}
-    require_compile(_OWNER, options.get("compile", "step"))
+    compiled: Compile = options.get("compile", "step")
+    require_compile(_OWNER, compiled)
     if ms.get_auto_parallel_context("pipeline_stages") > 1:
         raise ValueError(f"{_OWNER}: pipeline_stages must be 1, other values are not supported")
     if level == "auto":
@@ -200,9 +200,9 @@ def assemble(
         half = conversion != "O0" or before is not None
         with_loss = (_WithLossInFloat32 if half else nn.WithLossCell)(with_loss, loss_fn)
     if update_cell is None:
-        cell = cells[0](with_loss, optimizer, sens, plan=boost.plan, **compiled, **given)
+        cell = cells[0](with_loss, optimizer, sens, plan=boost.plan, compile=compiled, **given)
     else:
-        cell = cells[1](with_loss, optimizer, update_cell, plan=boost.plan, **compiled, **given)
+        cell = cells[1](with_loss, optimizer, update_cell, plan=boost.plan, compile=compiled, **given)
     boost.plan = cell.plan or boost.plan  # which knows what the optimizer brought
     return Training(cell.set_train(), network, cell.optimizer)
 
