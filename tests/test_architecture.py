@@ -375,6 +375,7 @@ OF_THE_STEP = (
     "core.for_cells",
     "core.optimizer_copy",
     "core.resume",
+    "core.slices",
     "core.sparse_gradients",
     "core.state",
     "loss_scale.scale_sense",

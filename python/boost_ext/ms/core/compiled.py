@@ -13,6 +13,7 @@ from typing import Any, Literal
 import mindspore as ms
 from mindspore import Parameter, ParameterTuple, Tensor, nn, ops
 
+from boost_ext.ms.core.slices import fast_slices
 from boost_ext.ms.core.sparse_gradients import Values, contiguous
 from boost_ext.ms.native import in_pynative_mode
 
@@ -36,7 +37,8 @@ class _Compiled(nn.Cell):
 
     def __call__(self, *args: Any) -> Any:
         if self.compiles and in_pynative_mode():
-            return self.compile_and_run(*args)
+            with fast_slices(compiles=True):
+                return self.compile_and_run(*args)
         return super().__call__(*args)
 
 

@@ -19,6 +19,7 @@ from mindspore.nn.cell import _cell_graph_executor
 
 from boost_ext.ms import native
 from boost_ext.ms.core.compiled import Gradients
+from boost_ext.ms.core.slices import fast_slices
 from boost_ext.ms.core.sparse_gradients import Values
 from boost_ext.ms.core.state import hold_state, state
 from boost_ext.ms.optim.adoption import native_step
@@ -303,10 +304,10 @@ class Pipeline(nn.Cell):
         if self._fixed is None:
             self._fix()
         native.require_same(self._fixed)
+        compiles = self._compile and native.in_pynative_mode()
         try:
-            if self._compile and native.in_pynative_mode():
-                return self.compile_and_run(*inputs)
-            return super().__call__(*inputs)
+            with fast_slices(compiles or not native.in_pynative_mode()):
+                return self.compile_and_run(*inputs) if compiles else super().__call__(*inputs)
         except RuntimeError as error:
             if self.source.whole is not None and "Undetermined" in str(error):
                 # The compiler gave up before types were known. Compiled alone, the source names the refused gradient.
