@@ -25,14 +25,6 @@ float normalizer(const View& x) {
   return result;
 }
 
-template <class T> float as_float(const T* p) {
-  T some[kLanes] = {};
-  some[0] = *p;
-  float lanes[kLanes];
-  store(lanes, load(some));
-  return lanes[0];
-}
-
 constexpr std::int64_t kRows = 4 * kSlab;  // that are packed at a time, so that sums are seldom brought from memory
 constexpr std::int64_t kStrip = 512;       // columns of one unit of work
 constexpr int kWide = kTileColumns<float>;

@@ -304,6 +304,14 @@ BOOST_EXT_INLINE void store(BFloat* p, F a) {
   }
 }
 
+template <class T> BOOST_EXT_INLINE float as_float(const T* p) {
+  T some[kLanes] = {};
+  some[0] = *p;
+  float lanes[kLanes];
+  store(lanes, load(some));
+  return lanes[0];
+}
+
 BOOST_EXT_INLINE D load(const double* p) {
   D r;
   BOOST_EXT_EACH2(i) r.v[i] = *reinterpret_cast<const UnalignedVd*>(p + i * kWidth / 2);

@@ -5,11 +5,16 @@
 #include "ops/accumulate.h"
 #include "ops/centralize.h"
 #include "ops/covariance.h"
+#include "ops/cross_entropy.h"
 #include "ops/damped_inverse.h"
 #include "ops/dropout.h"
+#include "ops/gelu.h"
 #include "ops/group_loss_scale.h"
+#include "ops/layer_norm.h"
 #include "ops/pca_back_project.h"
 #include "ops/precondition.h"
+#include "ops/row_sum.h"
+#include "ops/strided_copy.h"
 #include "ops/timestamp.h"
 
 namespace boost_ext {
@@ -32,10 +37,36 @@ BOOST_EXT_GRAPH_OP_OF(unscale_and_check_report, kUnscaleAndCheck, unscale_and_ch
 
 BOOST_EXT_GRAPH_FUNCTION_OF(adaptive_clipped, kAdaptiveClipped, adaptive_clipped)
 BOOST_EXT_GRAPH_FUNCTION_OF(centralized, kCentralize, centralize)
+BOOST_EXT_GRAPH_FUNCTION_OF(cross_entropy, kCrossEntropy, cross_entropy)
+BOOST_EXT_GRAPH_FUNCTION_OF(cross_entropy_gradient, kCrossEntropyGradient, cross_entropy_gradient)
 BOOST_EXT_GRAPH_FUNCTION_OF(dropout, kDropoutOfKey, dropout_of_key)
 BOOST_EXT_GRAPH_FUNCTION_OF(dropout_key, kDropoutKey, dropout_key)  // writes its input, too
+BOOST_EXT_GRAPH_FUNCTION_OF(gelu, kGelu, gelu)
+BOOST_EXT_GRAPH_FUNCTION_OF(gelu_gradient, kGeluGradient, gelu_gradient)
 BOOST_EXT_GRAPH_FUNCTION_OF(joined, kFlatten, flatten)
+BOOST_EXT_GRAPH_FUNCTION_OF(layer_norm, kLayerNorm, layer_norm)
+BOOST_EXT_GRAPH_FUNCTION_OF(layer_norm_gradient, kLayerNormGradient, layer_norm_gradient)
 BOOST_EXT_GRAPH_FUNCTION_OF(parted, kUnflatten, unflatten)
+BOOST_EXT_GRAPH_FUNCTION_OF(row_sum, kRowSum, row_sum)
+
+// x, the shape of what is written, the strides in x of its axes, out: by hand, since a View has no strides.
+BOOST_EXT_GRAPH_FUNCTION(strided_copy) {
+  const View& x = in.take("x");
+  StridedCopy copy{item_size(x.dtype), in.integers("shape"), in.integers("strides")};
+  const View& out = in.take("out");
+  in.require_end();
+  require(copy.shape.size() == copy.strides.size(), in.op(), ": shape and strides must have one length, got ",
+          copy.shape.size(), " and ", copy.strides.size());
+  std::int64_t size = 1, last = 0;
+  for (std::size_t axis = 0; axis < copy.shape.size(); ++axis) {
+    size *= copy.shape[axis];
+    last += (copy.shape[axis] - 1) * copy.strides[axis];
+  }
+  require(copy.item > 0 && out.dtype == x.dtype, in.op(), ": out must have the dtype of x");
+  require_size(in.op(), "out", out, size);
+  require(size == 0 || (last >= 0 && last < x.size), in.op(), ": strides must stay within x");
+  strided_copy(cpu_context(), x.data, copy, out.data);
+}
 
 // scale, A^-1..., G^-1..., layout, grads..., out...: by hand, since two pairs of lists have lengths of their own, and
 // MindSpore finds the gradients by the layout before them.

@@ -69,8 +69,9 @@ class _Refusal(ops.PrimitiveWithInfer):
 
 
 @functools.cache
-def _custom(symbol: str, shape: Any, dtype: Any, writes: bool) -> ops.Custom:
-    primitive = ops.Custom(f"{_core.__file__}:boost_ext_{symbol}", shape, dtype, "aot")
+def custom(symbol: str, shape: Any, dtype: Any, writes: bool = False, bprop: Any = None) -> ops.Custom:
+    """The primitive of a native function, for graphs on the CPU."""
+    primitive = ops.Custom(f"{_core.__file__}:boost_ext_{symbol}", shape, dtype, "aot", bprop)
     if writes:
         primitive.add_prim_attr("side_effect_mem", True)
     return primitive
@@ -90,7 +91,7 @@ class GraphOp:
     def __get__(self, cell: Any, owner: type) -> Any:
         if cell is None:
             return self
-        return _custom(cell.symbol, *self.form) if _on_cpu() else _Refusal(cell.symbol)
+        return custom(cell.symbol, *self.form) if _on_cpu() else _Refusal(cell.symbol)
 
 
 def one_or_all(items: Sequence[Any]) -> Any:

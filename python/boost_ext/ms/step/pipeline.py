@@ -19,7 +19,7 @@ from mindspore.nn.cell import _cell_graph_executor
 
 from boost_ext.ms import native
 from boost_ext.ms.core.compiled import Gradients
-from boost_ext.ms.core.slices import fast_slices
+from boost_ext.ms.core.fast_functions import fast_functions
 from boost_ext.ms.core.sparse_gradients import Values
 from boost_ext.ms.core.state import hold_state, state
 from boost_ext.ms.optim.adoption import native_step
@@ -306,7 +306,7 @@ class Pipeline(nn.Cell):
         native.require_same(self._fixed)
         compiles = self._compile and native.in_pynative_mode()
         try:
-            with fast_slices(compiles or not native.in_pynative_mode()):
+            with fast_functions(compiles or not native.in_pynative_mode()):
                 return self.compile_and_run(*inputs) if compiles else super().__call__(*inputs)
         except RuntimeError as error:
             if self.source.whole is not None and "Undetermined" in str(error):

@@ -1,0 +1,210 @@
+"""What stands for MindSpore's functions in compiled training steps (:mod:`boost_ext.ms.core.substitutes`).
+
+Each takes float32 tensors of known shapes, and leaves all else to the function that it stands for. How much slower that
+is on a CPU: docs/benchmarks.md#slow-operators.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from typing import Any
+
+import mindspore as ms
+import numpy as np
+from mindspore import Tensor, nn, ops
+from mindspore.ops import functional as F
+from mindspore.ops.auto_generate import gen_ops_def
+from mindspore.ops.composite.multitype_ops import _compile_utils
+from mindspore.ops.function import nn_func
+
+from boost_ext.ms.core.substitutes import can_substitute, plain, substituted
+from boost_ext.ms.native.layers import BiasAdded, CrossEntropy, Gelu, LayerNorm, permuted
+
+__all__ = ["fast_functions"]
+
+Ints = tuple[int, ...]
+
+_plain_slice, _plain_gelu, _plain_layer_norm, _plain_dense, _plain_cross_entropy, _plain_transpose = map(
+    plain,
+    (
+        _compile_utils.strided_slice,
+        nn_func.gelu,
+        nn.LayerNorm.construct,
+        nn.Dense.construct,
+        nn_func.cross_entropy,
+        gen_ops_def.transpose,
+    ),
+)
+_slice = ops.Slice()
+_gelu, _gelu_tanh, _layer_norm, _bias_added = Gelu(False), Gelu(True), LayerNorm(), BiasAdded()
+_mean_cross_entropy, _sum_cross_entropy = CrossEntropy(True), CrossEntropy(False)
+
+
+def _is_known(x: Tensor) -> bool:
+    return x.dtype == ms.float32 and not F.is_sequence_value_unknown(F.shape(x))
+
+
+@ops.constexpr  # type: ignore[untyped-decorator]
+def _float64(x: float) -> Tensor:
+    return Tensor(np.array([x], np.float64))
+
+
+@ops.constexpr  # type: ignore[untyped-decorator]
+def _int32(x: int) -> Tensor:
+    return Tensor(np.array([x], np.int32))
+
+
+def gelu(input: Tensor, approximate: str = "none") -> Any:
+    if _is_known(input):
+        if approximate == "none":
+            return _gelu(input)
+        if approximate == "tanh":
+            return _gelu_tanh(input)
+    return _plain_gelu(input, approximate)
+
+
+def layer_norm(self: nn.LayerNorm, input_x: Tensor) -> Any:
+    if _is_known(input_x) and self.gamma.dtype == ms.float32 and self.beta.dtype == ms.float32:
+        rows = ops.reshape(input_x, as_rows(F.shape(input_x), F.shape(self.gamma)))
+        gamma, beta = ops.reshape(self.gamma, (-1,)), ops.reshape(self.beta, (-1,))
+        return ops.reshape(_layer_norm(rows, gamma, beta, _float64(self.epsilon))[0], F.shape(input_x))
+    return _plain_layer_norm(self, input_x)
+
+
+def dense(self: nn.Dense, x: Tensor) -> Any:
+    if self.has_bias and _is_known(x) and self.weight.dtype == ms.float32 and self.bias.dtype == ms.float32:
+        shape = F.shape(x)
+        out = _bias_added(self.matmul(ops.reshape(x, (-1, shape[-1])), self.weight), self.bias)
+        if self.activation_flag:
+            out = self.activation(out)
+        return ops.reshape(out, shape[:-1] + (F.shape(out)[-1],))
+    return _plain_dense(self, x)
+
+
+def cross_entropy(
+    input: Tensor,
+    target: Tensor,
+    weight: Any = None,
+    ignore_index: int = -100,
+    reduction: str = "mean",
+    label_smoothing: float = 0.0,
+) -> Any:
+    if (
+        weight is None
+        and label_smoothing == 0.0
+        and reduction != "none"
+        and _is_known(input)
+        and F.rank(input) == 2
+        and target.dtype == ms.int32
+        and F.rank(target) == 1
+    ):
+        if reduction == "mean":
+            return ops.reshape(_mean_cross_entropy(input, target, _int32(ignore_index))[0], ())
+        if reduction == "sum":
+            return ops.reshape(_sum_cross_entropy(input, target, _int32(ignore_index))[0], ())
+    return _plain_cross_entropy(input, target, weight, ignore_index, reduction, label_smoothing)
+
+
+def transpose(input: Tensor, dims: Any) -> Any:
+    if _is_known(input) and F.isconstant(dims):
+        axes = permutation(F.rank(input), dims)
+        if axes:
+            return permuted(input, axes)
+    return _plain_transpose(input, dims)
+
+
+@ops.constexpr  # type: ignore[untyped-decorator]
+def as_rows(shape: Ints, row: Ints) -> Ints:
+    """The shape of a matrix with a row for each of these last axes."""
+    return -1, math.prod(row)
+
+
+@ops.constexpr  # type: ignore[untyped-decorator]
+def permutation(rank: int, axes: Ints) -> Ints:
+    """All axes, >= 0; () if there is none, or an error that MindSpore finds."""
+    if len(axes) != rank or any(not -rank <= axis < rank for axis in axes):
+        return ()
+    found = tuple(axis % rank for axis in axes)
+    return found if len(set(found)) == rank else ()
+
+
+def sliced(
+    data: Tensor,
+    begin: Any,
+    end: Any,
+    step: Any,
+    begin_mask: int = 0,
+    end_mask: int = 0,
+    ellipsis_mask: int = 0,
+    new_axis_mask: int = 0,
+    shrink_axis_mask: int = 0,
+) -> Any:
+    """MindSpore's function of the same arguments, which its compiler finds by its name."""
+    if (
+        data.dtype == ms.float32
+        and ellipsis_mask == 0
+        and new_axis_mask == 0
+        and not F.is_sequence_value_unknown(F.shape(data))
+        and F.isconstant(begin)
+        and F.isconstant(end)
+        and F.isconstant(step)
+    ):
+        first, size, shape = as_slice(F.shape(data), begin, end, step, begin_mask, end_mask, shrink_axis_mask)
+        if size:
+            return ops.reshape(_slice(data, first, size), shape)
+    return _plain_slice(data, begin, end, step, begin_mask, end_mask, ellipsis_mask, new_axis_mask, shrink_axis_mask)
+
+
+@ops.constexpr  # type: ignore[untyped-decorator]
+def as_slice(
+    of: Ints, begin: Ints, end: Ints, step: Ints, begin_mask: int, end_mask: int, shrink_axis_mask: int
+) -> tuple[Ints, Ints, Ints]:
+    """Where it begins, its size, its shape without the axes of single indices; () for each if it is no such slice."""
+    first, size, shape = [], [], []
+    if len(begin) > len(of) or any(s != 1 for s in step):
+        return (), (), ()
+    for axis, n in enumerate(of):
+        low, high = 0, n
+        if axis < len(begin):
+            low, high, _ = slice(
+                None if begin_mask >> axis & 1 else begin[axis], None if end_mask >> axis & 1 else end[axis]
+            ).indices(n)
+            if shrink_axis_mask >> axis & 1:
+                low = begin[axis] + (n if begin[axis] < 0 else 0)
+                high = low + 1
+        if not 0 <= low < high <= n:  # empty, or an error that MindSpore finds
+            return (), (), ()
+        first.append(low)
+        size.append(high - low)
+        if not (axis < len(begin) and shrink_axis_mask >> axis & 1):
+            shape.append(high - low)
+    return tuple(first), tuple(size), tuple(shape)
+
+
+SUBSTITUTES = {
+    _compile_utils.strided_slice: sliced,
+    gen_ops_def.transpose: transpose,
+    nn.Dense.construct: dense,
+    nn.LayerNorm.construct: layer_norm,
+    nn_func.cross_entropy: cross_entropy,
+    nn_func.gelu: gelu,
+}
+
+
+@cache
+def _are_slow() -> bool:
+    """Whether there are such kernels, and a way to have others."""
+    return can_substitute() and ms.get_context("device_target") == "CPU"
+
+
+@contextmanager
+def fast_functions(compiles: bool) -> Iterator[None]:
+    """What is compiled inside takes them."""
+    if not compiles or not _are_slow():
+        yield
+        return
+    with substituted(SUBSTITUTES):
+        yield

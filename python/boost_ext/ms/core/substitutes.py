@@ -1,0 +1,47 @@
+"""Other functions than those that a graph calls, while it is compiled.
+
+The graph compiler asks ``mindspore.graph._parse.parse_cb`` for the source of each function and each ``construct`` that it
+meets, by whatever name the network calls it.
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+try:
+    import mindspore.graph._parse as parse
+except ImportError:  # of another MindSpore
+    parse = None
+
+__all__ = ["can_substitute", "plain", "substituted"]
+
+_parse_cb: Any = getattr(parse, "parse_cb", None)
+
+
+def can_substitute() -> bool:
+    """Whether this MindSpore asks so."""
+    return _parse_cb is not None
+
+
+def plain(f: Any) -> Any:
+    """The same function as another object, for a substitute that calls it."""
+    copy = types.FunctionType(f.__code__, f.__globals__, f.__name__, f.__defaults__, f.__closure__)
+    copy.__kwdefaults__, copy.__module__, copy.__qualname__ = f.__kwdefaults__, f.__module__, f.__qualname__
+    return copy
+
+
+@contextmanager
+def substituted(table: Mapping[Any, Callable[..., Any]]) -> Iterator[None]:
+    """What is compiled inside takes ``table[f]`` for each f."""
+
+    def parsed(function: Any, parse_method: Any = None) -> Any:
+        return _parse_cb(table.get(getattr(function, "__func__", function), function), parse_method)
+
+    parse.parse_cb = parsed
+    try:
+        yield
+    finally:
+        parse.parse_cb = _parse_cb  # also if another thread compiles, which then takes MindSpore's

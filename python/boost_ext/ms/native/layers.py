@@ -1,0 +1,234 @@
+"""Layers of networks: native functions of graphs, each with its gradient.
+
+Each gradient is a cell with a gradient of its own, in MindSpore's operators, for whoever differentiates twice.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from typing import Any
+
+import mindspore as ms
+import numpy as np
+from mindspore import Tensor, nn, ops
+
+from .cell import GraphOp, custom
+
+__all__ = ["BiasAdded", "CrossEntropy", "Gelu", "LayerNorm", "permuted"]
+
+_vjp = ops.GradOperation(get_all=True, sens_param=True)
+
+
+def _as_first(*inputs: Any) -> Any:
+    return inputs[0]
+
+
+class _Layer(nn.Cell):
+    symbol: str
+
+    def __init__(self) -> None:
+        super().__init__(auto_prefix=False)
+
+
+class _GeluGradient(_Layer):
+    symbol, primitive = "gelu_gradient", GraphOp(_as_first, _as_first)
+
+    def __init__(self, tanh: bool) -> None:
+        super().__init__()
+        self.tanh, self.flag = tanh, Tensor([tanh])
+
+    def construct(self, dy: Tensor, x: Tensor) -> Tensor:
+        return self.primitive(dy, x, self.flag)
+
+    def plain(self, dy: Tensor, x: Tensor) -> Tensor:
+        if self.tanh:
+            u = 0.7978845608 * (x + 0.044715 * x * x * x)
+            share = 0.5 * (1.0 + ops.tanh(u))
+            return dy * (share + x * share * (1.0 - share) * (1.5957691216 + 0.2140706334 * x * x))
+        return dy * (0.5 * (1.0 + ops.erf(0.7071067812 * x)) + 0.3989422804 * x * ops.exp(-0.5 * x * x))
+
+    def bprop(self, dy: Tensor, x: Tensor, out: Tensor, dout: Tensor) -> tuple[Tensor, ...]:
+        return _vjp(self.plain)(dy, x, dout)
+
+
+class Gelu(_Layer):
+    """``cell(x)``: the Gaussian error linear unit of a float32 tensor, exact or approximate (csrc/ops/gelu.h)."""
+
+    symbol, primitive = "gelu", GraphOp(_as_first, _as_first)
+
+    def __init__(self, tanh: bool) -> None:
+        super().__init__()
+        self.flag, self.gradient = Tensor([tanh]), _GeluGradient(tanh)
+
+    def construct(self, x: Tensor) -> Tensor:
+        return self.primitive(x, self.flag)
+
+    def bprop(self, x: Tensor, out: Tensor, dout: Tensor) -> tuple[Tensor]:
+        return (self.gradient(dout, x),)
+
+
+def _normalized(x: Any, gamma: Any, *others: Any) -> Any:
+    return x, x[:1], x[:1]
+
+
+def _normalized_dtypes(x: Any, *others: Any) -> Any:
+    return x, ms.float32, ms.float32
+
+
+def _norm_gradients(dy: Any, x: Any, mean: Any, rstd: Any, gamma: Any) -> Any:
+    return dy, gamma, gamma
+
+
+class _LayerNormGradient(_Layer):
+    symbol, primitive = "layer_norm_gradient", GraphOp(_norm_gradients, _norm_gradients)
+
+    def construct(self, dy: Tensor, x: Tensor, mean: Tensor, rstd: Tensor, gamma: Tensor) -> tuple[Tensor, ...]:
+        return self.primitive(dy, x, mean, rstd, gamma)
+
+    def plain(self, dy: Tensor, x: Tensor, mean: Tensor, rstd: Tensor, gamma: Tensor) -> tuple[Tensor, ...]:
+        centered = x - ops.reduce_mean(x, 1, True)
+        # epsilon is in rstd alone: 1 / rstd^2 is the variance and epsilon.
+        epsilon = ops.stop_gradient(1.0 / (rstd * rstd)).reshape((-1, 1))
+        epsilon = epsilon - ops.stop_gradient(ops.reduce_mean(centered * centered, 1, True))
+        factor = ops.rsqrt(ops.reduce_mean(centered * centered, 1, True) + epsilon)
+        normed, h = centered * factor, dy * gamma
+        dx = factor * (h - ops.reduce_mean(h, 1, True) - normed * ops.reduce_mean(h * normed, 1, True))
+        return dx, ops.reduce_sum(dy * normed, 0), ops.reduce_sum(dy, 0)
+
+    def bprop(
+        self, dy: Tensor, x: Tensor, mean: Tensor, rstd: Tensor, gamma: Tensor, out: Any, dout: Any
+    ) -> tuple[Tensor, ...]:
+        return _vjp(self.plain)(dy, x, mean, rstd, gamma, dout)
+
+
+class LayerNorm(_Layer):
+    """``cell(x, gamma, beta, epsilon)``: the rows of float32 x (rows, n), normalized; their means; 1 / deviation.
+
+    ``gamma`` and ``beta`` are float32 (n,), ``epsilon`` is one float64 (csrc/ops/layer_norm.h). The means and deviations
+    are for the gradient alone: what comes back through them is not counted.
+    """
+
+    symbol, primitive = "layer_norm", GraphOp(_normalized, _normalized_dtypes)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gradient = _LayerNormGradient()
+
+    def construct(self, x: Tensor, gamma: Tensor, beta: Tensor, epsilon: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        return self.primitive(x, gamma, beta, epsilon)
+
+    def bprop(
+        self, x: Tensor, gamma: Tensor, beta: Tensor, epsilon: Tensor, out: Any, dout: Any
+    ) -> tuple[Tensor, ...]:
+        dx, dgamma, dbeta = self.gradient(dout[0], x, out[1], out[2], gamma)
+        return dx, dgamma, dbeta, ops.zeros_like(epsilon)
+
+
+def _loss_shapes(x: Any, labels: Any, *others: Any) -> Any:
+    return (1,), labels
+
+
+def _loss_dtypes(*inputs: Any) -> Any:
+    return ms.float32, ms.float32
+
+
+class _CrossEntropyGradient(_Layer):
+    symbol, primitive = "cross_entropy_gradient", GraphOp(_as_first, _as_first)
+
+    def __init__(self, mean: bool) -> None:
+        super().__init__()
+        self.mean, self.flag = mean, Tensor([mean])
+
+    def construct(self, x: Tensor, labels: Tensor, lse: Tensor, dloss: Tensor, ignored: Tensor) -> Tensor:
+        return self.primitive(x, labels, lse, dloss, ignored, self.flag)
+
+    def plain(self, x: Tensor, labels: Tensor, lse: Tensor, dloss: Tensor, ignored: Tensor) -> Tensor:
+        counts = ops.cast(labels != ignored, ms.float32).reshape((-1, 1))
+        classes = ops.arange(x.shape[1]).astype(ms.int32).reshape((1, -1))
+        one_hot = ops.cast(labels.reshape((-1, 1)) == classes, ms.float32)
+        dx = dloss * counts * (ops.softmax(x, 1) - one_hot)
+        return dx / ops.reduce_sum(counts) if self.mean else dx
+
+    def bprop(
+        self, x: Tensor, labels: Tensor, lse: Tensor, dloss: Tensor, ignored: Tensor, out: Tensor, dout: Tensor
+    ) -> tuple[Tensor, ...]:
+        return _vjp(self.plain)(x, labels, lse, dloss, ignored, dout)
+
+
+class CrossEntropy(_Layer):
+    """``cell(x, labels, ignored)``: the loss (1,) of float32 logits (rows, classes), and the logarithms of sums (rows,).
+
+    ``labels`` are int32 (rows,), ``ignored`` is one int32 (csrc/ops/cross_entropy.h).
+    """
+
+    symbol, primitive = "cross_entropy", GraphOp(_loss_shapes, _loss_dtypes)
+
+    def __init__(self, mean: bool) -> None:
+        super().__init__()
+        self.flag, self.gradient = Tensor([mean]), _CrossEntropyGradient(mean)
+
+    def construct(self, x: Tensor, labels: Tensor, ignored: Tensor) -> tuple[Tensor, Tensor]:
+        return self.primitive(x, labels, ignored, self.flag)
+
+    def bprop(self, x: Tensor, labels: Tensor, ignored: Tensor, out: Any, dout: Any) -> tuple[Tensor, ...]:
+        dx = self.gradient(x, labels, out[1], dout[0], ignored)
+        return dx, ops.zeros_like(labels), ops.zeros_like(ignored)
+
+
+def _row(x: Any) -> Any:
+    return x[1:]
+
+
+class _RowSum(_Layer):
+    symbol, primitive = "row_sum", GraphOp(_row, _as_first)
+
+    def construct(self, x: Tensor) -> Tensor:
+        return self.primitive(x)
+
+    def bprop(self, x: Tensor, out: Tensor, dout: Tensor) -> tuple[Tensor]:
+        return (ops.broadcast_to(dout, x.shape),)
+
+
+class BiasAdded(_Layer):
+    """``cell(x, bias)``: a bias (n,) added to each row of float32 x (rows, n), by MindSpore's operator. The gradient of
+    the bias is native (csrc/ops/row_sum.h)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bias_add, self.row_sum = ops.BiasAdd(), _RowSum()
+
+    def construct(self, x: Tensor, bias: Tensor) -> Tensor:
+        return self.bias_add(x, bias)
+
+    def bprop(self, x: Tensor, bias: Tensor, out: Tensor, dout: Tensor) -> tuple[Tensor, Tensor]:
+        return dout, self.row_sum(dout)
+
+
+def permuted(x: Tensor, axes: tuple[int, ...]) -> Tensor:
+    """x with its axes in this order, constant and >= 0, in a graph (csrc/ops/strided_copy.h)."""
+    primitive, shape, strides = _permutation(x.shape, axes)
+    return primitive(x, shape, strides)
+
+
+@ops.constexpr  # type: ignore[untyped-decorator]
+def _permutation(shape: tuple[int, ...], axes: tuple[int, ...]) -> tuple[ops.Custom, Tensor, Tensor]:
+    """The primitive, the shape of its output, and the strides of its axes in the input."""
+    strides = [math.prod(shape[axis + 1 :]) for axis in range(len(shape))]
+    of_out = [Tensor(np.array([of[axis] for axis in axes], np.float64)) for of in (shape, strides)]
+    return _permutation_primitive(axes), *of_out
+
+
+@functools.cache
+def _permutation_primitive(axes: tuple[int, ...]) -> ops.Custom:
+    back = tuple(axes.index(axis) for axis in range(len(axes)))
+
+    def shape(x: Any, *others: Any) -> Any:
+        return tuple(x[axis] for axis in axes)
+
+    def bprop(x: Tensor, shape: Tensor, strides: Tensor, out: Tensor, dout: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        return permuted(dout, back), ops.zeros_like(shape), ops.zeros_like(strides)
+
+    primitive = custom("strided_copy", shape, _as_first, bprop=bprop)
+    primitive.add_prim_attr("axes", axes)  # MindSpore takes primitives of the same attributes for one
+    return primitive
