@@ -18,7 +18,7 @@ from mindspore import Tensor, nn, ops
 from mindspore.ops import functional as F
 from mindspore.ops.auto_generate import gen_ops_def
 from mindspore.ops.composite.multitype_ops import _compile_utils
-from mindspore.ops.function import nn_func
+from mindspore.ops.function import array_func, math_func, nn_func
 
 from boost_ext.ms.core.substitutes import can_substitute, plain, substituted
 from boost_ext.ms.native.layers import BiasAdded, CrossEntropy, Gelu, LayerNorm, permuted
@@ -27,17 +27,12 @@ __all__ = ["fast_functions"]
 
 Ints = tuple[int, ...]
 
-_plain_slice, _plain_gelu, _plain_layer_norm, _plain_dense, _plain_cross_entropy, _plain_transpose = map(
-    plain,
-    (
-        _compile_utils.strided_slice,
-        nn_func.gelu,
-        nn.LayerNorm.construct,
-        nn.Dense.construct,
-        nn_func.cross_entropy,
-        gen_ops_def.transpose,
-    ),
-)
+_plain_slice = plain(_compile_utils.strided_slice)
+_plain_transpose, _plain_swapaxes = plain(gen_ops_def.transpose), plain(array_func.swapaxes)
+_plain_matmul, _plain_dense = plain(math_func.matmul), plain(nn.Dense.construct)
+_plain_layer_norm, _plain_gelu = plain(nn.LayerNorm.construct), plain(nn_func.gelu)
+_plain_cross_entropy = plain(nn_func.cross_entropy)
+_mat_mul, _batch_mat_mul = ops.MatMul(), ops.BatchMatMul()
 _slice = ops.Slice()
 _gelu, _gelu_tanh, _layer_norm, _bias_added = Gelu(False), Gelu(True), LayerNorm(), BiasAdded()
 _mean_cross_entropy, _sum_cross_entropy = CrossEntropy(True), CrossEntropy(False)
@@ -116,10 +111,40 @@ def transpose(input: Tensor, dims: Any) -> Any:
     return _plain_transpose(input, dims)
 
 
+def swapaxes(input: Tensor, axis0: int, axis1: int) -> Any:
+    if _is_known(input) and F.isconstant(axis0) and F.isconstant(axis1):
+        axes = swap(F.rank(input), axis0, axis1)
+        if axes:
+            return permuted(input, axes)
+    return _plain_swapaxes(input, axis0, axis1)
+
+
+def matmul(input: Any, other: Any) -> Any:
+    """Without the copies that the gradient of MindSpore's function makes of transposed factors."""
+    if isinstance(input, Tensor) and isinstance(other, Tensor) and _is_known(input) and _is_known(other):
+        rank, shape = F.rank(other), F.shape(input)
+        if rank == 2 and F.rank(input) > 1:
+            out = _mat_mul(ops.reshape(input, (-1, shape[-1])), other)
+            return ops.reshape(out, shape[:-1] + (F.shape(other)[1],))
+        if rank > 2 and shape[:-2] == F.shape(other)[:-2]:
+            return _batch_mat_mul(input, other)
+    return _plain_matmul(input, other)
+
+
 @ops.constexpr  # type: ignore[untyped-decorator]
 def as_rows(shape: Ints, row: Ints) -> Ints:
     """The shape of a matrix with a row for each of these last axes."""
     return -1, math.prod(row)
+
+
+@ops.constexpr  # type: ignore[untyped-decorator]
+def swap(rank: int, first: Any, second: Any) -> Ints:
+    """All axes, with two in each other's places; () for an error that MindSpore finds."""
+    if not all(type(axis) is int and -rank <= axis < rank for axis in (first, second)):
+        return ()
+    axes = list(range(rank))
+    axes[first], axes[second] = axes[second], axes[first]
+    return tuple(axes)
 
 
 @ops.constexpr  # type: ignore[untyped-decorator]
@@ -186,7 +211,9 @@ def as_slice(
 
 SUBSTITUTES = {
     _compile_utils.strided_slice: sliced,
+    array_func.swapaxes: swapaxes,
     gen_ops_def.transpose: transpose,
+    math_func.matmul: matmul,
     nn.Dense.construct: dense,
     nn.LayerNorm.construct: layer_norm,
     nn_func.cross_entropy: cross_entropy,
