@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -599,3 +600,64 @@ def lars_ratio(w: Array, g: Array, lr: float, decay: float, coefficient: float, 
         return 1.0
     r = coefficient * weight / (gradient + decay * weight + epsilon)
     return float(min(r / lr, 1)) if clip else float(r)
+
+
+def normal_cdf(x: Array) -> Array:
+    return np.vectorize(math.erfc, otypes=[np.float64])(np.asarray(x, np.float64) * -math.sqrt(0.5)) / 2
+
+
+def logistic(x: Array) -> Array:
+    e = np.exp(-abs(x))
+    return np.where(x < 0, e, 1) / (1 + e)
+
+
+def gelu(x: Array, tanh: bool = False) -> Array:
+    """Hendrycks and Gimpel, arXiv 1606.08415, section 2."""
+    x = np.asarray(x, np.float64)
+    if tanh:
+        return x * logistic(2 * np.sqrt(2 / np.pi) * (x + 0.044715 * x**3))
+    return x * normal_cdf(x)
+
+
+def gelu_slope(x: Array, tanh: bool = False) -> Array:
+    x = np.asarray(x, np.float64)
+    if tanh:
+        share = logistic(2 * np.sqrt(2 / np.pi) * (x + 0.044715 * x**3))
+        return share + x * share * (1 - share) * 2 * np.sqrt(2 / np.pi) * (1 + 3 * 0.044715 * x**2)
+    return normal_cdf(x) + x * np.exp(-x * x / 2) / np.sqrt(2 * np.pi)
+
+
+def layer_norm(x: Array, gamma: Array, beta: Array, epsilon: float) -> tuple[Array, Array, Array]:
+    """The normalized rows, their means and 1 / their deviations: Ba, Kiros and Hinton, arXiv 1607.06450, eq. 3, 4."""
+    x = np.asarray(x, np.float64)
+    mean = x.mean(1, keepdims=True)
+    rstd = 1 / np.sqrt(((x - mean) ** 2).mean(1, keepdims=True) + epsilon)
+    return (x - mean) * rstd * gamma + beta, mean[:, 0], rstd[:, 0]
+
+
+def layer_norm_gradient(dy: Array, x: Array, mean: Array, rstd: Array, gamma: Array) -> tuple[Array, Array, Array]:
+    dy, x = np.asarray(dy, np.float64), np.asarray(x, np.float64)
+    factor = np.asarray(rstd, np.float64)[:, None]
+    normed, h = (x - np.asarray(mean, np.float64)[:, None]) * factor, dy * gamma
+    dx = factor * (h - h.mean(1, keepdims=True) - normed * (h * normed).mean(1, keepdims=True))
+    return dx, (dy * normed).sum(0), dy.sum(0)
+
+
+def cross_entropy(x: Array, labels: Array, ignored: int = -100, mean: bool = True) -> tuple[float, Array]:
+    """The loss, and the logarithm of the sum of the exponentials of each row."""
+    x = np.asarray(x, np.float64)
+    most = x.max(1)
+    lse = most + np.log(np.exp(x - most[:, None]).sum(1))
+    rows = np.flatnonzero(labels != ignored)
+    losses = lse[rows] - x[rows, labels[rows]]
+    return float(losses.sum() / len(rows) if mean else losses.sum()), lse
+
+
+def cross_entropy_gradient(x: Array, labels: Array, dloss: float, ignored: int = -100, mean: bool = True) -> Array:
+    x = np.asarray(x, np.float64)
+    rows = np.flatnonzero(labels != ignored)
+    dx = np.zeros_like(x)
+    e = np.exp(x[rows] - x[rows].max(1, keepdims=True))
+    dx[rows] = e / e.sum(1, keepdims=True)
+    dx[rows, labels[rows]] -= 1
+    return dx * dloss / (len(rows) if mean else 1)

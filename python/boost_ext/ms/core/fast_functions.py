@@ -21,7 +21,7 @@ from mindspore.ops.composite.multitype_ops import _compile_utils
 from mindspore.ops.function import array_func, math_func, nn_func
 
 from boost_ext.ms.core.substitutes import can_substitute, plain, substituted
-from boost_ext.ms.native.layers import BiasAdded, CrossEntropy, Gelu, LayerNorm, permuted
+from boost_ext.ms.native.layers import BiasAdded, CrossEntropy, Gelu, LayerNorm, Sliced, permuted
 
 __all__ = ["fast_functions"]
 
@@ -33,7 +33,7 @@ _plain_matmul, _plain_dense = plain(math_func.matmul), plain(nn.Dense.construct)
 _plain_layer_norm, _plain_gelu = plain(nn.LayerNorm.construct), plain(nn_func.gelu)
 _plain_cross_entropy = plain(nn_func.cross_entropy)
 _mat_mul, _batch_mat_mul = ops.MatMul(), ops.BatchMatMul()
-_slice = ops.Slice()
+_slice = Sliced()
 _gelu, _gelu_tanh, _layer_norm, _bias_added = Gelu(False), Gelu(True), LayerNorm(), BiasAdded()
 _mean_cross_entropy, _sum_cross_entropy = CrossEntropy(True), CrossEntropy(False)
 
@@ -65,7 +65,7 @@ def layer_norm(self: nn.LayerNorm, input_x: Tensor) -> Any:
     if _is_known(input_x) and self.gamma.dtype == ms.float32 and self.beta.dtype == ms.float32:
         rows = ops.reshape(input_x, as_rows(F.shape(input_x), F.shape(self.gamma)))
         gamma, beta = ops.reshape(self.gamma, (-1,)), ops.reshape(self.beta, (-1,))
-        return ops.reshape(_layer_norm(rows, gamma, beta, _float64(self.epsilon))[0], F.shape(input_x))
+        return ops.reshape(_layer_norm(rows, gamma, beta, _float64(self.epsilon)), F.shape(input_x))
     return _plain_layer_norm(self, input_x)
 
 

@@ -1,6 +1,8 @@
 """Layers of networks: native functions of graphs, each with its gradient.
 
-Each gradient is a cell with a gradient of its own, in MindSpore's operators, for whoever differentiates twice.
+Each gradient is a cell with a gradient of its own, in MindSpore's operators, for whoever differentiates twice. In the
+place of a gradient that is never used, that of a constant, stands the constant: ``ops.zeros_like`` in several orders of
+gradients is more than the graph compiler takes.
 """
 
 from __future__ import annotations
@@ -12,12 +14,16 @@ from typing import Any
 import mindspore as ms
 import numpy as np
 from mindspore import Tensor, nn, ops
+from mindspore.ops.operations._grad_ops import SliceGrad
 
 from .cell import GraphOp, custom
 
-__all__ = ["BiasAdded", "CrossEntropy", "Gelu", "LayerNorm", "permuted"]
+__all__ = ["BiasAdded", "CrossEntropy", "Gelu", "LayerNorm", "Sliced", "permuted"]
+
+Ints = tuple[int, ...]
 
 _vjp = ops.GradOperation(get_all=True, sens_param=True)
+_gradients = ops.GradOperation(get_all=True)
 
 
 def _as_first(*inputs: Any) -> Any:
@@ -68,61 +74,53 @@ class Gelu(_Layer):
         return (self.gradient(dout, x),)
 
 
-def _normalized(x: Any, gamma: Any, *others: Any) -> Any:
-    return x, x[:1], x[:1]
-
-
-def _normalized_dtypes(x: Any, *others: Any) -> Any:
-    return x, ms.float32, ms.float32
-
-
-def _norm_gradients(dy: Any, x: Any, mean: Any, rstd: Any, gamma: Any) -> Any:
+def _norm_gradients(dy: Any, x: Any, gamma: Any, *others: Any) -> Any:
     return dy, gamma, gamma
 
 
 class _LayerNormGradient(_Layer):
     symbol, primitive = "layer_norm_gradient", GraphOp(_norm_gradients, _norm_gradients)
 
-    def construct(self, dy: Tensor, x: Tensor, mean: Tensor, rstd: Tensor, gamma: Tensor) -> tuple[Tensor, ...]:
-        return self.primitive(dy, x, mean, rstd, gamma)
+    def construct(self, dy: Tensor, x: Tensor, gamma: Tensor, epsilon: Tensor) -> tuple[Tensor, ...]:
+        return self.primitive(dy, x, gamma, epsilon)
 
-    def plain(self, dy: Tensor, x: Tensor, mean: Tensor, rstd: Tensor, gamma: Tensor) -> tuple[Tensor, ...]:
-        centered = x - ops.reduce_mean(x, 1, True)
-        # epsilon is in rstd alone: 1 / rstd^2 is the variance and epsilon.
-        epsilon = ops.stop_gradient(1.0 / (rstd * rstd)).reshape((-1, 1))
-        epsilon = epsilon - ops.stop_gradient(ops.reduce_mean(centered * centered, 1, True))
-        factor = ops.rsqrt(ops.reduce_mean(centered * centered, 1, True) + epsilon)
+    def plain(
+        self, dy: Tensor, x: Tensor, gamma: Tensor, epsilon: Tensor, ux: Tensor, ug: Tensor, ub: Tensor
+    ) -> Tensor:
+        """The sum of what it answers, weighted: MindSpore does not differentiate the gradient of a tuple."""
+        centered = x - ops.mean(x, 1, True)
+        factor = ops.rsqrt(ops.mean(centered * centered, 1, True) + ops.cast(epsilon, ms.float32))
         normed, h = centered * factor, dy * gamma
-        dx = factor * (h - ops.reduce_mean(h, 1, True) - normed * ops.reduce_mean(h * normed, 1, True))
-        return dx, ops.reduce_sum(dy * normed, 0), ops.reduce_sum(dy, 0)
+        dx = factor * (h - ops.mean(h, 1, True) - normed * ops.mean(h * normed, 1, True))
+        return ops.sum(ux * dx) + ops.sum(ug * dy * normed) + ops.sum(ub * dy)
 
     def bprop(
-        self, dy: Tensor, x: Tensor, mean: Tensor, rstd: Tensor, gamma: Tensor, out: Any, dout: Any
+        self, dy: Tensor, x: Tensor, gamma: Tensor, epsilon: Tensor, out: Any, dout: Any
     ) -> tuple[Tensor, ...]:
-        return _vjp(self.plain)(dy, x, mean, rstd, gamma, dout)
+        found = _gradients(self.plain)(dy, x, gamma, epsilon, dout[0], dout[1], dout[2])
+        return found[0], found[1], found[2], epsilon
 
 
 class LayerNorm(_Layer):
-    """``cell(x, gamma, beta, epsilon)``: the rows of float32 x (rows, n), normalized; their means; 1 / deviation.
+    """``cell(x, gamma, beta, epsilon)``: the rows of float32 x (rows, n), normalized, scaled and shifted.
 
-    ``gamma`` and ``beta`` are float32 (n,), ``epsilon`` is one float64 (csrc/ops/layer_norm.h). The means and deviations
-    are for the gradient alone: what comes back through them is not counted.
+    ``gamma`` and ``beta`` are float32 (n,), ``epsilon`` is one float64 (csrc/ops/layer_norm.h).
     """
 
-    symbol, primitive = "layer_norm", GraphOp(_normalized, _normalized_dtypes)
+    symbol, primitive = "layer_norm", GraphOp(_as_first, _as_first)
 
     def __init__(self) -> None:
         super().__init__()
         self.gradient = _LayerNormGradient()
 
-    def construct(self, x: Tensor, gamma: Tensor, beta: Tensor, epsilon: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def construct(self, x: Tensor, gamma: Tensor, beta: Tensor, epsilon: Tensor) -> Tensor:
         return self.primitive(x, gamma, beta, epsilon)
 
     def bprop(
-        self, x: Tensor, gamma: Tensor, beta: Tensor, epsilon: Tensor, out: Any, dout: Any
+        self, x: Tensor, gamma: Tensor, beta: Tensor, epsilon: Tensor, out: Tensor, dout: Tensor
     ) -> tuple[Tensor, ...]:
-        dx, dgamma, dbeta = self.gradient(dout[0], x, out[1], out[2], gamma)
-        return dx, dgamma, dbeta, ops.zeros_like(epsilon)
+        dx, dgamma, dbeta = self.gradient(dout, x, gamma, epsilon)
+        return dx, dgamma, dbeta, epsilon
 
 
 def _loss_shapes(x: Any, labels: Any, *others: Any) -> Any:
@@ -143,17 +141,16 @@ class _CrossEntropyGradient(_Layer):
     def construct(self, x: Tensor, labels: Tensor, lse: Tensor, dloss: Tensor, ignored: Tensor) -> Tensor:
         return self.primitive(x, labels, lse, dloss, ignored, self.flag)
 
-    def plain(self, x: Tensor, labels: Tensor, lse: Tensor, dloss: Tensor, ignored: Tensor) -> Tensor:
-        counts = ops.cast(labels != ignored, ms.float32).reshape((-1, 1))
-        classes = ops.arange(x.shape[1]).astype(ms.int32).reshape((1, -1))
-        one_hot = ops.cast(labels.reshape((-1, 1)) == classes, ms.float32)
-        dx = dloss * counts * (ops.softmax(x, 1) - one_hot)
-        return dx / ops.reduce_sum(counts) if self.mean else dx
-
     def bprop(
         self, x: Tensor, labels: Tensor, lse: Tensor, dloss: Tensor, ignored: Tensor, out: Tensor, dout: Tensor
     ) -> tuple[Tensor, ...]:
-        return _vjp(self.plain)(x, labels, lse, dloss, ignored, dout)
+        counts = ops.cast(labels != ignored, ms.float32).reshape((-1, 1))
+        weighted = counts * dout / ops.sum(counts) if self.mean else counts * dout
+        share = ops.softmax(x, 1)
+        shared = ops.sum(share * weighted, 1, True)
+        one_hot = ops.cast(labels.reshape((-1, 1)) == ops.arange(x.shape[1]).reshape((1, -1)), ms.float32)
+        ddloss = (ops.sum(shared) - ops.sum(one_hot * weighted)).reshape((1,))
+        return dloss * share * (weighted - shared), labels, ops.zeros(lse.shape, ms.float32), ddloss, ignored
 
 
 class CrossEntropy(_Layer):
@@ -173,7 +170,7 @@ class CrossEntropy(_Layer):
 
     def bprop(self, x: Tensor, labels: Tensor, ignored: Tensor, out: Any, dout: Any) -> tuple[Tensor, ...]:
         dx = self.gradient(x, labels, out[1], dout[0], ignored)
-        return dx, ops.zeros_like(labels), ops.zeros_like(ignored)
+        return dx, labels, ignored
 
 
 def _row(x: Any) -> Any:
@@ -205,6 +202,36 @@ class BiasAdded(_Layer):
         return dout, self.row_sum(dout)
 
 
+class _SliceGradient(_Layer):
+    """``SliceGrad`` of MindSpore has no gradient."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.slice, self.slice_grad = ops.Slice(), SliceGrad()
+
+    def construct(self, dy: Tensor, x: Tensor, begin: Ints, size: Ints) -> Tensor:
+        return self.slice_grad(dy, x, begin, size)
+
+    def bprop(
+        self, dy: Tensor, x: Tensor, begin: Ints, size: Ints, out: Tensor, dout: Tensor
+    ) -> tuple[Tensor, Tensor, Any, Any]:
+        return self.slice(dout, begin, size), ops.zeros(x.shape, x.dtype), begin, size
+
+
+class Sliced(_Layer):
+    """``cell(x, begin, size)``: MindSpore's ``Slice``, with gradients of any order."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.slice, self.gradient = ops.Slice(), _SliceGradient()
+
+    def construct(self, x: Tensor, begin: Ints, size: Ints) -> Tensor:
+        return self.slice(x, begin, size)
+
+    def bprop(self, x: Tensor, begin: Ints, size: Ints, out: Tensor, dout: Tensor) -> tuple[Tensor, Any, Any]:
+        return self.gradient(dout, x, begin, size), begin, size
+
+
 def permuted(x: Tensor, axes: tuple[int, ...]) -> Tensor:
     """x with its axes in this order, constant and >= 0, in a graph (csrc/ops/strided_copy.h)."""
     primitive, shape, strides = _permutation(x.shape, axes)
@@ -227,7 +254,7 @@ def _permutation_primitive(axes: tuple[int, ...]) -> ops.Custom:
         return tuple(x[axis] for axis in axes)
 
     def bprop(x: Tensor, shape: Tensor, strides: Tensor, out: Tensor, dout: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        return permuted(dout, back), ops.zeros_like(shape), ops.zeros_like(strides)
+        return permuted(dout, back), shape, strides
 
     primitive = custom("strided_copy", shape, _as_first, bprop=bprop)
     primitive.add_prim_attr("axes", axes)  # MindSpore takes primitives of the same attributes for one

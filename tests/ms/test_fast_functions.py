@@ -1,0 +1,328 @@
+"""What compiled training cells take for MindSpore's functions: the same numbers, in the same places."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import mindspore as ms
+import numpy as np
+import pytest
+from mindspore import Tensor, nn, ops
+
+from boost_ext import optim
+from boost_ext.boost import BoostTrainOneStepCell
+from boost_ext.ms.core import fast_functions
+from boost_ext.ms.core.fast_functions import SUBSTITUTES, fast_functions as taken
+
+SHAPE = (5, 6, 7, 4)
+INDICES = (
+    *("t[0]", "t[-1]", "t[4]", "t[2:]", "t[:-2]", "t[-3:-1]", "t[1:100]", "t[:]", "t[0:1]", "t[2][3]", "t[1, 2, 3, 0]"),
+    *("t[:, 0]", "t[:, 2:5]", "t[1:3, -2:]", "t[1:, 1:, 1:, 1:]", "t[:, :, -1]", "t[3, :, 1:2]", "t[:, 1, :, 2:3]"),
+    *("t[..., 1:3]", "t[None, 1]", "t[::2]", "t[1:4:3, ::2]", "t[:, None, 2:]", "t[0, ..., 1]"),
+)
+SLICES = 18
+"""The first ones, without steps, an ellipsis or a new axis."""
+
+
+@pytest.fixture
+def functions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """The compiler reads source."""
+    lines = [f"def index_{i}(t):\n    return {index}\n" for i, index in enumerate(INDICES)]
+    lines += [f"def squares_{i}(t):\n    y = {index}\n    return (y * y).sum()\n" for i, index in enumerate(INDICES)]
+    (tmp_path / "indices.py").write_text("\n".join(lines))
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "indices", raising=False)
+    return importlib.import_module("indices")
+
+
+def compiled(function: Any, *inputs: Tensor) -> np.ndarray:
+    with taken(compiles=True):
+        return ms.jit(function)(*inputs).asnumpy()
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.int32])
+def test_the_elements_are_numpys(functions: ModuleType, dtype: Any) -> None:
+    x = np.arange(np.prod(SHAPE)).reshape(SHAPE).astype(dtype)
+    for i, index in enumerate(INDICES):
+        expected = eval(index, {"t": x})
+        got = compiled(getattr(functions, f"index_{i}"), Tensor(x))
+        assert got.dtype == dtype
+        np.testing.assert_array_equal(got, expected, err_msg=index, strict=True)
+
+
+def test_gradients_go_where_the_elements_came_from(functions: ModuleType) -> None:
+    x = np.arange(1, 1 + np.prod(SHAPE), dtype=np.float32).reshape(SHAPE)
+    for i, index in enumerate(INDICES[:SLICES]):
+        taken = np.zeros(SHAPE, np.float32)
+        exec(f"{index} = 1", {"t": taken})
+        got = compiled(ms.grad(getattr(functions, f"squares_{i}")), Tensor(x))
+        np.testing.assert_array_equal(got, 2 * x * taken, err_msg=index)
+
+
+def test_where_a_slice_begins_and_its_size() -> None:
+    assert fast_functions.as_slice(SHAPE, (1,), (2,), (1,), 0, 0, 1) == ((1, 0, 0, 0), (1, 6, 7, 4), (6, 7, 4))
+    assert fast_functions.as_slice(SHAPE, (-2, 0), (5, -1), (1, 1), 0, 0, 0) == ((3, 0, 0, 0), (2, 5, 7, 4), (2, 5, 7, 4))
+    assert fast_functions.as_slice(SHAPE, (9, 2), (9, 9), (1, 1), 1, 3, 0) == ((0, 2, 0, 0), (5, 4, 7, 4), (5, 4, 7, 4))
+    for begin, end, step in ((0, 4, 2), (3, 3, 1), (4, 0, -1)):
+        assert fast_functions.as_slice(SHAPE, (begin,), (end,), (step,), 0, 0, 0) == ((), (), ()), (
+            "MindSpore's kernel, or error"
+        )
+
+
+def test_an_index_out_of_range_is_refused_as_mindspore_does() -> None:
+    def beyond(t: Tensor) -> Tensor:
+        return t[5]
+
+    with pytest.raises(Exception, match="5") as theirs:
+        ms.jit(beyond)(ops.ones(SHAPE))
+    with taken(compiles=True), pytest.raises(type(theirs.value), match="5"):
+        ms.jit(beyond)(ops.ones(SHAPE))
+
+
+RNG = np.random.default_rng(5)
+LABELS = Tensor(np.array([2, 0, 6, -100, 1, 6], np.int32))
+
+
+def floats(*shape: int) -> Tensor:
+    return Tensor(RNG.standard_normal(shape).astype(np.float32))
+
+
+@pytest.fixture(autouse=True)
+def graph_mode() -> Iterator[None]:
+    mode = ms.get_context("mode")
+    ms.set_context(mode=ms.GRAPH_MODE)
+    yield
+    ms.set_context(mode=mode)
+
+
+class Layer(nn.Cell):  # type: ignore[misc]
+    """A layer of MindSpore, and what it is given."""
+
+    def __init__(self, layer: nn.Cell) -> None:
+        super().__init__()
+        self.layer = layer
+        for parameter in layer.get_parameters():
+            parameter.set_data(floats(*parameter.shape))
+
+    def construct(self, *inputs: Tensor) -> Tensor:
+        return self.layer(*inputs)
+
+
+class Gelu(nn.Cell):  # type: ignore[misc]
+    def __init__(self, approximate: str) -> None:
+        super().__init__()
+        self.approximate = approximate
+
+    def construct(self, x: Tensor) -> Tensor:
+        return ops.gelu(x, approximate=self.approximate)
+
+
+class CrossEntropy(nn.Cell):  # type: ignore[misc]
+    def __init__(self, labels: Tensor = LABELS, **options: Any) -> None:
+        super().__init__()
+        self.labels, self.options = labels, options
+
+    def construct(self, x: Tensor) -> Tensor:
+        return ops.cross_entropy(x, self.labels, **self.options)
+
+
+class Permuted(nn.Cell):  # type: ignore[misc]
+    def construct(self, x: Tensor) -> Tensor:
+        y = ops.transpose(x, (2, 0, 1)) * x.transpose((2, 0, -2))
+        z = x.swapaxes(0, -1) * ops.swapaxes(x, 2, 0)
+        return y.sum() + (z * z).sum() + (x[0].T * x[0].swapaxes(1, 0)).sum()
+
+
+class Product(nn.Cell):  # type: ignore[misc]
+    def construct(self, x: Tensor, y: Tensor) -> Tensor:
+        return ops.matmul(x, y)
+
+
+CASES: dict[str, tuple[nn.Cell, tuple[Tensor, ...]]] = {
+    "gelu": (Gelu("none"), (floats(5, 7),)),
+    "gelu tanh": (Gelu("tanh"), (floats(40),)),
+    "nn.GELU": (Layer(nn.GELU()), (floats(2, 3, 4),)),
+    "cross_entropy": (CrossEntropy(), (floats(6, 7),)),
+    "cross_entropy sum": (CrossEntropy(ops.abs(LABELS) % 7, reduction="sum", ignore_index=6), (floats(6, 7),)),
+    "CrossEntropyLoss": (Layer(nn.CrossEntropyLoss()), (floats(6, 7), LABELS)),
+    "LayerNorm": (Layer(nn.LayerNorm([8])), (floats(3, 5, 8),)),
+    "LayerNorm of two axes": (Layer(nn.LayerNorm([5, 8], 1, 1, epsilon=1e-3)), (floats(3, 5, 8),)),
+    "Dense": (Layer(nn.Dense(8, 5)), (floats(4, 8),)),
+    "Dense of three axes": (Layer(nn.Dense(8, 5, activation="relu")), (floats(2, 3, 8),)),
+    "axes": (Permuted(), (floats(3, 4, 3),)),
+    "matmul": (Product(), (floats(3, 4), floats(4, 5))),
+    "matmul of a batch": (Product(), (floats(2, 3, 4, 5), floats(2, 3, 5, 4))),
+    "matmul by a matrix": (Product(), (floats(2, 3, 4), floats(4, 5))),
+}
+LEFT: dict[str, tuple[nn.Cell, tuple[Tensor, ...]]] = {
+    "cross_entropy none": (CrossEntropy(reduction="none"), (floats(6, 7),)),
+    "cross_entropy weighted": (CrossEntropy(weight=Tensor(np.arange(1, 8, dtype=np.float32))), (floats(6, 7),)),
+    "cross_entropy smoothed": (CrossEntropy(label_smoothing=0.1), (floats(6, 7),)),
+    "cross_entropy of shares": (Layer(nn.CrossEntropyLoss()), (floats(6, 7), ops.softmax(floats(6, 7), 1))),
+    "matmul broadcast": (Product(), (floats(2, 3, 4), floats(1, 4, 5))),
+    "matmul by a vector": (Product(), (floats(3, 4), floats(4))),
+    "Dense without a bias": (Layer(nn.Dense(8, 5, has_bias=False)), (floats(4, 8),)),
+}
+
+
+class Once(nn.Cell):  # type: ignore[misc]
+    def __init__(self, cell: nn.Cell) -> None:
+        super().__init__()
+        self.cell = cell
+
+    def construct(self, *inputs: Tensor) -> Tensor:
+        return self.cell(*inputs)
+
+
+class Sum(nn.Cell):  # type: ignore[misc]
+    """A loss whose gradient has a gradient."""
+
+    def __init__(self, cell: nn.Cell) -> None:
+        super().__init__()
+        self.cell = cell
+
+    def construct(self, *inputs: Tensor) -> Tensor:
+        y = self.cell(*inputs)
+        return (y * y * y).sum()
+
+
+class Gradients(nn.Cell):  # type: ignore[misc]
+    def __init__(self, cell: nn.Cell, inputs: int) -> None:
+        super().__init__()
+        self.weights = ms.ParameterTuple(cell.trainable_params())
+        self.all = ms.grad(Sum(cell), tuple(range(inputs)), self.weights if self.weights else None)
+        self.has_weights = bool(self.weights)
+
+    def construct(self, *inputs: Tensor) -> Any:
+        found = self.all(*inputs)
+        if self.has_weights:
+            return found[0] + found[1] if isinstance(found[0], tuple) else (found[0], *found[1])
+        return found if isinstance(found, tuple) else (found,)
+
+
+class Twice(nn.Cell):  # type: ignore[misc]
+    """The gradient of the squares of a gradient."""
+
+    def __init__(self, cell: nn.Cell) -> None:
+        super().__init__()
+        self.once = ms.grad(Sum(cell))
+
+        def squares(*inputs: Tensor) -> Tensor:
+            once = self.once(*inputs)
+            return (once * once).sum()
+
+        self.twice = ms.grad(squares)
+
+    def construct(self, *inputs: Tensor) -> Tensor:
+        return self.twice(*inputs)
+
+
+def arrays(found: Any) -> list[np.ndarray]:
+    return [t.asnumpy() for t in (found if isinstance(found, (tuple, list)) else (found,))]
+
+
+def both(make: Any, inputs: tuple[Tensor, ...]) -> tuple[list[np.ndarray], list[np.ndarray]]:
+    """What a new cell answers, as MindSpore compiles it, and with the substitutes."""
+    theirs = arrays(make()(*inputs))
+    with taken(compiles=True):
+        return theirs, arrays(make()(*inputs))
+
+
+def near(theirs: list[np.ndarray], ours: list[np.ndarray], tolerance: float) -> None:
+    for expected, got in zip(theirs, ours, strict=True):
+        assert got.shape == expected.shape
+        assert got.dtype == expected.dtype
+        np.testing.assert_allclose(got, expected, rtol=tolerance, atol=tolerance * max(abs(expected).max(), 1e-3))
+
+
+@pytest.mark.parametrize("case", [*CASES, *LEFT])
+def test_values_and_gradients_are_mindspores(case: str) -> None:
+    cell, inputs = (CASES | LEFT)[case]
+    near(*both(lambda: Once(cell), inputs), tolerance=1e-6)
+    wanted = sum(t.dtype == ms.float32 for t in inputs)
+    near(*both(lambda: Gradients(cell, 1 if "shares" in case else wanted), inputs), tolerance=1e-5)
+
+
+class PlainGelu(nn.Cell):  # type: ignore[misc]
+    def construct(self, x: Tensor) -> Tensor:
+        return 0.5 * x * (1 + ops.tanh(0.7978845608 * (x + 0.044715 * x * x * x)))
+
+
+class PlainCrossEntropy(nn.Cell):  # type: ignore[misc]
+    def __init__(self, labels: Tensor, ignored: int, mean: bool) -> None:
+        super().__init__()
+        rows = np.flatnonzero(labels.asnumpy() != ignored)
+        chosen = np.zeros((len(labels), 7), np.float32)
+        chosen[rows, labels.asnumpy()[rows]] = 1 / len(rows) if mean else 1
+        self.chosen = Tensor(chosen)
+
+    def construct(self, x: Tensor, *others: Tensor) -> Tensor:
+        return (self.chosen * (ops.log(ops.exp(x).sum(1, keepdims=True)) - x)).sum()
+
+
+class PlainNorm(nn.Cell):  # type: ignore[misc]
+    def __init__(self, layer: nn.LayerNorm) -> None:
+        super().__init__()
+        self.gamma, self.beta, self.epsilon = layer.gamma, layer.beta, layer.epsilon
+
+    def construct(self, x: Tensor) -> Tensor:
+        centered = x - x.mean((1, 2), keep_dims=True)
+        factor = ops.rsqrt((centered * centered).mean((1, 2), keep_dims=True) + self.epsilon)
+        return centered * factor * self.gamma + self.beta
+
+
+DIFFERENTIABLE = {
+    "LayerNorm of two axes": PlainNorm(CASES["LayerNorm of two axes"][0].layer),  # it forgets its epsilon there
+    "gelu tanh": PlainGelu(),
+    "nn.GELU": PlainGelu(),
+    "cross_entropy": PlainCrossEntropy(LABELS, -100, True),
+    "cross_entropy sum": PlainCrossEntropy(ops.abs(LABELS) % 7, 6, False),
+    "CrossEntropyLoss": PlainCrossEntropy(LABELS, -100, True),
+}
+"""The same functions, where MindSpore cannot differentiate its own twice, or does it wrong."""
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_gradients_of_gradients_are_mindspores(case: str) -> None:
+    cell, inputs = CASES[case]
+    theirs = arrays(Twice(DIFFERENTIABLE.get(case, cell))(*inputs))
+    with taken(compiles=True):
+        near(theirs, arrays(Twice(cell)(*inputs)), tolerance=2e-5)
+
+
+class Attending(nn.Cell):  # type: ignore[misc]
+    """As transformers write it: queries, keys and values out of one product."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.qkv = nn.Dense(8, 24)
+
+    def construct(self, x: Tensor) -> Tensor:
+        qkv = self.qkv(x).reshape((4, 6, 3, 8)).transpose((2, 0, 1, 3))
+        scores = ops.softmax(ops.matmul(qkv[0], qkv[1].swapaxes(-1, -2)), -1)
+        return (ops.matmul(scores, qkv[2])[:, 0] ** 2).mean()
+
+
+@pytest.mark.parametrize("mode", [ms.GRAPH_MODE, ms.PYNATIVE_MODE], ids=["graph", "pynative"])
+def test_a_training_has_mindspores_bits(mode: int) -> None:
+    x = Tensor(np.random.default_rng(0).standard_normal((4, 6, 8)).astype(np.float32))
+    trained = {}
+    for which in ("plain", "ours"):
+        ms.set_context(mode=ms.GRAPH_MODE if which == "plain" else mode)
+        ms.set_seed(0)
+        net = Attending()
+        if which == "plain":
+            step = nn.TrainOneStepCell(net, nn.Momentum(net.trainable_params(), 0.1, 0.9)).set_train()
+            losses = [float(step(x)) for _ in range(3)]
+        else:
+            cell = BoostTrainOneStepCell(net, optim.Momentum(net.trainable_params(), 0.1, 0.9)).set_train()
+            losses = [float(cell(x)[0]) for _ in range(3)]
+        trained[which] = losses, [p.asnumpy() for p in net.trainable_params()]
+    assert trained["ours"][0] == trained["plain"][0]
+    for got, expected in zip(trained["ours"][1], trained["plain"][1], strict=True):
+        np.testing.assert_array_equal(got, expected)
