@@ -17,7 +17,8 @@ from mindspore import Tensor, nn, ops
 from boost_ext import optim
 from boost_ext.boost import BoostTrainOneStepCell
 from boost_ext.ms.core import fast_functions
-from boost_ext.ms.core.fast_functions import SUBSTITUTES, fast_functions as taken
+from boost_ext.ms.core.fast_functions import SUBSTITUTES
+from boost_ext.ms.core.substitutes import substituted
 
 SHAPE = (5, 6, 7, 4)
 INDICES = (
@@ -41,7 +42,7 @@ def functions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 
 
 def compiled(function: Any, *inputs: Tensor) -> np.ndarray:
-    with taken(compiles=True):
+    with substituted(SUBSTITUTES):
         return ms.jit(function)(*inputs).asnumpy()
 
 
@@ -80,7 +81,7 @@ def test_an_index_out_of_range_is_refused_as_mindspore_does() -> None:
 
     with pytest.raises(Exception, match="5") as theirs:
         ms.jit(beyond)(ops.ones(SHAPE))
-    with taken(compiles=True), pytest.raises(type(theirs.value), match="5"):
+    with substituted(SUBSTITUTES), pytest.raises(type(theirs.value), match="5"):
         ms.jit(beyond)(ops.ones(SHAPE))
 
 
@@ -229,7 +230,7 @@ def arrays(found: Any) -> list[np.ndarray]:
 def both(make: Any, inputs: tuple[Tensor, ...]) -> tuple[list[np.ndarray], list[np.ndarray]]:
     """What a new cell answers, as MindSpore compiles it, and with the substitutes."""
     theirs = arrays(make()(*inputs))
-    with taken(compiles=True):
+    with substituted(SUBSTITUTES):
         return theirs, arrays(make()(*inputs))
 
 
@@ -291,8 +292,90 @@ DIFFERENTIABLE = {
 def test_gradients_of_gradients_are_mindspores(case: str) -> None:
     cell, inputs = CASES[case]
     theirs = arrays(Twice(DIFFERENTIABLE.get(case, cell))(*inputs))
-    with taken(compiles=True):
+    with substituted(SUBSTITUTES):
         near(theirs, arrays(Twice(cell)(*inputs)), tolerance=2e-5)
+
+
+class OddNorm(nn.Cell):  # type: ignore[misc]
+    """Parameters of other axes than those that are normalized."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm([4, 16], begin_norm_axis=2, begin_params_axis=1)
+
+    def construct(self, x: Tensor) -> Tensor:
+        return self.norm(x)
+
+
+def test_parameters_of_other_axes_are_mindspores() -> None:
+    (theirs,), (ours,) = both(OddNorm, (floats(3, 4, 16),))
+    np.testing.assert_array_equal(theirs, ours)
+
+
+class Block(nn.Cell):  # type: ignore[misc]
+    def __init__(self) -> None:
+        super().__init__()
+        self.dense, self.norm = nn.Dense(8, 8, "normal", "normal"), nn.LayerNorm([8])
+
+    def construct(self, x: Tensor) -> Tensor:
+        return ops.gelu(self.norm(self.dense(x))).swapaxes(0, 1)
+
+
+class Loss(nn.Cell):  # type: ignore[misc]
+    """A block, recomputed for the gradient or one sample at a time."""
+
+    def __init__(self, how: str = "") -> None:
+        super().__init__()
+        self.block, self.by_sample = Block(), how == "vmap"
+        if how == "recompute":
+            self.block.recompute()
+
+    def construct(self, x: Tensor) -> Tensor:
+        y = ops.vmap(self.block)(x) if self.by_sample else self.block(x)
+        return (y * y * y).sum()
+
+
+def losses(cell: Any, x: Tensor) -> list[float]:
+    return [float(cell(x)[0]) for _ in range(3)]
+
+
+@pytest.mark.parametrize("how", ["", "recompute", "vmap"])
+@pytest.mark.parametrize("mode", [ms.GRAPH_MODE, ms.PYNATIVE_MODE], ids=["graph", "pynative"])
+def test_a_step_takes_the_substitutes_where_it_compiles_with_them(mode: int, how: str) -> None:
+    ms.set_context(mode=mode)
+    x = floats(3, 4, 8)
+    found = []
+    for table in (SUBSTITUTES, {}):
+        ms.set_seed(1)
+        net = Loss(how)
+        cell = BoostTrainOneStepCell(net, optim.Momentum(net.trainable_params(), 0.01, 0.9)).set_train()
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(fast_functions, "SUBSTITUTES", table)
+            found.append(losses(cell, x))
+        pipeline = cell.pipelines[0]
+        assert pipeline.__dict__.get("_slow", False) == (how == "vmap" and bool(table)), (
+            "MindSpore has no rule to map a native function over samples"
+        )
+    assert found[0] == pytest.approx(found[1], rel=1e-5)
+
+
+def test_which_functions_are_met() -> None:
+    with substituted(SUBSTITUTES) as met:
+        ms.value_and_grad(Attending())(floats(4, 6, 8))
+        Once(Loss())(floats(3, 4, 8))
+    names = {f.__qualname__ for f in met}
+    assert names == {"Dense.construct", "LayerNorm.construct", "gelu", "matmul", "strided_slice", "swapaxes", "transpose"}
+
+
+def test_an_error_of_a_run_is_no_reason_to_compile_again() -> None:
+    class Wrong(nn.Cell):  # type: ignore[misc]
+        def construct(self, x: Tensor, labels: Tensor) -> Tensor:
+            return ops.cross_entropy(x, labels)
+
+    cell = Wrong()
+    with pytest.raises(RuntimeError, match="cross_entropy"):
+        fast_functions.call_fast(cell, cell.compile_and_run, floats(2, 3), Tensor([0, 3], ms.int32))
+    assert "_slow" not in cell.__dict__
 
 
 class Attending(nn.Cell):  # type: ignore[misc]

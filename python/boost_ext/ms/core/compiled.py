@@ -13,7 +13,7 @@ from typing import Any, Literal
 import mindspore as ms
 from mindspore import Parameter, ParameterTuple, Tensor, nn, ops
 
-from boost_ext.ms.core.fast_functions import fast_functions
+from boost_ext.ms.core.fast_functions import call_fast
 from boost_ext.ms.core.sparse_gradients import Values, contiguous
 from boost_ext.ms.native import in_pynative_mode
 
@@ -37,8 +37,7 @@ class _Compiled(nn.Cell):
 
     def __call__(self, *args: Any) -> Any:
         if self.compiles and in_pynative_mode():
-            with fast_functions(compiles=True):
-                return self.compile_and_run(*args)
+            return call_fast(self, self.compile_and_run, *args)
         return super().__call__(*args)
 
 

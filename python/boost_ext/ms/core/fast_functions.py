@@ -7,8 +7,7 @@ is on a CPU: docs/benchmarks.md#slow-operators.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import cache
 from typing import Any
 
@@ -23,7 +22,7 @@ from mindspore.ops.function import array_func, math_func, nn_func
 from boost_ext.ms.core.substitutes import can_substitute, plain, substituted
 from boost_ext.ms.native.layers import BiasAdded, CrossEntropy, Gelu, LayerNorm, Sliced, permuted
 
-__all__ = ["fast_functions"]
+__all__ = ["call_fast"]
 
 Ints = tuple[int, ...]
 
@@ -63,7 +62,10 @@ def gelu(input: Tensor, approximate: str = "none") -> Any:
 
 def layer_norm(self: nn.LayerNorm, input_x: Tensor) -> Any:
     if _is_known(input_x) and self.gamma.dtype == ms.float32 and self.beta.dtype == ms.float32:
-        rows = ops.reshape(input_x, as_rows(F.shape(input_x), F.shape(self.gamma)))
+        rows = as_rows(F.shape(input_x), F.shape(self.gamma), self.begin_norm_axis, self.begin_params_axis)
+        if not rows:
+            return _plain_layer_norm(self, input_x)
+        rows = ops.reshape(input_x, rows)
         gamma, beta = ops.reshape(self.gamma, (-1,)), ops.reshape(self.beta, (-1,))
         return ops.reshape(_layer_norm(rows, gamma, beta, _float64(self.epsilon)), F.shape(input_x))
     return _plain_layer_norm(self, input_x)
@@ -132,9 +134,13 @@ def matmul(input: Any, other: Any) -> Any:
 
 
 @ops.constexpr  # type: ignore[untyped-decorator]
-def as_rows(shape: Ints, row: Ints) -> Ints:
-    """The shape of a matrix with a row for each of these last axes."""
-    return -1, math.prod(row)
+def as_rows(shape: Ints, row: Ints, norm_axis: int, params_axis: int) -> Ints:
+    """The shape of a matrix with a row for what is normalized at once; () where that is not what the parameters are
+    for, or an error that MindSpore finds."""
+    first, size = len(shape) - len(row), math.prod(row)
+    if first < 0 or size == 0 or shape[first:] != row or {a % len(shape) for a in (norm_axis, params_axis)} != {first}:
+        return ()
+    return math.prod(shape[:first]), size
 
 
 @ops.constexpr  # type: ignore[untyped-decorator]
@@ -227,11 +233,20 @@ def _are_slow() -> bool:
     return can_substitute() and ms.get_context("device_target") == "CPU"
 
 
-@contextmanager
-def fast_functions(compiles: bool) -> Iterator[None]:
-    """What is compiled inside takes them."""
-    if not compiles or not _are_slow():
-        yield
-        return
-    with substituted(SUBSTITUTES):
-        yield
+def call_fast(cell: nn.Cell, function: Callable[..., Any], *args: Any) -> Any:
+    """``function(*args)``, which compiles the cell where it is not compiled yet, with the substitutes.
+
+    A cell that does not compile so is compiled as MindSpore would, now and later: with ``ops.vmap``, say, which has no
+    rules for native functions.
+    """
+    if not _are_slow() or cell.__dict__.get("_slow"):
+        return function(*args)
+    compiled = len(cell.compile_cache)
+    with substituted(SUBSTITUTES) as met:
+        try:
+            return function(*args)
+        except Exception:
+            if not met or len(cell.compile_cache) > compiled:  # it was compiled: an error of its run
+                raise
+    cell.__dict__["_slow"] = True
+    return function(*args)

@@ -34,14 +34,19 @@ def plain(f: Any) -> Any:
 
 
 @contextmanager
-def substituted(table: Mapping[Any, Callable[..., Any]]) -> Iterator[None]:
-    """What is compiled inside takes ``table[f]`` for each f."""
+def substituted(table: Mapping[Any, Callable[..., Any]]) -> Iterator[list[Any]]:
+    """What is compiled inside takes ``table[f]`` for each f. The list gets those that it met."""
+    met: list[Any] = []
 
     def parsed(function: Any, parse_method: Any = None) -> Any:
-        return _parse_cb(table.get(getattr(function, "__func__", function), function), parse_method)
+        original = getattr(function, "__func__", function)
+        if original in table:
+            met.append(original)
+            function = table[original]
+        return _parse_cb(function, parse_method)
 
     parse.parse_cb = parsed
     try:
-        yield
+        yield met
     finally:
         parse.parse_cb = _parse_cb  # also if another thread compiles, which then takes MindSpore's

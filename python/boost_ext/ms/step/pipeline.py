@@ -19,7 +19,7 @@ from mindspore.nn.cell import _cell_graph_executor
 
 from boost_ext.ms import native
 from boost_ext.ms.core.compiled import Gradients
-from boost_ext.ms.core.fast_functions import fast_functions
+from boost_ext.ms.core.fast_functions import call_fast
 from boost_ext.ms.core.sparse_gradients import Values
 from boost_ext.ms.core.state import hold_state, state
 from boost_ext.ms.optim.adoption import native_step
@@ -304,10 +304,11 @@ class Pipeline(nn.Cell):
         if self._fixed is None:
             self._fix()
         native.require_same(self._fixed)
-        compiles = self._compile and native.in_pynative_mode()
+        is_eager = native.in_pynative_mode()
         try:
-            with fast_functions(compiles or not native.in_pynative_mode()):
-                return self.compile_and_run(*inputs) if compiles else super().__call__(*inputs)
+            if is_eager and not self._compile:
+                return super().__call__(*inputs)
+            return call_fast(self, self.compile_and_run if is_eager else super().__call__, *inputs)
         except RuntimeError as error:
             if self.source.whole is not None and "Undetermined" in str(error):
                 # The compiler gave up before types were known. Compiled alone, the source names the refused gradient.
