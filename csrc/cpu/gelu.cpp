@@ -53,13 +53,12 @@ struct Tanh {
 };
 
 template <class Kind, class T> BOOST_EXT_INLINE void values(const T* x, T* y, std::int64_t n) {
-  sweep<Full>(n, [&](auto io, std::int64_t i, auto)
-                     BOOST_EXT_INLINE_LAMBDA { io.store(y + i, Kind().value(io.load(x + i))); });
+  sweep<Full>(
+      n, [&](auto io, std::int64_t i, auto) BOOST_EXT_INLINE_LAMBDA { io.store(y + i, Kind().value(io.load(x + i))); });
 }
 template <class Kind, class T> BOOST_EXT_INLINE void slopes(const T* dy, const T* x, T* dx, std::int64_t n) {
-  sweep<Full>(n, [&](auto io, std::int64_t i, auto) BOOST_EXT_INLINE_LAMBDA {
-    io.store(dx + i, io.load(dy + i) * Kind().slope(io.load(x + i)));
-  });
+  sweep<Full>(n, [&](auto io, std::int64_t i, auto)
+                     BOOST_EXT_INLINE_LAMBDA { io.store(dx + i, io.load(dy + i) * Kind().slope(io.load(x + i))); });
 }
 
 }  // namespace

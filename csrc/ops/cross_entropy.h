@@ -18,9 +18,12 @@
 
 namespace boost_ext {
 
-inline constexpr Arg kCrossEntropyArgs[] = {array("x", kFloats), array("labels", kI32),
-                                            integer("ignored"),  flag("mean"),
-                                            array("loss", kF32, 1).written(), array("lse", kF32).written()};
+inline constexpr Arg kCrossEntropyArgs[] = {array("x", kFloats),
+                                            array("labels", kI32),
+                                            integer("ignored"),
+                                            flag("mean"),
+                                            array("loss", kF32, 1).written(),
+                                            array("lse", kF32).written()};
 inline constexpr Schema kCrossEntropy{"cross_entropy", kCrossEntropyArgs, Devices::cpu};
 
 inline constexpr Arg kCrossEntropyGradientArgs[] = {array("x", kFloats),

@@ -4,10 +4,9 @@
 //   dx <- dy (Phi(x) + x phi(x))            phi: its density
 //
 // Hendrycks and Gimpel, "Gaussian error linear units", arXiv 1606.08415, section 2. With `tanh` Phi(x) is
-// (1 + tanh(u)) / 2, u = sqrt(2 / pi) (x + 0.044715 x^3), the approximation of that section, and dx is the gradient of it.
-// Phi of large negative x has a small relative error, not only a small absolute one: it is not 1 less something.
-// x, dy   float32, float16 or bfloat16, of one size and dtype; arithmetic in float32
-// y, dx   like x, written
+// (1 + tanh(u)) / 2, u = sqrt(2 / pi) (x + 0.044715 x^3), the approximation of that section, and dx is the gradient of
+// it. Phi of large negative x has a small relative error, not only a small absolute one: it is not 1 less something. x,
+// dy   float32, float16 or bfloat16, of one size and dtype; arithmetic in float32 y, dx   like x, written
 #pragma once
 
 #include "ops/runtime.h"

@@ -8,7 +8,8 @@
 // x, dy         float32, float16 or bfloat16, (rows, n), n > 0, of one dtype
 // gamma, beta   float32 (n,)
 // y, dx         like x, written; dgamma, dbeta float32 (n,), written
-// The gradient finds mean and rstd again: the row is in the first cache then. Sums over a row are float64, those over rows float32 of 64 of them and float64 beyond; their order is fixed.
+// The gradient finds mean and rstd again: the row is in the first cache then. Sums over a row are float64, those over
+// rows float32 of 64 of them and float64 beyond; their order is fixed.
 #pragma once
 
 #include "ops/runtime.h"
@@ -30,7 +31,8 @@ inline constexpr Arg kLayerNormGradientArgs[] = {array("dy", kFloats),
                                                  array("dbeta", kF32).written()};
 inline constexpr Schema kLayerNormGradient{"layer_norm_gradient", kLayerNormGradientArgs, Devices::cpu};
 
-void layer_norm(const Context& context, const View& x, const View& gamma, const View& beta, double epsilon, const View& y);
+void layer_norm(const Context& context, const View& x, const View& gamma, const View& beta, double epsilon,
+                const View& y);
 void layer_norm_gradient(const Context& context, const View& dy, const View& x, const View& gamma, double epsilon,
                          const View& dx, const View& dgamma, const View& dbeta);
 

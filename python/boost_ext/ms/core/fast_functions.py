@@ -77,7 +77,7 @@ def dense(self: nn.Dense, x: Tensor) -> Any:
         out = _bias_added(self.matmul(ops.reshape(x, (-1, shape[-1])), self.weight), self.bias)
         if self.activation_flag:
             out = self.activation(out)
-        return ops.reshape(out, shape[:-1] + (F.shape(out)[-1],))
+        return ops.reshape(out, (*shape[:-1], F.shape(out)[-1]))
     return _plain_dense(self, x)
 
 
@@ -127,7 +127,7 @@ def matmul(input: Any, other: Any) -> Any:
         rank, shape = F.rank(other), F.shape(input)
         if rank == 2 and F.rank(input) > 1:
             out = _mat_mul(ops.reshape(input, (-1, shape[-1])), other)
-            return ops.reshape(out, shape[:-1] + (F.shape(other)[1],))
+            return ops.reshape(out, (*shape[:-1], F.shape(other)[1]))
         if rank > 2 and shape[:-2] == F.shape(other)[:-2]:
             return _batch_mat_mul(input, other)
     return _plain_matmul(input, other)
@@ -215,7 +215,7 @@ def as_slice(
     return tuple(first), tuple(size), tuple(shape)
 
 
-SUBSTITUTES = {
+SUBSTITUTES: dict[Any, Callable[..., Any]] = {
     _compile_utils.strided_slice: sliced,
     array_func.swapaxes: swapaxes,
     gen_ops_def.transpose: transpose,

@@ -1,7 +1,7 @@
 """Other functions than those that a graph calls, while it is compiled.
 
-The graph compiler asks ``mindspore.graph._parse.parse_cb`` for the source of each function and each ``construct`` that it
-meets, by whatever name the network calls it.
+The graph compiler asks ``mindspore.graph._parse.parse_cb`` for the source of each function and each ``construct`` that
+it meets, by whatever name the network calls it.
 """
 
 from __future__ import annotations

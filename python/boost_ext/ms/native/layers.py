@@ -54,7 +54,7 @@ class _GeluGradient(_Layer):
             return dy * (share + x * share * (1.0 - share) * (1.5957691216 + 0.2140706334 * x * x))
         return dy * (0.5 * (1.0 + ops.erf(0.7071067812 * x)) + 0.3989422804 * x * ops.exp(-0.5 * x * x))
 
-    def bprop(self, dy: Tensor, x: Tensor, out: Tensor, dout: Tensor) -> tuple[Tensor, ...]:
+    def bprop(self, dy: Tensor, x: Tensor, out: Tensor, dout: Tensor) -> Any:
         return _vjp(self.plain)(dy, x, dout)
 
 
@@ -81,7 +81,7 @@ def _norm_gradients(dy: Any, x: Any, gamma: Any, *others: Any) -> Any:
 class _LayerNormGradient(_Layer):
     symbol, primitive = "layer_norm_gradient", GraphOp(_norm_gradients, _norm_gradients)
 
-    def construct(self, dy: Tensor, x: Tensor, gamma: Tensor, epsilon: Tensor) -> tuple[Tensor, ...]:
+    def construct(self, dy: Tensor, x: Tensor, gamma: Tensor, epsilon: Tensor) -> Any:
         return self.primitive(dy, x, gamma, epsilon)
 
     def plain(
@@ -94,9 +94,7 @@ class _LayerNormGradient(_Layer):
         dx = factor * (h - ops.mean(h, 1, True) - normed * ops.mean(h * normed, 1, True))
         return ops.sum(ux * dx) + ops.sum(ug * dy * normed) + ops.sum(ub * dy)
 
-    def bprop(
-        self, dy: Tensor, x: Tensor, gamma: Tensor, epsilon: Tensor, out: Any, dout: Any
-    ) -> tuple[Tensor, ...]:
+    def bprop(self, dy: Tensor, x: Tensor, gamma: Tensor, epsilon: Tensor, out: Any, dout: Any) -> tuple[Tensor, ...]:
         found = _gradients(self.plain)(dy, x, gamma, epsilon, dout[0], dout[1], dout[2])
         return found[0], found[1], found[2], epsilon
 
@@ -154,7 +152,7 @@ class _CrossEntropyGradient(_Layer):
 
 
 class CrossEntropy(_Layer):
-    """``cell(x, labels, ignored)``: the loss (1,) of float32 logits (rows, classes), and the logarithms of sums (rows,).
+    """``cell(x, labels, ignored)``: the loss (1,) of float32 logits (rows, classes), and logarithms of sums (rows,).
 
     ``labels`` are int32 (rows,), ``ignored`` is one int32 (csrc/ops/cross_entropy.h).
     """
@@ -165,7 +163,7 @@ class CrossEntropy(_Layer):
         super().__init__()
         self.flag, self.gradient = Tensor([mean]), _CrossEntropyGradient(mean)
 
-    def construct(self, x: Tensor, labels: Tensor, ignored: Tensor) -> tuple[Tensor, Tensor]:
+    def construct(self, x: Tensor, labels: Tensor, ignored: Tensor) -> Any:
         return self.primitive(x, labels, ignored, self.flag)
 
     def bprop(self, x: Tensor, labels: Tensor, ignored: Tensor, out: Any, dout: Any) -> tuple[Tensor, ...]:
@@ -232,22 +230,29 @@ class Sliced(_Layer):
         return self.gradient(dout, x, begin, size), begin, size
 
 
-def permuted(x: Tensor, axes: tuple[int, ...]) -> Tensor:
+def permuted(x: Tensor, axes: Ints) -> Tensor:
     """x with its axes in this order, constant and >= 0, in a graph (csrc/ops/strided_copy.h)."""
-    primitive, shape, strides = _permutation(x.shape, axes)
-    return primitive(x, shape, strides)
+    return _permutation(axes)(x, _taken(x.shape, axes), _taken(_strides(x.shape), axes))
 
 
 @ops.constexpr  # type: ignore[untyped-decorator]
-def _permutation(shape: tuple[int, ...], axes: tuple[int, ...]) -> tuple[ops.Custom, Tensor, Tensor]:
-    """The primitive, the shape of its output, and the strides of its axes in the input."""
-    strides = [math.prod(shape[axis + 1 :]) for axis in range(len(shape))]
-    of_out = [Tensor(np.array([of[axis] for axis in axes], np.float64)) for of in (shape, strides)]
-    return _permutation_primitive(axes), *of_out
+def _strides(shape: Ints) -> Ints:
+    return tuple(math.prod(shape[axis + 1 :]) for axis in range(len(shape)))
+
+
+@ops.constexpr  # type: ignore[untyped-decorator]
+def _taken(of_axes: Ints, axes: Ints) -> Tensor:
+    return Tensor(np.array([of_axes[axis] for axis in axes], np.float64))
+
+
+# Alone: the graph compiler does not always take a primitive out of a tuple.
+@ops.constexpr  # type: ignore[untyped-decorator]
+def _permutation(axes: Ints) -> ops.Custom:
+    return _permutation_primitive(axes)
 
 
 @functools.cache
-def _permutation_primitive(axes: tuple[int, ...]) -> ops.Custom:
+def _permutation_primitive(axes: Ints) -> ops.Custom:
     back = tuple(axes.index(axis) for axis in range(len(axes)))
 
     def shape(x: Any, *others: Any) -> Any:
