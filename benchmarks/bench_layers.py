@@ -18,7 +18,7 @@ def cases(quick: bool) -> Iterator[Case]:
     ms = mindspore_or_none()
     if ms is None:
         return
-    from boost_ext.ms.core.fast_functions import call_fast
+    from boost_ext.ms.core.fast_calls import call_fast
 
     rows, words = (32, 1000) if quick else (256, 8192)
     labels = ms.Tensor(np.arange(rows, dtype=np.int32))

@@ -374,7 +374,7 @@ def test_packages_of_ms_import_what_stands_to_their_left():
 OF_THE_STEP = (
     "native",
     "core.compiled",
-    "core.fast_functions",
+    "core.fast_calls",
     "core.for_cells",
     "core.optimizer_copy",
     "core.resume",

@@ -17,7 +17,7 @@ from residual_networks import Basic, ResNet, batch, fill
 
 from boost_ext import optim
 from boost_ext.boost import BoostTrainOneStepCell
-from boost_ext.ms.core import fast_functions
+from boost_ext.ms.core import fast_calls, fast_functions
 from boost_ext.ms.core.fast_functions import SUBSTITUTES
 from boost_ext.ms.core.substitutes import substituted
 
@@ -355,7 +355,7 @@ def test_a_step_takes_the_substitutes_where_it_compiles_with_them(mode: int, how
         net = Loss(how)
         cell = BoostTrainOneStepCell(net, optim.Momentum(net.trainable_params(), 0.01, 0.9)).set_train()
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(fast_functions, "SUBSTITUTES", table)
+            patch.setattr(fast_calls, "substitutes", lambda table=table: table)
             found.append(losses(cell, x))
         pipeline = cell.pipelines[0]
         assert pipeline.__dict__.get("_slow", False) == (how == "vmap" and bool(table)), (
@@ -394,7 +394,7 @@ def test_an_error_of_a_run_is_no_reason_to_compile_again() -> None:
 
     cell = Wrong()
     with pytest.raises(RuntimeError, match="cross_entropy"):
-        fast_functions.call_fast(cell, cell.compile_and_run, floats(2, 3), Tensor([0, 3], ms.int32))
+        fast_calls.call_fast(cell, cell.compile_and_run, floats(2, 3), Tensor([0, 3], ms.int32))
     assert "_slow" not in cell.__dict__
 
 

@@ -13,7 +13,7 @@ from typing import Any, Literal
 import mindspore as ms
 from mindspore import Parameter, ParameterTuple, Tensor, nn, ops
 
-from boost_ext.ms.core.fast_functions import call_fast
+from boost_ext.ms.core.fast_calls import call_fast
 from boost_ext.ms.core.sparse_gradients import Values, contiguous
 from boost_ext.ms.native import in_pynative_mode
 

@@ -1,14 +1,13 @@
 """What stands for MindSpore's functions in compiled training steps (:mod:`boost_ext.ms.core.substitutes`).
 
 Each takes float32 tensors of known shapes, and leaves all else to the function that it stands for. How much slower that
-is on a CPU: docs/benchmarks.md#slow-operators.
+is on a CPU: docs/benchmarks.md#layers.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from functools import cache
 from typing import Any
 
 import mindspore as ms
@@ -19,10 +18,10 @@ from mindspore.ops.auto_generate import gen_ops_def
 from mindspore.ops.composite.multitype_ops import _compile_utils
 from mindspore.ops.function import array_func, math_func, nn_func
 
-from boost_ext.ms.core.substitutes import can_substitute, plain, substituted
+from boost_ext.ms.core.substitutes import plain
 from boost_ext.ms.native.layers import BiasAdded, CrossEntropy, Gelu, LayerNorm, Sliced, permuted
 
-__all__ = ["call_fast"]
+__all__ = ["SUBSTITUTES"]
 
 Ints = tuple[int, ...]
 
@@ -225,28 +224,3 @@ SUBSTITUTES: dict[Any, Callable[..., Any]] = {
     nn_func.cross_entropy: cross_entropy,
     nn_func.gelu: gelu,
 }
-
-
-@cache
-def _are_slow() -> bool:
-    """Whether there are such kernels, and a way to have others."""
-    return can_substitute() and ms.get_context("device_target") == "CPU"
-
-
-def call_fast(cell: nn.Cell, function: Callable[..., Any], *args: Any) -> Any:
-    """``function(*args)``, which compiles the cell where it is not compiled yet, with the substitutes.
-
-    A cell that does not compile so is compiled as MindSpore would, now and later: with ``ops.vmap``, say, which has no
-    rules for native functions.
-    """
-    if not _are_slow() or cell.__dict__.get("_slow"):
-        return function(*args)
-    compiled = len(cell.compile_cache)
-    with substituted(SUBSTITUTES) as met:
-        try:
-            return function(*args)
-        except Exception:
-            if not met or len(cell.compile_cache) > compiled:  # it was compiled: an error of its run
-                raise
-    cell.__dict__["_slow"] = True
-    return function(*args)

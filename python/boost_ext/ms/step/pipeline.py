@@ -19,7 +19,7 @@ from mindspore.nn.cell import _cell_graph_executor
 
 from boost_ext.ms import native
 from boost_ext.ms.core.compiled import Gradients
-from boost_ext.ms.core.fast_functions import call_fast
+from boost_ext.ms.core.fast_calls import call_fast
 from boost_ext.ms.core.sparse_gradients import Values
 from boost_ext.ms.core.state import hold_state, state
 from boost_ext.ms.optim.adoption import native_step

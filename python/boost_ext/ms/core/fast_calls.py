@@ -1,0 +1,47 @@
+"""Cells that are compiled with faster functions than MindSpore's, where they compile so."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import cache
+from typing import Any
+
+import mindspore as ms
+from mindspore import nn
+
+from boost_ext.ms.core.substitutes import can_substitute, substituted
+
+__all__ = ["call_fast", "substitutes"]
+
+
+@cache
+def substitutes() -> Mapping[Any, Callable[..., Any]]:
+    """Those of :mod:`boost_ext.ms.core.fast_functions`, where MindSpore's kernels are slow, on a CPU. None for a
+    MindSpore that has no longer what they are made of."""
+    if not can_substitute() or ms.get_context("device_target") != "CPU":
+        return {}
+    try:
+        from boost_ext.ms.core.fast_functions import SUBSTITUTES
+    except (ImportError, AttributeError):
+        return {}
+    return SUBSTITUTES
+
+
+def call_fast(cell: nn.Cell, function: Callable[..., Any], *args: Any) -> Any:
+    """``function(*args)``, which compiles the cell where it is not compiled yet, with the substitutes.
+
+    A cell that does not compile so is compiled as MindSpore would, now and later: with ``ops.vmap``, say, which has no
+    rules for native functions.
+    """
+    table = substitutes()
+    if not table or cell.__dict__.get("_slow"):
+        return function(*args)
+    compiled = len(cell.compile_cache)
+    with substituted(table) as met:
+        try:
+            return function(*args)
+        except Exception:
+            if not met or len(cell.compile_cache) > compiled:  # it was compiled: an error of its run
+                raise
+    cell.__dict__["_slow"] = True
+    return function(*args)
