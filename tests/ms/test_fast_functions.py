@@ -15,7 +15,7 @@ import pytest
 from mindspore import Tensor, nn, ops
 from residual_networks import Basic, ResNet, batch, fill
 
-from boost_ext import optim
+from boost_ext import amp, optim
 from boost_ext.boost import BoostTrainOneStepCell
 from boost_ext.ms.core import fast_calls, fast_functions
 from boost_ext.ms.core.fast_functions import SUBSTITUTES
@@ -362,6 +362,22 @@ def test_a_step_takes_the_substitutes_where_it_compiles_with_them(mode: int, how
             "MindSpore has no rule to map a native function over samples"
         )
     assert found[0] == pytest.approx(found[1], rel=1e-5)
+
+
+@pytest.mark.parametrize("level", ["O2", "O3"])
+def test_cells_in_half_precision_keep_their_own_functions(level: str) -> None:
+    """Their ``construct`` casts the parameters that it names, and no other function would."""
+    x = floats(3, 4, 8)
+    found = []
+    for table in (SUBSTITUTES, {}):
+        ms.set_seed(1)
+        net = Loss()
+        step = amp.build_train_network(net, optim.Momentum(net.trainable_params(), 0.01, 0.9), level=level)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(fast_calls, "substitutes", lambda table=table: table)
+            found.append(losses(step, x))
+        assert "_slow" not in step.pipelines[0].__dict__
+    assert found[0] == pytest.approx(found[1], rel=2e-3)
 
 
 def test_which_functions_are_met() -> None:

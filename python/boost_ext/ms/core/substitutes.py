@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+from mindspore import nn
+
 try:
     import mindspore.graph._parse as parse
 except ImportError:  # of another MindSpore
@@ -33,6 +35,12 @@ def plain(f: Any) -> Any:
     return copy
 
 
+def _casts(owner: Any) -> bool:
+    """Whether it is a cell whose ``construct`` casts the parameters that it names (``to_float``, amp): another function
+    that it called would not."""
+    return isinstance(owner, nn.Cell) and any(owner.get_flags().get(flag) for flag in ("fp16", "bf16", "fp32"))
+
+
 @contextmanager
 def substituted(table: Mapping[Any, Callable[..., Any]]) -> Iterator[list[Any]]:
     """What is compiled inside takes ``table[f]`` for each f. The list gets those that it met."""
@@ -40,7 +48,7 @@ def substituted(table: Mapping[Any, Callable[..., Any]]) -> Iterator[list[Any]]:
 
     def parsed(function: Any, parse_method: Any = None) -> Any:
         original = getattr(function, "__func__", function)
-        if original in table:
+        if original in table and not _casts(getattr(function, "__self__", None)):
             met.append(original)
             function = table[original]
         return _parse_cb(function, parse_method)
