@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
@@ -18,8 +19,6 @@ def cases(quick: bool) -> Iterator[Case]:
     ms = mindspore_or_none()
     if ms is None:
         return
-    from boost_ext.ms.core.fast_calls import call_fast
-
     rows, words = (32, 1000) if quick else (256, 8192)
     labels = ms.Tensor(np.arange(rows, dtype=np.int32))
     norm, dense, ops = ms.nn.LayerNorm([512]), ms.nn.Dense(512, 2048), ms.ops
@@ -62,39 +61,39 @@ def cases(quick: bool) -> Iterator[Case]:
         ("x[0], x[1], x[2]", sliced, (3, 4, 8, rows // 4, 64), (4, 8, rows // 4, 64)),
         ("x @ x^T", scores, (4, 8, rows // 4, 64), (4, 8, rows // 4, rows // 4)),
     ):
-        given = ms.Tensor(uniform(int(np.prod(shape)), seed=3).reshape(shape) * np.float32(2))
+        yield _case(ms, f"{name}, {' x '.join(map(str, shape))}", function, shape, form)
 
-        dy = ms.Tensor(uniform(int(np.prod(form)), seed=4).reshape(form))
 
-        def compiled(function: Callable[..., Any] = function, dy: Any = dy) -> Any:
-            class Both(ms.nn.Cell):  # type: ignore[name-defined]
-                def __init__(self) -> None:
-                    super().__init__()
-                    self.gradient = ops.GradOperation(sens_param=True)(function)
+def _case(ms: Any, name: str, function: Callable[[Any], Any], shape: tuple[int, ...], form: tuple[int, ...]) -> Case:
+    """The function of a tensor of this shape, and its gradient for an output of that form."""
+    from boost_ext.ms.core.fast_calls import call_fast
 
-                def construct(self, x: Any) -> Any:
-                    return function(x), self.gradient(x, dy)
+    given = ms.Tensor(uniform(math.prod(shape), seed=3).reshape(shape) * np.float32(2))
+    dy = ms.Tensor(uniform(math.prod(form), seed=4).reshape(form))
 
-            return Both()
+    class Both(ms.nn.Cell):  # type: ignore[misc, name-defined]
+        def __init__(self) -> None:
+            super().__init__()
+            self.gradient = ms.ops.GradOperation(sens_param=True)(function)
 
-        ours, theirs = compiled(), compiled()
-        around = partial(in_mode, ms.GRAPH_MODE)
+        def construct(self, x: Any) -> Any:
+            return function(x), self.gradient(x, dy)
 
-        def fast(ours: Any = ours, given: Any = given) -> Any:
-            return settled(call_fast(ours, ours.__call__, given))
+    ours, theirs = Both(), Both()
+    around = partial(in_mode, ms.GRAPH_MODE)
 
-        def plain(theirs: Any = theirs, given: Any = given) -> Any:
-            return settled(theirs(given))
+    def plain() -> Any:
+        return settled(theirs(given))
 
-        def expected(plain: Any = plain, around: Any = around) -> Any:
-            with around():
-                return [np.asarray(t, np.float64) for t in plain()]
+    def expected() -> Any:
+        with around():
+            return [np.asarray(t, np.float64) for t in plain()]
 
-        yield Case(
-            f"{name}, {' x '.join(map(str, shape))}",
-            ours=fast,
-            reference=expected,  # float64 references: tests/ops/test_layers.py
-            peers=(Peer("MindSpore, graph", plain, 1, around),),
-            tolerance=1e-4,
-            around=around,
-        )
+    return Case(
+        name,
+        ours=lambda: settled(call_fast(ours, ours.__call__, given)),
+        reference=expected,  # float64 references: tests/ops/test_layers.py
+        peers=(Peer("MindSpore, graph", plain, 1, around),),
+        tolerance=1e-4,
+        around=around,
+    )

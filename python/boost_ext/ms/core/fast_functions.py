@@ -62,11 +62,10 @@ def gelu(input: Tensor, approximate: str = "none") -> Any:
 def layer_norm(self: nn.LayerNorm, input_x: Tensor) -> Any:
     if _is_known(input_x) and self.gamma.dtype == ms.float32 and self.beta.dtype == ms.float32:
         rows = as_rows(F.shape(input_x), F.shape(self.gamma), self.begin_norm_axis, self.begin_params_axis)
-        if not rows:
-            return _plain_layer_norm(self, input_x)
-        rows = ops.reshape(input_x, rows)
-        gamma, beta = ops.reshape(self.gamma, (-1,)), ops.reshape(self.beta, (-1,))
-        return ops.reshape(_layer_norm(rows, gamma, beta, _float64(self.epsilon)), F.shape(input_x))
+        if rows:
+            gamma, beta = ops.reshape(self.gamma, (-1,)), ops.reshape(self.beta, (-1,))
+            y = _layer_norm(ops.reshape(input_x, rows), gamma, beta, _float64(self.epsilon))
+            return ops.reshape(y, F.shape(input_x))
     return _plain_layer_norm(self, input_x)
 
 
@@ -174,10 +173,9 @@ def sliced(
 ) -> Any:
     """MindSpore's function of the same arguments, which its compiler finds by its name."""
     if (
-        data.dtype == ms.float32
+        _is_known(data)
         and ellipsis_mask == 0
         and new_axis_mask == 0
-        and not F.is_sequence_value_unknown(F.shape(data))
         and F.isconstant(begin)
         and F.isconstant(end)
         and F.isconstant(step)

@@ -99,6 +99,11 @@ def one_or_all(items: Sequence[Any]) -> Any:
     return items if len(items) > 1 else items[0]
 
 
+def as_first(*inputs: Any) -> Any:
+    """Of a :class:`GraphOp`: the output has the shape, or the dtype, of the first input."""
+    return inputs[0]
+
+
 _OF_NUMPY = {ms.float32: np.float32, ms.float16: np.float16, ms.int32: np.int32}
 
 

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import mindspore as ms
 import numpy as np
 from mindspore import Tensor
 
-from .cell import GraphOp, NativeFunction, new_like, new_tensor
+from .cell import GraphOp, NativeFunction, as_first, new_like, new_tensor
 
 
 class DropoutKey(NativeFunction):
@@ -33,10 +31,6 @@ class DropoutKey(NativeFunction):
         return self.primitive(state, self.stream)
 
 
-def _as_first(*inputs: Any) -> Any:
-    return inputs[0]
-
-
 class DroppedOut(NativeFunction):
     """``cell(x, key)``: x with the mask of the key. See :func:`boost_ext.ops.dropout`. A pure function.
 
@@ -46,7 +40,7 @@ class DroppedOut(NativeFunction):
     """
 
     symbol = "dropout"
-    primitive = GraphOp(_as_first, _as_first)
+    primitive = GraphOp(as_first, as_first)
 
     def __init__(self, p: float, rows: bool) -> None:
         super().__init__()

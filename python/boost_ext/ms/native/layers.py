@@ -16,7 +16,7 @@ import numpy as np
 from mindspore import Tensor, nn, ops
 from mindspore.ops.operations._grad_ops import SliceGrad
 
-from .cell import GraphOp, custom
+from .cell import GraphOp, as_first, custom
 
 __all__ = ["BiasAdded", "CrossEntropy", "Gelu", "LayerNorm", "Sliced", "permuted"]
 
@@ -24,10 +24,6 @@ Ints = tuple[int, ...]
 
 _vjp = ops.GradOperation(get_all=True, sens_param=True)
 _gradients = ops.GradOperation(get_all=True)
-
-
-def _as_first(*inputs: Any) -> Any:
-    return inputs[0]
 
 
 class _Layer(nn.Cell):
@@ -38,7 +34,7 @@ class _Layer(nn.Cell):
 
 
 class _GeluGradient(_Layer):
-    symbol, primitive = "gelu_gradient", GraphOp(_as_first, _as_first)
+    symbol, primitive = "gelu_gradient", GraphOp(as_first, as_first)
 
     def __init__(self, tanh: bool) -> None:
         super().__init__()
@@ -61,7 +57,7 @@ class _GeluGradient(_Layer):
 class Gelu(_Layer):
     """``cell(x)``: the Gaussian error linear unit of a float32 tensor, exact or approximate (csrc/ops/gelu.h)."""
 
-    symbol, primitive = "gelu", GraphOp(_as_first, _as_first)
+    symbol, primitive = "gelu", GraphOp(as_first, as_first)
 
     def __init__(self, tanh: bool) -> None:
         super().__init__()
@@ -105,7 +101,7 @@ class LayerNorm(_Layer):
     ``gamma`` and ``beta`` are float32 (n,), ``epsilon`` is one float64 (csrc/ops/layer_norm.h).
     """
 
-    symbol, primitive = "layer_norm", GraphOp(_as_first, _as_first)
+    symbol, primitive = "layer_norm", GraphOp(as_first, as_first)
 
     def __init__(self) -> None:
         super().__init__()
@@ -130,7 +126,7 @@ def _loss_dtypes(*inputs: Any) -> Any:
 
 
 class _CrossEntropyGradient(_Layer):
-    symbol, primitive = "cross_entropy_gradient", GraphOp(_as_first, _as_first)
+    symbol, primitive = "cross_entropy_gradient", GraphOp(as_first, as_first)
 
     def __init__(self, mean: bool) -> None:
         super().__init__()
@@ -176,7 +172,7 @@ def _row(x: Any) -> Any:
 
 
 class _RowSum(_Layer):
-    symbol, primitive = "row_sum", GraphOp(_row, _as_first)
+    symbol, primitive = "row_sum", GraphOp(_row, as_first)
 
     def construct(self, x: Tensor) -> Tensor:
         return self.primitive(x)
@@ -261,6 +257,6 @@ def _permutation_primitive(axes: Ints) -> ops.Custom:
     def bprop(x: Tensor, shape: Tensor, strides: Tensor, out: Tensor, dout: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         return permuted(dout, back), shape, strides
 
-    primitive = custom("strided_copy", shape, _as_first, bprop=bprop)
+    primitive = custom("strided_copy", shape, as_first, bprop=bprop)
     primitive.add_prim_attr("axes", axes)  # MindSpore takes primitives of the same attributes for one
     return primitive
