@@ -643,6 +643,49 @@ def layer_norm_gradient(dy: Array, x: Array, mean: Array, rstd: Array, gamma: Ar
     return dx, (dy * normed).sum(0), dy.sum(0)
 
 
+Pair = tuple[int, int]
+
+
+def conv2d(x: Array, w: Array, stride: Pair, dilation: Pair, padding: Sequence[int], groups: int) -> Array:
+    """x (n, c, h, w) beside w (outputs, c / groups, kh, kw); padding above, below, left and right."""
+    seen, weights = _seen(_padded(x, padding), w, stride, dilation, groups)
+    y = np.einsum("ngcijab,gocab->ngoij", seen, weights)
+    return y.reshape(len(x), len(w), *y.shape[3:])
+
+
+def conv2d_gradients(
+    dy: Array, x: Array, w: Array, stride: Pair, dilation: Pair, padding: Sequence[int], groups: int
+) -> tuple[Array, Array]:
+    """Of the sum of dy y: by x, and by w."""
+    seen, weights = _seen(_padded(x, padding), w, stride, dilation, groups)
+    dy = np.asarray(dy, np.float64).reshape(len(x), groups, -1, *dy.shape[2:])
+    dx = np.zeros_like(_padded(x, padding))
+    places, _ = _seen(dx, w, stride, dilation, groups, writeable=True)
+    for a, b in np.ndindex(*w.shape[2:]):
+        places[..., a, b] += np.einsum("ngoij,goc->ngcij", dy, weights[..., a, b])
+    rows, columns = (slice(padding[i], padding[i] + x.shape[2 + i // 2]) for i in (0, 2))
+    return dx[:, :, rows, columns], np.einsum("ngoij,ngcijab->gocab", dy, seen).reshape(w.shape)
+
+
+def _padded(x: Array, padding: Sequence[int]) -> Array:
+    return np.pad(np.asarray(x, np.float64), ((0, 0), (0, 0), padding[:2], padding[2:]))
+
+
+def _seen(
+    x: Array, w: Array, stride: Pair, dilation: Pair, groups: int, writeable: bool = False
+) -> tuple[Array, Array]:
+    """A view: what each output position sees, (n, groups, c, oh, ow, kh, kw); and the weights (groups, o, c, kh, kw)."""
+    outputs, channels, kh, kw = w.shape
+    reach = [(k - 1) * d + 1 for k, d in zip((kh, kw), dilation, strict=True)]
+    seen = np.lib.stride_tricks.sliding_window_view(x, reach, (2, 3), writeable=writeable)
+    seen = seen[:, :, :: stride[0], :: stride[1], :: dilation[0], :: dilation[1]]
+    # A reshape of a strided view could be a copy: the axis of channels is split by hand.
+    n, c = seen.strides[:2]
+    shape = (len(x), groups, channels, *seen.shape[2:])
+    seen = np.lib.stride_tricks.as_strided(seen, shape, (n, c * channels, c, *seen.strides[2:]), writeable=writeable)
+    return seen, np.asarray(w, np.float64).reshape(groups, -1, channels, kh, kw)
+
+
 def cross_entropy(x: Array, labels: Array, ignored: int = -100, mean: bool = True) -> tuple[float, Array]:
     """The loss, and the logarithm of the sum of the exponentials of each row."""
     x = np.asarray(x, np.float64)

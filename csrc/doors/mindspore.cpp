@@ -4,6 +4,7 @@
 #include "doors/plain_ops.h"
 #include "ops/accumulate.h"
 #include "ops/centralize.h"
+#include "ops/conv2d.h"
 #include "ops/covariance.h"
 #include "ops/cross_entropy.h"
 #include "ops/damped_inverse.h"
@@ -37,6 +38,9 @@ BOOST_EXT_GRAPH_OP_OF(unscale_and_check_report, kUnscaleAndCheck, unscale_and_ch
 
 BOOST_EXT_GRAPH_FUNCTION_OF(adaptive_clipped, kAdaptiveClipped, adaptive_clipped)
 BOOST_EXT_GRAPH_FUNCTION_OF(centralized, kCentralize, centralize)
+BOOST_EXT_GRAPH_FUNCTION_OF(conv2d, kConv2d, conv2d)
+BOOST_EXT_GRAPH_FUNCTION_OF(conv2d_input_gradient, kConv2dInputGradient, conv2d_input_gradient)
+BOOST_EXT_GRAPH_FUNCTION_OF(conv2d_weight_gradient, kConv2dWeightGradient, conv2d_weight_gradient)
 BOOST_EXT_GRAPH_FUNCTION_OF(cross_entropy, kCrossEntropy, cross_entropy)
 BOOST_EXT_GRAPH_FUNCTION_OF(cross_entropy_gradient, kCrossEntropyGradient, cross_entropy_gradient)
 BOOST_EXT_GRAPH_FUNCTION_OF(dropout, kDropoutOfKey, dropout_of_key)

@@ -64,21 +64,13 @@ void convolution(const Context& context, const Layer& layer, double batch, const
 void covariance(const Context& context, const View& x, const std::vector<std::int64_t>& numbers, double factor,
                 const View& out) {
   if (numbers.empty()) return covariance(context, x, factor, out);
-  require(numbers.size() == 14, kCovariance.op, ": patches must hold 14 numbers, got ", numbers.size());
-  const auto* v = numbers.data();
-  const Patches patches{v[0], v[1], v[2], v[3], v[4], v[5], v[6], v[7], v[8], v[9], v[10], v[11], v[12], v[13]};
-  covariance(context, x, patches, factor, out);
+  covariance(context, x, patches_of(kCovariance.op, numbers), factor, out);
 }
 
 void covariance(const Context& context, const View& x, const Patches& p, double factor, const View& out) {
   require_float(kCovariance.op, "x", x);
   const Device device = check(kCovariance, x, kNone, factor, out);
-  for (std::int64_t extent : {p.c, p.kh, p.kw, p.sh, p.sw, p.dh, p.dw}) {
-    require(extent >= 1, kCovariance.op, ": channels, kernel, stride and dilation must be >= 1, got ", extent);
-  }
-  for (std::int64_t extent : {p.n, p.h, p.w, p.top, p.left, p.oh, p.ow}) {
-    require(extent >= 0, kCovariance.op, ": images, padding and output positions must be >= 0, got ", extent);
-  }
+  require_extents(kCovariance.op, p);
   require_size(kCovariance.op, "x", x, p.n * p.c * p.h * p.w);
   std::int64_t block = 0;
   if (out.ndim == 3 && out.rows > 0) {

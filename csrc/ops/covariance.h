@@ -18,21 +18,11 @@
 // features.
 #pragma once
 
+#include "ops/patches.h"
 #include "ops/runtime.h"
 #include "ops/schema.h"
 
 namespace boost_ext {
-
-struct Patches {
-  std::int64_t n, c, h, w;         // images
-  std::int64_t kh = 1, kw = 1;     // kernel
-  std::int64_t sh = 1, sw = 1;     // stride
-  std::int64_t dh = 1, dw = 1;     // dilation
-  std::int64_t top = 0, left = 0;  // padding before
-  std::int64_t oh = 1, ow = 1;     // output positions
-  std::int64_t size() const { return c * kh * kw; }
-  std::int64_t rows() const { return n * oh * ow; }
-};
 
 inline constexpr Arg kCovarianceArgs[] = {array("x", kFloats | kI32), integers("patches"), real("factor"),
                                           array("out", kF64).written()};

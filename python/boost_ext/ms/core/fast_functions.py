@@ -18,6 +18,7 @@ from mindspore.ops.auto_generate import gen_ops_def
 from mindspore.ops.composite.multitype_ops import _compile_utils
 from mindspore.ops.function import array_func, math_func, nn_func
 
+from boost_ext.ms.core.fast_convolutions import conv2d
 from boost_ext.ms.core.substitutes import plain
 from boost_ext.ms.native.layers import BiasAdded, CrossEntropy, Gelu, LayerNorm, Sliced, permuted
 
@@ -217,6 +218,7 @@ SUBSTITUTES: dict[Any, Callable[..., Any]] = {
     array_func.swapaxes: swapaxes,
     gen_ops_def.transpose: transpose,
     math_func.matmul: matmul,
+    nn.Conv2d.construct: conv2d,
     nn.Dense.construct: dense,
     nn.LayerNorm.construct: layer_norm,
     nn_func.cross_entropy: cross_entropy,

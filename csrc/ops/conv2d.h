@@ -1,0 +1,52 @@
+// conv2d and its gradients, for convolutions with few input channels a group: depthwise ones, and those of images.
+//
+//   y[n, o, i, j]  <- sum over c, a, b of w[o, c, a, b] x[n, g c_g + c, i sh + a dh - top, j sw + b dw - left]
+//
+// where o is an output of group g of c_g channels, and x is 0 outside of the image. dx and dw are the gradients of the
+// sum of dy y. Each is summed directly, without a matrix of patches.
+// x, dx    float32, n images of c channels, h by w
+// w, dw    float32, (outputs, c / groups, kh, kw)
+// y, dy    float32, n images of `outputs` channels, oh by ow
+// patches  14 numbers, those of Patches in their order
+// y, dx and dw are written. Sums are float32, but those of dw are float64 beyond 64 terms; their order is fixed. What
+// is outside of an image is a factor, too: inf and nan of w or dy make more of dx and dw nan than the formula does.
+#pragma once
+
+#include "ops/patches.h"
+#include "ops/runtime.h"
+#include "ops/schema.h"
+
+namespace boost_ext {
+
+inline constexpr Arg kConv2dArgs[] = {array("x", kF32), array("w", kF32), integers("patches"), integer("groups"),
+                                      array("y", kF32).written()};
+inline constexpr Schema kConv2d{"conv2d", kConv2dArgs, Devices::cpu};
+
+inline constexpr Arg kConv2dInputGradientArgs[] = {array("dy", kF32), array("w", kF32), integers("patches"),
+                                                   integer("groups"), array("dx", kF32).written()};
+inline constexpr Schema kConv2dInputGradient{"conv2d_input_gradient", kConv2dInputGradientArgs, Devices::cpu};
+
+inline constexpr Arg kConv2dWeightGradientArgs[] = {array("dy", kF32), array("x", kF32), integers("patches"),
+                                                    integer("groups"), array("dw", kF32).written()};
+inline constexpr Schema kConv2dWeightGradient{"conv2d_weight_gradient", kConv2dWeightGradientArgs, Devices::cpu};
+
+void conv2d(const Context& context, const View& x, const View& w, const std::vector<std::int32_t>& patches,
+            std::int64_t groups, const View& y);
+void conv2d_input_gradient(const Context& context, const View& dy, const View& w,
+                           const std::vector<std::int32_t>& patches, std::int64_t groups, const View& dx);
+void conv2d_weight_gradient(const Context& context, const View& dy, const View& x,
+                            const std::vector<std::int32_t>& patches, std::int64_t groups, const View& dw);
+
+// Of as many outputs.
+struct Convolution {
+  Patches p;
+  std::int64_t groups, outputs;
+};
+
+BOOST_EXT_CPU_KERNEL(void, conv2d, const Context&, const float* x, const float* w, const Convolution& of, float* y)
+BOOST_EXT_CPU_KERNEL(void, conv2d_input_gradient, const Context&, const float* dy, const float* w,
+                     const Convolution& of, float* dx)
+BOOST_EXT_CPU_KERNEL(void, conv2d_weight_gradient, const Context&, const float* dy, const float* x,
+                     const Convolution& of, float* dw)
+
+}  // namespace boost_ext

@@ -1,0 +1,65 @@
+"""What stands for MindSpore's convolutions in compiled training steps (:mod:`boost_ext.ms.core.substitutes`).
+
+MindSpore's kernels copy each image into a matrix of patches and multiply that, also where it has a single row.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import mindspore as ms
+from mindspore import Tensor, nn, ops
+from mindspore.ops import functional as F
+
+from boost_ext.ms.core.substitutes import plain
+from boost_ext.ms.native.conv2d import Geometry, convolved
+
+__all__ = ["conv2d"]
+
+_plain_conv2d = plain(nn.Conv2d.construct)
+
+MOST_FACTORS = 100
+"""Elements of a patch in a group beyond which a matrix is faster."""
+
+
+def conv2d(self: nn.Conv2d, x: Tensor) -> Any:
+    if x.dtype == ms.float32 and self.weight.dtype == ms.float32 and self.data_format == "NCHW" and F.rank(x) == 4:
+        geometry = few_factors(
+            F.shape(x), F.shape(self.weight), self.pad_mode, self.padding, self.stride, self.dilation, self.group
+        )
+        if geometry:
+            out = convolved(x, self.weight, geometry)
+            if self.has_bias:
+                out = self.bias_add(out, self.bias)
+            return out
+    return _plain_conv2d(self, x)
+
+
+@ops.constexpr  # type: ignore[untyped-decorator]
+def few_factors(
+    x: Geometry, w: Geometry, pad_mode: str, padding: Any, stride: Geometry, dilation: Geometry, groups: int
+) -> Geometry:
+    """The geometry of a convolution that is faster without a matrix of patches; () for others, and for an error that
+    MindSpore finds."""
+    (n, c, height, width), (outputs, channels, kh, kw) = x, w
+    if min(*x, *w) < 1 or channels * groups != c or channels * kh * kw > MOST_FACTORS:
+        return ()
+    padding = padding if isinstance(padding, tuple) else (padding,) * 4
+    down = _axis(height, kh, stride[0], dilation[0], pad_mode, padding[:2])
+    across = _axis(width, kw, stride[1], dilation[1], pad_mode, padding[2:])
+    if down[1] < 1 or across[1] < 1:
+        return ()
+    return (
+        *(n, c, height, width, kh, kw, *stride, *dilation),
+        *(down[0], across[0], down[1], across[1], outputs, groups),
+    )
+
+
+def _axis(size: int, kernel: int, stride: int, dilation: int, pad_mode: str, padding: Geometry) -> tuple[int, int]:
+    """The padding before the first position, and how many positions there are."""
+    reach = (kernel - 1) * dilation + 1
+    if pad_mode == "same":
+        positions = -(-size // stride)
+        return max((positions - 1) * stride + reach - size, 0) // 2, positions
+    before, after = padding if pad_mode == "pad" else (0, 0)
+    return before, (size + before + after - reach) // stride + 1

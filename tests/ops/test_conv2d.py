@@ -1,0 +1,176 @@
+"""Convolutions of few input channels a group, and their gradients, with all instruction sets."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+
+import oracle
+from boost_ext import _core
+from dtypes import UNIT, assert_close, assert_same_bits, normal
+
+pytestmark = pytest.mark.usefixtures("isa")
+
+
+@dataclass(frozen=True)
+class Case:
+    images: int
+    channels: int
+    size: tuple[int, int]
+    outputs: int
+    kernel: tuple[int, int]
+    stride: tuple[int, int] = (1, 1)
+    dilation: tuple[int, int] = (1, 1)
+    padding: tuple[int, int, int, int] = (0, 0, 0, 0)
+    groups: int = 1
+
+    def __str__(self) -> str:
+        return "-".join(str(v).replace(" ", "") for v in self.__dict__.values())
+
+    @property
+    def positions(self) -> tuple[int, int]:
+        reach = [(k - 1) * d + 1 for k, d in zip(self.kernel, self.dilation, strict=True)]
+        padded = [self.size[i] + sum(self.padding[2 * i : 2 * i + 2]) for i in (0, 1)]
+        return tuple((p - r) // s + 1 for p, r, s in zip(padded, reach, self.stride, strict=True))
+
+    @property
+    def patches(self) -> np.ndarray:
+        numbers = (self.images, self.channels, *self.size, *self.kernel, *self.stride, *self.dilation)
+        return np.array([*numbers, self.padding[0], self.padding[2], *self.positions], np.int32)
+
+    def arrays(self, rng) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        x = normal(rng, (self.images, self.channels, *self.size))
+        w = normal(rng, (self.outputs, self.channels // self.groups, *self.kernel))
+        return x, w, normal(rng, (self.images, self.outputs, *self.positions))
+
+    def exact(self, x, w) -> np.ndarray:
+        return oracle.conv2d(x, w, self.stride, self.dilation, self.padding, self.groups)
+
+    def gradients(self, dy, x, w) -> tuple[np.ndarray, np.ndarray]:
+        return oracle.conv2d_gradients(dy, x, w, self.stride, self.dilation, self.padding, self.groups)
+
+    def _call(self, function, first, second, out) -> np.ndarray:
+        _core.call(function, first, second, self.patches, np.array([self.groups], np.int32), out)
+        return out
+
+    def conv2d(self, x, w) -> np.ndarray:
+        return self._call("conv2d", x, w, np.full((self.images, self.outputs, *self.positions), np.nan, np.float32))
+
+    def input_gradient(self, dy, w) -> np.ndarray:
+        dx = np.full((self.images, self.channels, *self.size), np.nan, np.float32)
+        return self._call("conv2d_input_gradient", dy, w, dx)
+
+    def weight_gradient(self, dy, x) -> np.ndarray:
+        dw = np.full((self.outputs, self.channels // self.groups, *self.kernel), np.nan, np.float32)
+        return self._call("conv2d_weight_gradient", dy, x, dw)
+
+
+CASES = [
+    Case(1, 1, (1, 1), 1, (1, 1)),
+    Case(2, 4, (5, 7), 4, (3, 3), padding=(1, 1, 1, 1), groups=4),
+    Case(2, 33, (4, 4), 33, (3, 3), padding=(1, 1, 1, 1), groups=33),
+    Case(70, 3, (4, 4), 3, (3, 3), padding=(1, 1, 1, 1), groups=3),  # images that are multiplied together, and the rest
+    Case(3, 2, (32, 32), 2, (3, 3), padding=(1, 1, 1, 1), groups=2),
+    Case(1, 2, (65, 70), 2, (5, 5), padding=(2, 2, 2, 2), groups=2),
+    Case(2, 3, (13, 10), 6, (3, 3), (2, 2), padding=(1, 1, 1, 1), groups=3),  # two outputs of each channel
+    Case(2, 4, (9, 7), 8, (3, 2), (2, 1), padding=(1, 0, 0, 1), groups=4),
+    Case(2, 8, (6, 6), 12, (3, 3), padding=(1, 1, 1, 1), groups=2),
+    Case(3, 3, (8, 9), 5, (5, 5)),
+    Case(65, 6, (14, 14), 16, (5, 5)),
+    Case(2, 6, (11, 12), 4, (1, 1), (2, 2), groups=2),  # planes that no weight meets
+    Case(1, 2, (17, 19), 6, (3, 3), (2, 2), (2, 2), (3, 2, 1, 4)),
+    Case(1, 2, (17, 19), 2, (3, 3), (1, 1), (2, 3), (2, 2, 3, 3), 2),
+    Case(2, 3, (6, 6), 2, (2, 2), (3, 3)),  # columns that no output sees
+    Case(1, 1, (7, 7), 1, (2, 2), (4, 4), padding=(5, 5, 5, 5)),  # positions that see zeros alone
+    Case(1, 3, (16, 33), 9, (7, 7), (2, 2), padding=(3, 3, 3, 3)),
+    Case(0, 2, (5, 5), 2, (3, 3), groups=2),
+    Case(2, 2, (2, 2), 2, (3, 3), groups=2),  # no positions
+]
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_conv2d(rng, case):
+    x, w, _ = case.arrays(rng)
+    if min(case.positions) < 1:
+        assert case.conv2d(x, w).size == 0
+        return
+    roundings = 1 + w[0].size
+    assert_close(case.conv2d(x, w), case.exact(x, w), case.exact(abs(x), abs(w)), roundings)
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_gradients(rng, case):
+    x, w, dy = case.arrays(rng)
+    dx, dw = case.input_gradient(dy, w), case.weight_gradient(dy, x)
+    if min(case.images, *case.positions) < 1:
+        assert not dx.any()
+        assert not dw.any()
+        return
+    (exact_dx, exact_dw), (large_dx, large_dw) = case.gradients(dy, x, w), case.gradients(abs(dy), abs(x), abs(w))
+    assert_close(dx, exact_dx, large_dx, roundings=1 + w[:, 0].size // case.groups)
+    assert_close(dw, exact_dw, large_dw, roundings=66)
+
+
+@pytest.mark.parametrize("case", CASES[1:13], ids=str)
+def test_the_bits_do_not_depend_on_the_threads(rng, case, threads):
+    x, w, dy = case.arrays(rng)
+    found = []
+    for count in (1, 2, 3):
+        threads(count)
+        found.append((case.conv2d(x, w), case.input_gradient(dy, w), case.weight_gradient(dy, x)))
+    for other in found[1:]:
+        for one, same in zip(found[0], other, strict=True):
+            assert_same_bits(one, same)
+
+
+def test_nan_goes_where_it_is_seen(rng):
+    case = CASES[1]
+    x, w, _ = case.arrays(rng)
+    x[1, 2, 3, 4] = np.nan
+    found = np.isnan(case.conv2d(x, w))
+    expected = np.zeros_like(found)
+    expected[1, 2, 2:5, 3:6] = True
+    np.testing.assert_array_equal(found, expected)
+
+
+@pytest.mark.parametrize(
+    ("place", "value", "message"),
+    [
+        (0, -1, "images"),
+        (1, 3, "groups must divide 3 channels"),
+        (2, 6, "x must have"),
+        (4, 0, "kernel"),
+        (5, 2, "w must have"),
+        (10, -1, "padding"),
+        (12, 4, "y must have"),
+    ],
+)
+def test_what_does_not_fit_is_refused(rng, place, value, message):
+    case = CASES[1]
+    x, w, y = case.arrays(rng)
+    patches = case.patches
+    patches[place] = value
+    with pytest.raises(ValueError, match=message):
+        _core.call("conv2d", x, w, patches, np.array([case.groups], np.int32), y)
+    for groups, patches in ((0, case.patches), (3, case.patches), (4, case.patches[1:])):
+        with pytest.raises(ValueError, match="groups must divide|14 numbers"):
+            _core.call("conv2d", x, w, patches, np.array([groups], np.int32), y)
+
+
+def test_small_numbers_are_not_lost(rng):
+    """A gradient of many terms: float32 sums of 64 terms a lane, and float64 beyond."""
+    case = Case(300, 1, (16, 16), 1, (3, 3), padding=(1, 1, 1, 1))
+    x, w, dy = case.arrays(rng)
+    x, dy = abs(x) + 1, abs(dy) + 1
+    exact = case.gradients(dy, x, w)[1]
+    assert (abs(case.weight_gradient(dy, x) - exact) <= 12 * UNIT["float32"] * exact).all()
+
+
+def test_all_orders_of_extents(rng):
+    for size, kernel, stride in itertools.product((5, 16, 17), (1, 2, 3), (1, 2, 3)):
+        case = Case(1, 2, (size, size), 2, (kernel, kernel), (stride, stride), groups=2)
+        x, w, _ = case.arrays(rng)
+        assert_close(case.conv2d(x, w), case.exact(x, w), case.exact(abs(x), abs(w)), 1 + kernel**2)
