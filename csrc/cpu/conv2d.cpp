@@ -44,11 +44,21 @@ void set_offsets(const Patches& p, const Planes& planes, std::int64_t stride, st
 
 std::int64_t up_to_lanes(std::int64_t n) { return (n + kLanes - 1) / kLanes * kLanes; }
 
-template <class T> class Zeros : public Scratch<T> {
+// At the start of a cache line, so that vectors lie in one each.
+template <class T> class Zeros {
  public:
-  explicit Zeros(std::int64_t n) : Scratch<T>(n) {
-    for (std::int64_t i = 0; i < n; ++i) (*this)[i] = 0;
+  explicit Zeros(std::int64_t n) : memory_(n + kLine / static_cast<std::int64_t>(sizeof(T))) {
+    const auto at = reinterpret_cast<std::uintptr_t>(memory_.get());
+    first_ = memory_.get() + (kLine - at % kLine) % kLine / sizeof(T);
+    for (std::int64_t i = 0; i < n; ++i) first_[i] = 0;
   }
+  T& operator[](std::int64_t i) { return first_[i]; }
+  T* get() { return first_; }
+
+ private:
+  static constexpr std::int64_t kLine = 64;
+  Scratch<T> memory_;
+  T* first_;
 };
 
 BOOST_EXT_INLINE void copy_row(const float* from, std::int64_t n, float* to) {
@@ -58,47 +68,62 @@ BOOST_EXT_INLINE void copy_row(const float* from, std::int64_t n, float* to) {
   for (; i < n; ++i) to[i] = from[i];
 }
 
-// fn(row of the image, its column, its plane, where in it, elements): each run of elements of an image that lie in one
-// row of a plane, `sw` columns apart in the image.
-template <class Fn> BOOST_EXT_INLINE void each_run(const Patches& p, const Planes& planes, Fn fn) {
-  for (std::int64_t y = 0; y < p.h; ++y) {
-    const std::int64_t row = (y + p.top) / p.sh;
-    if (row >= planes.rows) break;
-    for (std::int64_t b = 0; b < p.sw; ++b) {
-      const std::int64_t before = p.left > b ? (p.left - b + p.sw - 1) / p.sw : 0;  // columns of padding in the plane
-      const std::int64_t x = before * p.sw + b - p.left;
-      if (x >= p.w) continue;
-      const std::int64_t all = (p.w - x + p.sw - 1) / p.sw, fit = planes.pitch - before;
-      if (fit <= 0) continue;
-      fn(y, x, (y + p.top) % p.sh * p.sw + b, row * planes.pitch + before, all < fit ? all : fit);
+// Where the elements of an image lie in its planes, `stride` apart: in runs of one row of a plane each, found once,
+// since a division takes as long as a short run.
+class Places {
+ public:
+  Places(const Patches& p, const Planes& planes, std::int64_t stride)
+      : runs_(p.h * p.sw),
+        size_(p.h * p.w),
+        step_(p.sw),
+        all_are_seen_(planes.rows * p.sh - p.top >= p.h && planes.pitch * p.sw - p.left >= p.w) {
+    for (std::int64_t y = 0; y < p.h; ++y) {
+      const std::int64_t row = (y + p.top) / p.sh;
+      if (row >= planes.rows) break;
+      for (std::int64_t b = 0; b < p.sw; ++b) {
+        const std::int64_t before = p.left > b ? (p.left - b + p.sw - 1) / p.sw : 0;  // columns of padding in the plane
+        const std::int64_t x = before * p.sw + b - p.left, fit = planes.pitch - before;
+        const std::int64_t all = (p.w - x + p.sw - 1) / p.sw;
+        if (x >= p.w || fit <= 0) continue;
+        const std::int64_t plane = (y + p.top) % p.sh * p.sw + b;
+        runs_[count_++] = {y * p.w + x, plane * stride + row * planes.pitch + before, all < fit ? all : fit};
+      }
     }
   }
-}
 
-// One channel of an image, into its planes, `stride` apart.
-BOOST_EXT_INLINE void spread(const Patches& p, const Planes& planes, const float* image, std::int64_t stride,
-                             float* to) {
-  each_run(p, planes, [&](std::int64_t y, std::int64_t x, std::int64_t plane, std::int64_t at, std::int64_t n) {
-    const float* from = image + y * p.w + x;
-    float* run = to + plane * stride + at;
-    if (p.sw == 1) return copy_row(from, n, run);
-    for (std::int64_t i = 0; i < n; ++i) run[i] = from[i * p.sw];
-  });
-}
-
-// And back; zeros for what no output sees.
-BOOST_EXT_INLINE void gather(const Patches& p, const Planes& planes, const float* from, std::int64_t stride,
-                             float* image) {
-  if (planes.rows * p.sh - p.top < p.h || planes.pitch * p.sw - p.left < p.w) {
-    for (std::int64_t i = 0; i < p.h * p.w; ++i) image[i] = 0;
+  void spread(const float* image, float* planes) {
+    for (std::int64_t k = 0; k < count_; ++k) {
+      const Run& run = runs_[k];
+      const float* from = image + run.in_image;
+      float* to = planes + run.in_planes;
+      if (step_ == 1)
+        copy_row(from, run.n, to);
+      else
+        for (std::int64_t i = 0; i < run.n; ++i) to[i] = from[i * step_];
+    }
   }
-  each_run(p, planes, [&](std::int64_t y, std::int64_t x, std::int64_t plane, std::int64_t at, std::int64_t n) {
-    float* to = image + y * p.w + x;
-    const float* run = from + plane * stride + at;
-    if (p.sw == 1) return copy_row(run, n, to);
-    for (std::int64_t i = 0; i < n; ++i) to[i * p.sw] = run[i];
-  });
-}
+  // And back; zeros for what no output sees.
+  void gather(const float* planes, float* image) {
+    for (std::int64_t i = 0; !all_are_seen_ && i < size_; ++i) image[i] = 0;
+    for (std::int64_t k = 0; k < count_; ++k) {
+      const Run& run = runs_[k];
+      const float* from = planes + run.in_planes;
+      float* to = image + run.in_image;
+      if (step_ == 1)
+        copy_row(from, run.n, to);
+      else
+        for (std::int64_t i = 0; i < run.n; ++i) to[i * step_] = from[i];
+    }
+  }
+
+ private:
+  struct Run {
+    std::int64_t in_image, in_planes, n;
+  };
+  Scratch<Run> runs_;
+  std::int64_t count_ = 0, size_, step_;
+  bool all_are_seen_;
+};
 
 // The sums of taps for B outputs and U times sixteen places.
 template <int B, int U>
@@ -130,8 +155,10 @@ void correlate(std::int64_t n, const float* source, const std::int64_t* offsets,
   for (; i < n; i += kLanes) correlate<B, 1>(source + i, offsets, taps, weights, out + i, stride);
 }
 
-constexpr std::int64_t kImages = 4096;  // elements of images that are multiplied at once
-constexpr int kTogether = 4;            // outputs, which share what is loaded
+constexpr std::int64_t kPiece = 64 * kLanes;  // terms of a float32 sum, lane by lane
+constexpr std::int64_t kCached = 65536;       // elements that stay in the second cache
+constexpr std::int64_t kPart = 16;            // outputs of a group for which its images are copied once
+constexpr int kTogether = 4;                  // outputs, which share what is loaded
 
 // The same for many outputs, rows of weights.
 void correlate_all(std::int64_t outputs, std::int64_t n, const float* source, const std::int64_t* offsets,
@@ -143,17 +170,49 @@ void correlate_all(std::int64_t outputs, std::int64_t n, const float* source, co
   for (; o < outputs; ++o) { correlate<1, 4>(n, source, offsets, taps, weights + o * taps, out + o * stride, stride); }
 }
 
-// sums[k] <- sums[k] + sum over i < n of dy[i] x[offsets[k] + i], lane by lane.
-template <int K> void dots(std::int64_t n, const float* dy, const float* x, const std::int64_t* offsets, double* sums) {
-  constexpr std::int64_t kPiece = 64 * kLanes;
+// sums[b, k] <- sums[b, k] + sum over i < n of dy[b, i] x[offsets[k] + i], lane by lane, for B outputs and K taps.
+template <int B, int K>
+void dots(std::int64_t n, const float* dy, std::int64_t stride, const float* x, const std::int64_t* offsets,
+          std::int64_t taps, double* sums) {
   for (std::int64_t begin = 0; begin < n; begin += kPiece) {
     const std::int64_t end = begin + kPiece < n ? begin + kPiece : n;
-    F pieces[K] = {};
-    for (std::int64_t i = begin; i < end; i += kLanes) {
-      const F d = load(dy + i);
-      for (int k = 0; k < K; ++k) pieces[k] = pieces[k] + d * load(x + offsets[k] + i);
+    F pieces[B][K];
+    _Pragma("GCC unroll 4") for (int b = 0; b < B; ++b) {
+      _Pragma("GCC unroll 4") for (int k = 0; k < K; ++k) pieces[b][k] = F{};
     }
-    for (int k = 0; k < K; ++k) store(sums + k * kLanes, load(sums + k * kLanes) + widen(pieces[k]));
+    for (std::int64_t i = begin; i < end; i += kLanes) {
+      F d[B];
+      _Pragma("GCC unroll 4") for (int b = 0; b < B; ++b) d[b] = load(dy + b * stride + i);
+      _Pragma("GCC unroll 4") for (int k = 0; k < K; ++k) {
+        const F from = load(x + offsets[k] + i);
+        _Pragma("GCC unroll 4") for (int b = 0; b < B; ++b) pieces[b][k] = pieces[b][k] + d[b] * from;
+      }
+    }
+    _Pragma("GCC unroll 4") for (int b = 0; b < B; ++b) {
+      _Pragma("GCC unroll 4") for (int k = 0; k < K; ++k) {
+        double* to = sums + (b * taps + k) * kLanes;
+        store(to, load(to) + widen(pieces[b][k]));
+      }
+    }
+  }
+}
+
+// The same for up to kTogether outputs and all taps.
+void dots_of_all(std::int64_t outputs, std::int64_t n, const float* dy, std::int64_t stride, const float* x,
+                 const std::int64_t* offsets, std::int64_t taps, double* sums) {
+  if (outputs == kTogether) {
+    for (std::int64_t t = 0; t < taps; ++t) {
+      dots<kTogether, 1>(n, dy, stride, x, offsets + t, taps, sums + t * kLanes);
+    }
+    return;
+  }
+  for (std::int64_t o = 0; o < outputs; ++o) {
+    for (std::int64_t t = 0; t < taps;) {  // in fours, but none alone
+      const std::int64_t left = taps - t, k = left == 5 ? 3 : left < 4 ? left : 4;
+      const auto sum_dots = k == 4 ? dots<1, 4> : k == 3 ? dots<1, 3> : k == 2 ? dots<1, 2> : dots<1, 1>;
+      sum_dots(n, dy + o * stride, stride, x, offsets + t, taps, sums + (o * taps + t) * kLanes);
+      t += k;
+    }
   }
 }
 
@@ -166,6 +225,7 @@ void conv2d(const Context& context, const float* x, const float* w, const Convol
   if (positions == 0) return;
   const std::int64_t taps = channels * p.kh * p.kw, n = (p.oh - 1) * planes.pitch + p.ow, stride = up_to_lanes(n);
   Scratch<std::int64_t> offsets(taps);
+  Places places(p, planes, planes.size);
   set_offsets(p, planes, planes.size, taps, offsets.get());
   on_threads(context.threads, p.n * of.outputs * positions * taps / 8, p.n * of.groups,
              [&](std::int64_t begin, std::int64_t end) {
@@ -173,8 +233,7 @@ void conv2d(const Context& context, const float* x, const float* w, const Convol
                Scratch<float> out(outputs * stride);
                for (std::int64_t i = begin; i < end; ++i) {
                  for (std::int64_t c = 0; c < channels; ++c) {
-                   spread(p, planes, x + (i * channels + c) * p.h * p.w, planes.size,
-                          source.get() + c * planes.count * planes.size);
+                   places.spread(x + (i * channels + c) * p.h * p.w, source.get() + c * planes.count * planes.size);
                  }
                  correlate_all(outputs, n, source.get(), offsets.get(), taps, w + i % of.groups * outputs * taps,
                                out.get(), stride);
@@ -199,6 +258,7 @@ void conv2d_input_gradient(const Context& context, const float* dy, const float*
   // channel of a group.
   const std::int64_t margin = (p.kh - 1) * p.dh / p.sh * planes.pitch + (p.kw - 1) * p.dw / p.sw;
   const std::int64_t plane = margin + planes.size + kLanes, stride = up_to_lanes(planes.size);
+  Places places(p, planes, stride);
   Scratch<std::int64_t> offsets(taps), first(planes.count + 1);
   Scratch<float> weights(of.groups * channels * taps);
   std::int64_t at = 0;
@@ -225,28 +285,28 @@ void conv2d_input_gradient(const Context& context, const float* dy, const float*
       seen += outputs;
     }
   }
-  on_threads(
-      context.threads, p.n * p.c * planes.size * taps / 8, p.n * of.groups, [&](std::int64_t begin, std::int64_t end) {
-        Zeros<float> source(outputs * plane);
-        Zeros<float> out(channels * planes.count * stride);
-        for (std::int64_t i = begin; i < end; ++i) {
-          for (std::int64_t o = 0; o < outputs; ++o) {
-            for (std::int64_t row = 0; row < p.oh; ++row) {
-              copy_row(dy + (i * outputs + o) * positions + row * p.ow, p.ow,
-                       source.get() + o * plane + margin + row * planes.pitch);
-            }
-          }
-          for (std::int64_t j = 0; j < planes.count; ++j) {
-            if (first[j] == first[j + 1]) continue;
-            correlate_all(channels, planes.size, source.get(), offsets.get() + first[j], first[j + 1] - first[j],
-                          weights.get() + i % of.groups * channels * taps + channels * first[j], out.get() + j * stride,
-                          planes.count * stride);
-          }
-          for (std::int64_t c = 0; c < channels; ++c) {
-            gather(p, planes, out.get() + c * planes.count * stride, stride, dx + (i * channels + c) * p.h * p.w);
-          }
-        }
-      });
+  on_threads(context.threads, p.n * p.c * planes.size * taps / 8, p.n * of.groups,
+             [&](std::int64_t begin, std::int64_t end) {
+               Zeros<float> source(outputs * plane);
+               Zeros<float> out(channels * planes.count * stride);
+               for (std::int64_t i = begin; i < end; ++i) {
+                 for (std::int64_t o = 0; o < outputs; ++o) {
+                   for (std::int64_t row = 0; row < p.oh; ++row) {
+                     copy_row(dy + (i * outputs + o) * positions + row * p.ow, p.ow,
+                              source.get() + o * plane + margin + row * planes.pitch);
+                   }
+                 }
+                 for (std::int64_t j = 0; j < planes.count; ++j) {
+                   if (first[j] == first[j + 1]) continue;
+                   correlate_all(channels, planes.size, source.get(), offsets.get() + first[j], first[j + 1] - first[j],
+                                 weights.get() + i % of.groups * channels * taps + channels * first[j],
+                                 out.get() + j * stride, planes.count * stride);
+                 }
+                 for (std::int64_t c = 0; c < channels; ++c) {
+                   places.gather(out.get() + c * planes.count * stride, dx + (i * channels + c) * p.h * p.w);
+                 }
+               }
+             });
 }
 
 void conv2d_weight_gradient(const Context& context, const float* dy, const float* x, const Convolution& of, float* dw) {
@@ -258,48 +318,54 @@ void conv2d_weight_gradient(const Context& context, const float* dy, const float
     for (std::int64_t i = 0; i < of.outputs * taps; ++i) dw[i] = 0;
     return;
   }
-  // So many images in a row that their planes stay in the first cache.
-  const std::int64_t of_channel = planes.count * planes.size, most = 1 + kImages / (channels * of_channel);
+  // So many images in a row as one float32 sum takes, if their planes stay in the cache.
+  const std::int64_t of_channel = planes.count * planes.size, fit = kCached / (channels * of_channel);
+  const std::int64_t summed = kPiece / planes.size, most = 1 + (fit < summed ? fit : summed);
   const std::int64_t together = most < p.n ? most : p.n, stride = together * of_channel;
   Scratch<std::int64_t> offsets(taps);
+  Places places(p, planes, together * planes.size);
   set_offsets(p, planes, together * planes.size, taps, offsets.get());
-  on_threads(context.threads, p.n * of.outputs * positions * taps / 8, of.outputs,
+  const std::int64_t of_output = up_to_lanes(together * planes.size + kLanes);
+  const std::int64_t parts = (outputs + kPart - 1) / kPart, largest = (outputs + parts - 1) / parts;
+  on_threads(context.threads, p.n * of.outputs * positions * taps / 8, of.groups * parts,
              [&](std::int64_t begin, std::int64_t end) {
-               Zeros<float> source(channels * stride + kLanes);
-               Zeros<float> grads(together * planes.size + kLanes);
-               Zeros<double> sums((end - begin) * taps * kLanes);
-               for (std::int64_t g = begin / outputs; g * outputs < end; ++g) {
+               Zeros<float> source(channels * stride + kLanes), grads(kTogether * of_output);
+               Zeros<double> sums(largest * taps * kLanes);
+               for (std::int64_t i = begin; i < end; ++i) {
+                 const std::int64_t g = i / parts, part = i % parts;
+                 const std::int64_t o = g * outputs + part * outputs / parts;
+                 const std::int64_t count = g * outputs + (part + 1) * outputs / parts - o;
                  for (std::int64_t first = 0; first < p.n; first += together) {
                    const std::int64_t more = p.n - first, images = together < more ? together : more;
-                   // What the last load reads beyond the last image may be of images before.
-                   for (std::int64_t i = 0; i < kLanes; ++i) grads[images * planes.size + i] = 0;
                    for (std::int64_t m = 0; m < images; ++m) {
                      for (std::int64_t c = 0; c < channels; ++c) {
-                       spread(p, planes, x + (((first + m) * of.groups + g) * channels + c) * p.h * p.w,
-                              together * planes.size, source.get() + c * stride + m * planes.size);
+                       places.spread(x + (((first + m) * of.groups + g) * channels + c) * p.h * p.w,
+                                     source.get() + c * stride + m * planes.size);
                      }
                    }
-                   for (std::int64_t o = g * outputs; o < (g + 1) * outputs; ++o) {
-                     if (o < begin || o >= end) continue;
-                     for (std::int64_t m = 0; m < images; ++m) {
-                       const float* from = dy + ((first + m) * of.outputs + o) * positions;
-                       for (std::int64_t row = 0; row < p.oh; ++row) {
-                         copy_row(from + row * p.ow, p.ow, grads.get() + m * planes.size + row * planes.pitch);
+                   const std::int64_t n = (images - 1) * planes.size + (p.oh - 1) * planes.pitch + p.ow;
+                   for (std::int64_t done = 0; done < count; done += kTogether) {
+                     const std::int64_t here = count - done < kTogether ? count - done : kTogether;
+                     for (std::int64_t b = 0; b < here; ++b) {
+                       float* to = grads.get() + b * of_output;
+                       for (std::int64_t m = 0; m < images; ++m) {
+                         const float* from = dy + ((first + m) * of.outputs + o + done + b) * positions;
+                         for (std::int64_t row = 0; row < p.oh; ++row) {
+                           copy_row(from + row * p.ow, p.ow, to + m * planes.size + row * planes.pitch);
+                         }
                        }
+                       // What the last load reads beyond the last image may be of images before.
+                       for (std::int64_t k = 0; k < kLanes; ++k) to[images * planes.size + k] = 0;
                      }
-                     const std::int64_t n = (images - 1) * planes.size + (p.oh - 1) * planes.pitch + p.ow;
-                     double* to = sums.get() + (o - begin) * taps * kLanes;
-                     for (std::int64_t t = 0; t < taps;) {  // in fours, but none alone
-                       const std::int64_t left = taps - t, k = left == 5 ? 3 : left < 4 ? left : 4;
-                       const auto sum_dots = k == 4 ? dots<4> : k == 3 ? dots<3> : k == 2 ? dots<2> : dots<1>;
-                       sum_dots(n, grads.get(), source.get(), offsets.get() + t, to + t * kLanes);
-                       t += k;
-                     }
+                     dots_of_all(here, n, grads.get(), of_output, source.get(), offsets.get(), taps,
+                                 sums.get() + done * taps * kLanes);
                    }
                  }
-               }
-               for (std::int64_t t = 0; t < (end - begin) * taps; ++t) {
-                 dw[begin * taps + t] = static_cast<float>(sum(load(sums.get() + t * kLanes)));
+                 for (std::int64_t t = 0; t < count * taps; ++t) {
+                   double* of_one = sums.get() + t * kLanes;
+                   dw[o * taps + t] = static_cast<float>(sum(load(of_one)));
+                   store(of_one, D{});
+                 }
                }
              });
 }

@@ -1,6 +1,6 @@
 """What stands for MindSpore's convolutions in compiled training steps (:mod:`boost_ext.ms.core.substitutes`).
 
-MindSpore's kernels copy each image into a matrix of patches and multiply that, also where it has a single row.
+MindSpore's kernels copy each image into a matrix of patches and multiply that, also where that has a single row.
 """
 
 from __future__ import annotations
@@ -18,13 +18,14 @@ __all__ = ["conv2d"]
 
 _plain_conv2d = plain(nn.Conv2d.construct)
 
-MOST_FACTORS = 100
-"""Elements of a patch in a group beyond which a matrix is faster."""
+MOST_PAIRS, LARGEST_PATCH, LARGEST_KERNEL = 1024, 300, 25
+"""Beyond so many pairs of an input and an output channel in a group, elements of a patch in it, or elements of a kernel
+of several channels, a matrix is faster: measured, docs/benchmarks.md#layers."""
 
 
 def conv2d(self: nn.Conv2d, x: Tensor) -> Any:
     if x.dtype == ms.float32 and self.weight.dtype == ms.float32 and self.data_format == "NCHW" and F.rank(x) == 4:
-        geometry = few_factors(
+        geometry = few_channels(
             F.shape(x), F.shape(self.weight), self.pad_mode, self.padding, self.stride, self.dilation, self.group
         )
         if geometry:
@@ -36,13 +37,17 @@ def conv2d(self: nn.Conv2d, x: Tensor) -> Any:
 
 
 @ops.constexpr  # type: ignore[untyped-decorator]
-def few_factors(
+def few_channels(
     x: Geometry, w: Geometry, pad_mode: str, padding: Any, stride: Geometry, dilation: Geometry, groups: int
 ) -> Geometry:
     """The geometry of a convolution that is faster without a matrix of patches; () for others, and for an error that
     MindSpore finds."""
     (n, c, height, width), (outputs, channels, kh, kw) = x, w
-    if min(*x, *w) < 1 or channels * groups != c or channels * kh * kw > MOST_FACTORS:
+    if min(*x, *w) < 1 or channels * groups != c or outputs % groups or kh * kw == 1:
+        return ()
+    if channels * outputs // groups > MOST_PAIRS or channels * kh * kw > LARGEST_PATCH:
+        return ()
+    if channels > 1 and kh * kw > LARGEST_KERNEL:
         return ()
     padding = padding if isinstance(padding, tuple) else (padding,) * 4
     down = _axis(height, kh, stride[0], dilation[0], pad_mode, padding[:2])
