@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -77,76 +78,107 @@ LEFT: dict[str, tuple[nn.Cell, tuple[int, ...]]] = {
 }
 
 
-class Weighted(nn.Cell):  # type: ignore[misc]
-    """A loss whose gradient has another weight for each maximum."""
-
-    def __init__(self, pool: nn.Cell) -> None:
+class Total(nn.Cell):  # type: ignore[misc]
+    def __init__(self, cell: nn.Cell, power: int = 1) -> None:
         super().__init__()
-        self.pool = pool
+        self.cell, self.power = cell, power
 
     def construct(self, x: Tensor) -> Tensor:
-        y = self.pool(x)
-        return (y * y * y).sum()
+        return (self.cell(x) ** self.power).sum()
 
 
 class Gradient(nn.Cell):  # type: ignore[misc]
-    def __init__(self, pool: nn.Cell) -> None:
+    def __init__(self, cell: nn.Cell, power: int = 3) -> None:
         super().__init__()
-        self.once = ms.grad(Weighted(pool))
+        self.gradient = ms.grad(Total(cell, power))
 
     def construct(self, x: Tensor) -> Tensor:
-        return self.once(x)
+        return self.gradient(x)
 
 
-class Squares(nn.Cell):  # type: ignore[misc]
-    def __init__(self, pool: nn.Cell) -> None:
-        super().__init__()
-        self.once = Gradient(pool)
-
-    def construct(self, x: Tensor) -> Tensor:
-        once = self.once(x)
-        return (once * once * once).sum()
-
-
-class Twice(nn.Cell):  # type: ignore[misc]
-    def __init__(self, pool: nn.Cell) -> None:
-        super().__init__()
-        self.twice = ms.grad(Squares(pool))
-
-    def construct(self, x: Tensor) -> Tensor:
-        return self.twice(x)
-
-
-class Squared(nn.Cell):  # type: ignore[misc]
-    def __init__(self, pool: nn.Cell) -> None:
-        super().__init__()
-        self.twice = Twice(pool)
-
-    def construct(self, x: Tensor) -> Tensor:
-        twice = self.twice(x)
-        return (twice * twice).sum()
-
-
-class Thrice(nn.Cell):  # type: ignore[misc]
-    def __init__(self, pool: nn.Cell) -> None:
-        super().__init__()
-        self.thrice = ms.grad(Squared(pool))
-
-    def construct(self, x: Tensor) -> Tensor:
-        return self.thrice(x)
-
-
-def ours(cell: nn.Cell, x: Tensor, native: bool = True) -> np.ndarray:
-    """What a new cell answers with the substitutes, native ones or what they leave to MindSpore."""
+def both(cell: type[nn.Cell], pool: nn.Cell, x: Tensor) -> tuple[np.ndarray, np.ndarray]:
+    """What a new cell answers with the substitutes, and as MindSpore compiles it."""
     with substituted(SUBSTITUTES) as met:
-        found = cell(x).asnumpy()
+        found = cell(pool)(x).asnumpy()
     assert met
-    return found
+    return found, cell(pool)(x).asnumpy()
 
 
 @pytest.mark.parametrize("case", [*CASES, *LEFT])
 def test_values_and_gradients_are_mindspores(case: str) -> None:
     pool, shape = (CASES | LEFT)[case]
     x = floats(*shape)
-    np.testing.assert_array_equal(ours(Layer(pool), x), Layer(pool)(x).asnumpy(), strict=True)
-    np.testing.assert_allclose(ours(Gradient(pool), x), Gradient(pool)(x).asnumpy(), rtol=1e-6, strict=True)
+    np.testing.assert_array_equal(*both(Layer, pool, x), strict=True)
+    np.testing.assert_array_equal(*both(Gradient, pool, x), strict=True)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_gradients_of_gradients(case: str) -> None:
+    """MindSpore has none. Of an element that is the maximum of n windows they are powers of n and of the element."""
+    pool, shape = CASES[case]
+    x = floats(*shape)
+    n, element = Gradient(pool, 1)(x).asnumpy().astype(np.float64), x.asnumpy().astype(np.float64)
+    once = Gradient(pool)
+    twice = Gradient(once)
+    with substituted(SUBSTITUTES):
+        np.testing.assert_allclose(once(x).asnumpy(), 3 * n * element**2, rtol=1e-5)
+        np.testing.assert_allclose(twice(x).asnumpy(), 162 * n**3 * element**5, rtol=1e-5)
+        np.testing.assert_allclose(Gradient(twice, 2)(x).asnumpy(), 10 * 162**2 * n**6 * element**9, rtol=1e-5)
+
+
+@pytest.mark.parametrize("mode", ["valid", "same", "pad"])
+def test_other_dtypes_and_indices_are_left(mode: str) -> None:
+    x = ops.cast(floats(*IMAGES), ms.float64)
+    np.testing.assert_array_equal(*both(Layer, nn.MaxPool2d(2, 2, mode), x), strict=True)
+    if mode == "pad":
+        pool = nn.MaxPool2d(2, 2, mode, return_indices=True)
+        with substituted(SUBSTITUTES):
+            found = Layer(pool)(floats(*IMAGES))
+        assert len(found) == 2
+
+
+def test_a_window_beyond_the_image_is_refused_as_mindspore_does() -> None:
+    for pool in (nn.MaxPool2d(5, 1), nn.MaxPool2d(5, 1, "pad"), nn.MaxPool2d(2, 1, "pad", 2), Function(5)):
+        with pytest.raises((RuntimeError, ValueError)) as theirs:
+            Layer(pool)(floats(1, 1, 4, 4))
+        with substituted(SUBSTITUTES), pytest.raises(type(theirs.value), match=re.escape(str(theirs.value)[:40])):
+            Layer(pool)(floats(1, 1, 4, 4))
+
+
+@pytest.mark.parametrize("mode", ["valid", "same", "pad"])
+def test_a_nan_is_the_maximum(mode: str) -> None:
+    """MindSpore loses it in some places of the window, but not where it pads by a number."""
+    x = np.zeros((1, 1, 4, 4), np.float32)
+    x[0, 0, 0, 1] = x[0, 0, 3, 3] = np.nan
+    with substituted(SUBSTITUTES):
+        y = Layer(nn.MaxPool2d(2, 2, mode))(Tensor(x)).asnumpy()
+        dx = Gradient(nn.MaxPool2d(2, 2, mode), 1)(Tensor(x)).asnumpy()
+    np.testing.assert_array_equal(y, [[[[np.nan, 0], [0, np.nan]]]])
+    np.testing.assert_array_equal(dx[0, 0], [[0, 1, 1, 0], [0, 0, 0, 0], [1, 0, 0, 0], [0, 0, 0, 1]])
+
+
+class Network(nn.Cell):  # type: ignore[misc]
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Conv2d(1, 4, 3, weight_init="normal"), nn.Conv2d(4, 6, 3, weight_init="normal")
+        self.valid, self.same, self.pad = nn.MaxPool2d(2, 2), nn.MaxPool2d(3, 2, "same"), nn.MaxPool2d(3, 1, "pad", 1)
+
+    def construct(self, x: Tensor) -> Tensor:
+        y = self.pad(self.same(ops.relu(self.second(self.valid(ops.relu(self.first(x)))))))
+        return (ops.max_pool2d(y, 2) - 0.01).square().sum()
+
+
+@pytest.mark.parametrize("mode", [ms.GRAPH_MODE, ms.PYNATIVE_MODE], ids=["graph", "pynative"])
+def test_a_step_takes_the_substitutes(mode: int) -> None:
+    ms.set_context(mode=mode)
+    x = floats(5, 1, 17, 18)
+    found = []
+    for table in (SUBSTITUTES, {}):
+        ms.set_seed(1)
+        net = Network()
+        cell = BoostTrainOneStepCell(net, optim.Momentum(net.trainable_params(), 0.01, 0.9)).set_train()
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(fast_calls, "substitutes", lambda table=table: table)
+            found.append([float(cell(x)[0]) for _ in range(3)])
+        assert "_slow" not in cell.pipelines[0].__dict__
+    assert found[0] == pytest.approx(found[1], rel=1e-6)
