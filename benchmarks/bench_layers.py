@@ -1,4 +1,5 @@
-"""What compiled steps take for MindSpore's layers, forward and backward in a graph, beside those; a GPT's sizes."""
+"""What compiled steps take for MindSpore's layers, forward and backward in a graph, beside those; the sizes of a GPT, a
+LeNet5 and a ResNet."""
 
 from __future__ import annotations
 
@@ -22,6 +23,7 @@ def cases(quick: bool) -> Iterator[Case]:
     rows, words = (32, 1000) if quick else (256, 8192)
     labels = ms.Tensor(np.arange(rows, dtype=np.int32))
     norm, dense, ops = ms.nn.LayerNorm([512]), ms.nn.Dense(512, 2048), ms.ops
+    halved, overlapping, images = ms.nn.MaxPool2d(2, 2), ms.nn.MaxPool2d(3, 2, "same"), rows // 4
 
     def gelu(x: Any) -> Any:
         return ops.gelu(x)
@@ -50,6 +52,12 @@ def cases(quick: bool) -> Iterator[Case]:
     def scores(x: Any) -> Any:
         return ops.matmul(x, x.swapaxes(-1, -2))
 
+    def max_pool(x: Any) -> Any:
+        return halved(x)
+
+    def max_pool_same(x: Any) -> Any:
+        return overlapping(x)
+
     for name, function, shape, form in (
         ("gelu", gelu, (rows, 2048), (rows, 2048)),
         ("gelu, tanh", gelu_tanh, (rows, 2048), (rows, 2048)),
@@ -60,6 +68,9 @@ def cases(quick: bool) -> Iterator[Case]:
         ("x.transpose(2, 0, 3, 1, 4)", heads, (4, rows // 4, 3, 8, 64), (3, 4, 8, rows // 4, 64)),
         ("x[0], x[1], x[2]", sliced, (3, 4, 8, rows // 4, 64), (4, 8, rows // 4, 64)),
         ("x @ x^T", scores, (4, 8, rows // 4, 64), (4, 8, rows // 4, rows // 4)),
+        ("MaxPool2d(2, 2)", max_pool, (images, 6, 28, 28), (images, 6, 14, 14)),
+        ("MaxPool2d(2, 2)", max_pool, (images, 16, 10, 10), (images, 16, 5, 5)),
+        ("MaxPool2d(3, 2, same)", max_pool_same, (images, 64, 56, 56), (images, 64, 28, 28)),
     ):
         yield _case(ms, f"{name}, {' x '.join(map(str, shape))}", function, shape, form)
 

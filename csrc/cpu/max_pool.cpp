@@ -12,8 +12,7 @@ template <bool odd> BOOST_EXT_INLINE Vf half(Vf a, Vf b) {
 #if defined(__AVX512F__)
   const __m512i first = _mm512_set_epi32(30, 28, 26, 24, 22, 20, 18, 16, 14, 12, 10, 8, 6, 4, 2, 0);
   const __m512i places = odd ? _mm512_add_epi32(first, _mm512_set1_epi32(1)) : first;
-  return reinterpret_cast<Vf>(
-      _mm512_permutex2var_ps(reinterpret_cast<__m512>(a), places, reinterpret_cast<__m512>(b)));
+  return reinterpret_cast<Vf>(_mm512_permutex2var_ps(reinterpret_cast<__m512>(a), places, reinterpret_cast<__m512>(b)));
 #elif defined(__AVX2__)
   const __m256 mixed = _mm256_shuffle_ps(reinterpret_cast<__m256>(a), reinterpret_cast<__m256>(b), odd ? 0xdd : 0x88);
   return reinterpret_cast<Vf>(_mm256_permute4x64_pd(_mm256_castps_pd(mixed), 0xd8));
@@ -70,18 +69,19 @@ BOOST_EXT_INLINE void store_bytes(std::uint8_t* p, I a) {
 #endif
 }
 
-// Where planes lie that can be read beyond their ends, and the places of what is first in windows that stand out.
+// A plane with its padding, which can be read beyond its end.
 struct Source {
-  const float* rows;        // from `top` above the plane, if there is padding
-  std::int64_t pitch;       // from row to row
-  const std::int32_t* first;  // of each column
+  const float* rows;
+  std::int64_t pitch;         // from row to row
+  const std::int32_t* first;  // the first place in the windows of a column that is no padding
 };
 
-// A plane. Rows of fewer than sixteen outputs are written whole, what is too much is written over by the next row.
+// A plane. Sixteen outputs are written at once also where a row ends: what is too much, the next row or plane writes
+// over, among the `left` outputs of this thread.
 template <int height, int width, int step>
-BOOST_EXT_INLINE void pool_plane(const Pooling& of, const Source& from, float* y, std::uint8_t* places) {
+BOOST_EXT_INLINE void pool_plane(const Pooling& of, const Source& from, std::int64_t left, float* y,
+                                 std::uint8_t* places) {
   const std::int64_t kh = height > 0 ? height : of.kh, kw = width > 0 ? width : of.kw, sw = step > 0 ? step : of.sw;
-  const std::int64_t size = of.oh * of.ow;
   for (std::int64_t r = 0; r < of.oh; ++r) {
     const std::int64_t above = of.top - r * of.sh;
     const Vi start = static_cast<std::int32_t>(above > 0 ? above * kw : 0) - Vi{};
@@ -102,15 +102,15 @@ BOOST_EXT_INLINE void pool_plane(const Pooling& of, const Source& from, float* y
         }
       }
       const std::int64_t at = r * of.ow + c;
-      if (at + kLanes <= size) {
+      if (at + kLanes <= left) {
         store(y + at, best);
         store_bytes(places + at, place);
       } else {
-        const std::int64_t left = of.ow - c;  // of the last rows
+        const std::int64_t count = of.ow - c < kLanes ? of.ow - c : kLanes;
         std::uint8_t bytes[kLanes];
         store_bytes(bytes, place);
-        Part{left < kLanes ? left : kLanes}.store(y + at, best);
-        std::memcpy(places + at, bytes, static_cast<std::size_t>(left < kLanes ? left : kLanes));
+        Part{count}.store(y + at, best);
+        std::memcpy(places + at, bytes, static_cast<std::size_t>(count));
       }
     }
   }
@@ -125,13 +125,14 @@ void max_pool(const Context& context, const Pooling& of, const float* x, float* 
   const std::int64_t height = (of.oh - 1) * of.sh + of.kh, width = (of.ow - 1) * of.sw + of.kw;  // of all windows
   const std::int64_t beyond = (kLanes + 1) * of.sw + of.kw;  // what vectors may read behind the last window
   const bool padded = of.top > 0 || of.left > 0 || height > of.h || width > of.w;
-  const auto pool = [&](const Source& from, float* to, std::uint8_t* to_places) {
-    if (of.kh == 2 && of.kw == 2 && of.sw == 2) return pool_plane<2, 2, 2>(of, from, to, to_places);
-    if (of.kh == 3 && of.kw == 3 && of.sw == 2) return pool_plane<3, 3, 2>(of, from, to, to_places);
-    if (of.kh == 3 && of.kw == 3 && of.sw == 1) return pool_plane<3, 3, 1>(of, from, to, to_places);
-    if (of.sw == 2) return pool_plane<0, 0, 2>(of, from, to, to_places);
-    if (of.sw == 1) return pool_plane<0, 0, 1>(of, from, to, to_places);
-    pool_plane<0, 0, 0>(of, from, to, to_places);
+  const auto pool = [&](const Source& from, std::int64_t left, float* to, std::uint8_t* to_places) {
+    // The windows of most networks, with loops of their own.
+    if (of.kh == 2 && of.kw == 2 && of.sw == 2) return pool_plane<2, 2, 2>(of, from, left, to, to_places);
+    if (of.kh == 3 && of.kw == 3 && of.sw == 2) return pool_plane<3, 3, 2>(of, from, left, to, to_places);
+    if (of.kh == 3 && of.kw == 3 && of.sw == 1) return pool_plane<3, 3, 1>(of, from, left, to, to_places);
+    if (of.sw == 2) return pool_plane<0, 0, 2>(of, from, left, to, to_places);
+    if (of.sw == 1) return pool_plane<0, 0, 1>(of, from, left, to, to_places);
+    pool_plane<0, 0, 0>(of, from, left, to, to_places);
   };
   Scratch<std::int32_t> first(of.ow + kLanes);
   for (std::int64_t c = 0; c < of.ow + kLanes; ++c) {
@@ -141,12 +142,15 @@ void max_pool(const Context& context, const Pooling& of, const float* x, float* 
   const std::int64_t work = of.planes * (size + of.kh * of.kw * out / 4);
   on_threads(context.threads, work, of.planes, [&](std::int64_t begin, std::int64_t end) {
     const std::int64_t wide = width > of.w ? width : of.w;
-    Scratch<float> copy(height * wide + beyond);
-    for (std::int64_t i = 0; i < height * wide + beyond; ++i) copy[i] = kLeast;
+    // Of planes that are padded, and of those near the end of x.
+    const auto is_copied = [&](std::int64_t p) { return padded || (of.planes - 1 - p) * size < beyond; };
+    const std::int64_t elements = is_copied(end - 1) ? height * wide + beyond : 0;
+    Scratch<float> copy(elements);
+    for (std::int64_t i = 0; i < elements; ++i) copy[i] = kLeast;
     for (std::int64_t p = begin; p < end; ++p) {
       const float* plane = x + p * size;
-      if (!padded && (of.planes - 1 - p) * size >= beyond) {
-        pool({plane, of.w, first.get()}, y + p * out, places + p * out);
+      if (!is_copied(p)) {
+        pool({plane, of.w, first.get()}, (end - p) * out, y + p * out, places + p * out);
         continue;
       }
       const std::int64_t rows = height - of.top < of.h ? height - of.top : of.h;
@@ -155,7 +159,7 @@ void max_pool(const Context& context, const Pooling& of, const float* x, float* 
         std::memcpy(copy.get() + (of.top + r) * wide + of.left, plane + r * of.w,
                     static_cast<std::size_t>(columns) * sizeof(float));
       }
-      pool({copy.get(), wide, first.get()}, y + p * out, places + p * out);
+      pool({copy.get(), wide, first.get()}, (end - p) * out, y + p * out, places + p * out);
     }
   });
 }

@@ -21,8 +21,8 @@ Pooling pooling_of(const char* op, const View& plane, const char* pooled_name, c
           " must have as many axes, two or more, got ", plane.ndim, " and ", pooled.ndim);
   const std::int64_t planes = h * w > 0 ? plane.size / (h * w) : 0;
   require_size(op, pooled_name, pooled, planes * oh * ow);
-  require(pooled.size == 0 || ((oh - 1) * sh - top < h && (ow - 1) * sw - left < w), op, ": each of the ", oh, " x ", ow,
-          " windows must hold an element of the ", h, " x ", w);
+  require(pooled.size == 0 || ((oh - 1) * sh - top < h && (ow - 1) * sw - left < w), op, ": each of the ", oh, " x ",
+          ow, " windows must hold an element of the ", h, " x ", w);
   return {planes, h, w, oh, ow, kh, kw, sh, sw, top, left};
 }
 
