@@ -54,7 +54,8 @@ template <int step> BOOST_EXT_INLINE F of_windows(const float* p, std::int64_t j
 // Numbers below 256.
 BOOST_EXT_INLINE void store_bytes(std::uint8_t* p, I a) {
 #if defined(__AVX512F__)
-  _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm512_cvtepi32_epi8(reinterpret_cast<__m512i>(a.v[0])));
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(p),
+                   _mm512_maskz_cvtepi32_epi8(0xffff, reinterpret_cast<__m512i>(a.v[0])));
 #elif defined(__AVX2__)
   const auto x = reinterpret_cast<__m256i>(a.v[0]), y = reinterpret_cast<__m256i>(a.v[1]);
   const __m256i words = _mm256_permute4x64_epi64(_mm256_packs_epi32(x, y), 0xd8);

@@ -66,7 +66,7 @@ def windows_of(pool: ops.Primitive, shape: Ints) -> tuple[Ints, Ints]:
     if pool.pad_mode == "VALID":
         return _windows(shape, window, stride, (0, 0), (0, 0))
     # As many as there are steps; the padding that this needs, the smaller half of it before.
-    needed = [max(-(-n // s) * s - s + k - n, 0) for n, k, s in zip(shape[-2:], window, stride)]
+    needed = [max(-(-n // s) * s - s + k - n, 0) for n, k, s in zip(shape[-2:], window, stride, strict=True)]
     return _windows(shape, window, stride, tuple(n // 2 for n in needed), tuple(n - n // 2 for n in needed))
 
 
@@ -85,7 +85,7 @@ def _pair(n: Any) -> Ints:
 
 
 def _windows(shape: Ints, window: Ints, stride: Ints, before: Ints, after: Ints) -> tuple[Ints, Ints]:
-    sizes = tuple(zip(shape[-2:], window, stride, before, after))
+    sizes = tuple(zip(shape[-2:], window, stride, before, after, strict=True))
     out = tuple((n + a + b - k) // s + 1 if k > 0 and s > 0 else 0 for n, k, s, a, b in sizes)
     # A byte holds a place of 256.
     if (
@@ -93,7 +93,7 @@ def _windows(shape: Ints, window: Ints, stride: Ints, before: Ints, after: Ints)
         or 0 in shape
         or min(out) < 1
         or window[0] * window[1] > 256
-        or any(a < 0 or 2 * a > k or (o - 1) * s - a >= n for o, (n, k, s, a, b) in zip(out, sizes))
+        or any(a < 0 or 2 * a > k or (o - 1) * s - a >= n for o, (n, k, s, a, b) in zip(out, sizes, strict=True))
     ):
         return (), ()
     return out, (*window, *stride, *before)

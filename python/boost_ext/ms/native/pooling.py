@@ -1,7 +1,7 @@
-"""Max pooling of graphs: a native function of each size of windows and images, with its gradients (csrc/ops/max_pool.h).
+"""Max pooling of graphs: a native function for each size of windows and images (csrc/ops/max_pool.h).
 
-The gradient is linear, and its own gradient takes what lies at the places of the maxima, by MindSpore's operators, which
-can be differentiated further.
+Its gradient is linear. The gradient of that takes what lies at the places of the maxima, by MindSpore's operators, for
+whoever differentiates twice or more.
 """
 
 from __future__ import annotations
@@ -18,8 +18,6 @@ from .cell import custom
 __all__ = ["pooled"]
 
 Ints = tuple[int, ...]
-
-
 
 
 def pooled(x: Tensor, image: Ints, out: Ints, windows: Ints) -> Tensor:
