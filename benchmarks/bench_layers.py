@@ -1,5 +1,5 @@
-"""What compiled steps take for MindSpore's layers, forward and backward in a graph, beside those: the sizes of a GPT, of
-MobileNetV2 at 32 pixels, of a network of grouped convolutions, and of LeNet5."""
+"""What compiled steps take for MindSpore's layers, forward and backward in a graph, beside those: the sizes of a GPT,
+MobileNetV2 at 32 pixels, a network of grouped convolutions, LeNet5 and a ResNet."""
 
 from __future__ import annotations
 
@@ -60,6 +60,9 @@ def cases(quick: bool) -> Iterator[Case]:
         ("Conv2d 3 x 3, depthwise", nn.Conv2d(960, 960, 3, group=960), *2 * [(images, 960, 4, 4)]),
         ("Conv2d 3 x 3, 32 groups", nn.Conv2d(256, 256, 3, group=32), *2 * [(images, 256, 16, 16)]),
         ("Conv2d 5 x 5", nn.Conv2d(6, 16, 5, pad_mode="valid"), (4 * images, 6, 14, 14), (4 * images, 16, 10, 10)),
+        ("MaxPool2d(2, 2)", nn.MaxPool2d(2, 2), (4 * images, 6, 28, 28), (4 * images, 6, 14, 14)),
+        ("MaxPool2d(2, 2)", nn.MaxPool2d(2, 2), (4 * images, 16, 10, 10), (4 * images, 16, 5, 5)),
+        ("MaxPool2d(3, 2, same)", nn.MaxPool2d(3, 2, "same"), (4 * images, 64, 56, 56), (4 * images, 64, 28, 28)),
     ):
         yield _case(ms, f"{name}, {' x '.join(map(str, shape))}", function, shape, form)
 

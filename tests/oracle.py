@@ -674,8 +674,8 @@ def _padded(x: Array, padding: Sequence[int]) -> Array:
 def _seen(
     x: Array, w: Array, stride: Pair, dilation: Pair, groups: int, writeable: bool = False
 ) -> tuple[Array, Array]:
-    """A view: what each output position sees, (n, groups, c, oh, ow, kh, kw); and the weights (groups, o, c, kh, kw)."""
-    outputs, channels, kh, kw = w.shape
+    """A view of what each position sees, (n, groups, c, oh, ow, kh, kw), and the weights (groups, o, c, kh, kw)."""
+    channels, kh, kw = w.shape[1:]
     reach = [(k - 1) * d + 1 for k, d in zip((kh, kw), dilation, strict=True)]
     seen = np.lib.stride_tricks.sliding_window_view(x, reach, (2, 3), writeable=writeable)
     seen = seen[:, :, :: stride[0], :: stride[1], :: dilation[0], :: dilation[1]]
@@ -704,3 +704,28 @@ def cross_entropy_gradient(x: Array, labels: Array, dloss: float, ignored: int =
     dx[rows] = e / e.sum(1, keepdims=True)
     dx[rows, labels[rows]] -= 1
     return dx * dloss / (len(rows) if mean else 1)
+
+
+def max_pool(x: Array, out: tuple[int, int], windows: Sequence[int]) -> tuple[Array, Array]:
+    """The maxima (planes, *out) and their places in the windows: the first of equals, the last nan."""
+    (kh, kw, sh, sw, top, left), (planes, h, w) = windows, x.shape
+    y, places = np.empty((planes, *out)), np.empty((planes, *out), np.uint8)
+    for p, r, c in np.ndindex(y.shape):
+        best = None
+        for i, j in np.ndindex(kh, kw):
+            row, column = r * sh - top + i, c * sw - left + j
+            if 0 <= row < h and 0 <= column < w:
+                value = x[p, row, column]
+                if best is None or value > best or np.isnan(value):
+                    best, places[p, r, c] = value, i * kw + j
+        y[p, r, c] = best
+    return y, places
+
+
+def max_pool_gradient(dy: Array, places: Array, image: tuple[int, int], windows: Sequence[int]) -> Array:
+    _, kw, sh, sw, top, left = windows
+    dx = np.zeros((len(dy), *image))
+    for p, r, c in np.ndindex(dy.shape):
+        i, j = divmod(int(places[p, r, c]), kw)
+        dx[p, r * sh - top + i, c * sw - left + j] += dy[p, r, c]
+    return dx

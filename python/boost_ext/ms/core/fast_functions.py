@@ -19,6 +19,7 @@ from mindspore.ops.composite.multitype_ops import _compile_utils
 from mindspore.ops.function import array_func, math_func, nn_func
 
 from boost_ext.ms.core.fast_convolutions import conv2d
+from boost_ext.ms.core.fast_pooling import max_pool, max_pool2d
 from boost_ext.ms.core.substitutes import plain
 from boost_ext.ms.native.layers import BiasAdded, CrossEntropy, Gelu, LayerNorm, Sliced, permuted
 
@@ -221,6 +222,8 @@ SUBSTITUTES: dict[Any, Callable[..., Any]] = {
     nn.Conv2d.construct: conv2d,
     nn.Dense.construct: dense,
     nn.LayerNorm.construct: layer_norm,
+    nn.MaxPool2d.construct: max_pool,
     nn_func.cross_entropy: cross_entropy,
     nn_func.gelu: gelu,
+    nn_func.max_pool2d: max_pool2d,
 }
