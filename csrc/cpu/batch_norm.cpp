@@ -2,14 +2,15 @@
 
 #include "cpu/parallel.h"
 
-// A plane of sixteen elements or more is loaded sixteen by sixteen, and the last sixteen once more where some are left:
-// what was seen before is not added again, and written again with the same bits. Smaller planes are columns of a matrix
-// with a row for each sample, and a lane is a column.
+// A plane of more than sixteen elements is loaded sixteen by sixteen, and the last sixteen once more where some are
+// left: what was seen before is not added again, and written again with the same bits. Smaller planes are columns of a
+// matrix with a row for each sample, and a lane is a column.
 namespace boost_ext::cpu::BOOST_EXT_ISA {
 namespace {
 
 constexpr std::int64_t kPasses = 3;
 constexpr std::int64_t kBlock = 4096;          // elements that stay in the first cache from one pass to the next
+constexpr std::int64_t kLead = 2048;           // elements from what is asked for to what is used
 constexpr std::int64_t kAdded = 1024;          // elements that are added in float32, at most 32 in a lane
 constexpr std::int64_t kRows = 64;             // the same for rows
 constexpr std::int64_t kColumns = 4 * kLanes;  // of several channels that are a thread's at a time
@@ -55,31 +56,58 @@ BOOST_EXT_INLINE GradientScaling finish(const BatchNormGradient& b, std::int64_t
           static_cast<float>(of_products * rstd * rstd / size)};
 }
 
-// sums[s] += the sum over i < n of terms(i)[s], which takes the sixteen elements from i on.
-template <int kSums, class Terms> BOOST_EXT_INLINE void add_plane(D (&sums)[kSums], std::int64_t n, Terms terms) {
+// Where the planes of a channel lie, and which one to ask for while one is read or written: the CPU sees no stream
+// where planes lie apart. Behind the last plane comes the first one of the next channel.
+struct Planes {
+  std::int64_t samples, stride, size, lead;
+
+  template <class Op>
+  explicit Planes(const Op& b) : samples(b.samples), stride(b.channels * b.plane), size(b.plane), lead(kLead / size) {
+    if (lead < 1) lead = 1;
+    if (lead > samples) lead = samples;
+  }
+  std::int64_t next(std::int64_t r) const {
+    return r + lead < samples ? lead * stride : (lead - samples) * stride + size;
+  }
+  std::int64_t before(std::int64_t r) const { return r >= lead ? -lead * stride : (samples - lead) * stride + size; }
+};
+template <int kWrite> BOOST_EXT_INLINE void fetch(const float* p, std::int64_t away) {
+  const auto at = reinterpret_cast<std::uintptr_t>(p) + static_cast<std::uintptr_t>(away) * sizeof(float);
+  __builtin_prefetch(reinterpret_cast<const void*>(at), kWrite, 2);
+}
+
+// sums[s] += the sum over r < planes and i < n of terms(r, i)[s], which takes the sixteen elements from i on.
+template <int kSums, class Terms>
+BOOST_EXT_INLINE void add_planes(D (&sums)[kSums], std::int64_t planes, std::int64_t n, Terms terms) {
   constexpr int kSide = kAccumulators / kSums;
-  for (std::int64_t i = 0; i < n;) {
-    const std::int64_t stop = n - i < kAdded ? n : i + kAdded;
-    F some[kSums][kSide] = {};
-    for (; i + kSide * kLanes <= stop; i += kSide * kLanes) {
-      for (int u = 0; u < kSide; ++u) {
-        F term[kSums];
-        terms(i + u * kLanes, term);
-        for (int s = 0; s < kSums; ++s) some[s][u] = some[s][u] + term[s];
+  const std::int64_t together = n < kAdded ? kAdded / n : 1;
+  for (std::int64_t first = 0; first < planes; first += together) {
+    const std::int64_t last = planes - first < together ? planes : first + together;
+    for (std::int64_t begin = 0; begin < n; begin += kAdded) {
+      const std::int64_t stop = n - begin < kAdded ? n : begin + kAdded;
+      F some[kSums][kSide] = {};
+      for (std::int64_t r = first; r < last; ++r) {
+        std::int64_t i = begin;
+        for (; i + kSide * kLanes <= stop; i += kSide * kLanes) {
+          for (int u = 0; u < kSide; ++u) {
+            F term[kSums];
+            terms(r, i + u * kLanes, term);
+            for (int s = 0; s < kSums; ++s) some[s][u] = some[s][u] + term[s];
+          }
+        }
+        for (; i < stop; i += kLanes) {
+          const bool is_whole = i + kLanes <= stop;
+          const F seen = all(static_cast<float>(is_whole ? 0 : i + kLanes - stop));
+          F term[kSums];
+          terms(r, is_whole ? i : stop - kLanes, term);
+          for (int s = 0; s < kSums; ++s) some[s][0] = some[s][0] + where_less(load(kLane), seen, F{}, term[s]);
+        }
+      }
+      for (int s = 0; s < kSums; ++s) {
+        for (int u = 1; u < kSide; ++u) some[s][0] = some[s][0] + some[s][u];
+        sums[s] = sums[s] + widen(some[s][0]);
       }
     }
-    for (; i < stop; i += kLanes) {
-      const bool is_whole = i + kLanes <= stop;
-      F term[kSums];
-      terms(is_whole ? i : stop - kLanes, term);
-      const F seen = all(static_cast<float>(is_whole ? 0 : i + kLanes - stop));
-      for (int s = 0; s < kSums; ++s) some[s][0] = some[s][0] + where_less(load(kLane), seen, F{}, term[s]);
-    }
-    for (int s = 0; s < kSums; ++s) {
-      for (int u = 1; u < kSide; ++u) some[s][0] = some[s][0] + some[s][u];
-      sums[s] = sums[s] + widen(some[s][0]);
-    }
-    i = stop;
   }
 }
 
@@ -89,70 +117,74 @@ template <class Value> BOOST_EXT_INLINE void write_plane(float* to, std::int64_t
   if (i < n) store(to + n - kLanes, value(n - kLanes));
 }
 
-// body(offset, planes, count) for the blocks of a channel: whole planes, or parts of one.
-template <class Body>
-BOOST_EXT_INLINE void each_block(std::int64_t samples, std::int64_t stride, std::int64_t plane, Body body) {
+// body(first, planes, offset, count) for the blocks of a channel: whole planes, or parts of one.
+template <class Body> BOOST_EXT_INLINE void each_block(std::int64_t samples, std::int64_t plane, Body body) {
   const std::int64_t together = plane < kBlock ? kBlock / plane : 1;
   for (std::int64_t r = 0; r < samples; r += together) {
     const std::int64_t planes = samples - r < together ? samples - r : together;
-    for (std::int64_t i = 0; i < plane; i += kBlock)
-      body(r * stride + i, planes, plane - i < kBlock ? plane - i : kBlock);
+    for (std::int64_t i = 0; i < plane; i += kBlock) body(r, planes, i, plane - i < kBlock ? plane - i : kBlock);
   }
 }
 
-Moments moments(const float* x, std::int64_t samples, std::int64_t stride, std::int64_t plane) {
+Moments moments(const float* x, const Planes& of) {
   Moments m;
-  each_block(samples, stride, plane, [&](std::int64_t offset, std::int64_t planes, std::int64_t count) {
-    const auto size = static_cast<double>(planes * count);
-    D total[1] = {};
-    for (std::int64_t r = 0; r < planes; ++r) {
-      const float* from = x + offset + r * stride;
-      add_plane(total, count, [&](std::int64_t i, F(&term)[1]) BOOST_EXT_INLINE_LAMBDA { term[0] = load(from + i); });
-    }
+  each_block(of.samples, of.size, [&](std::int64_t first, std::int64_t planes, std::int64_t offset, std::int64_t n) {
+    const float* block = x + first * of.stride + offset;
+    const auto size = static_cast<double>(planes * n);
+    D total[1] = {}, rest[2] = {};
+    add_planes(total, planes, n, [&](std::int64_t r, std::int64_t i, F(&term)[1]) BOOST_EXT_INLINE_LAMBDA {
+      const float* from = block + r * of.stride + i;
+      fetch<0>(from, of.next(first + r));
+      term[0] = load(from);
+    });
     const auto near = static_cast<float>(sum(total[0]) / size);
-    D rest[2] = {};
-    for (std::int64_t r = 0; r < planes; ++r) {
-      const float* from = x + offset + r * stride;
-      add_plane(rest, count, [&](std::int64_t i, F(&term)[2]) BOOST_EXT_INLINE_LAMBDA {
-        term[0] = load(from + i) - all(near);
-        term[1] = term[0] * term[0];
-      });
-    }
+    add_planes(rest, planes, n, [&](std::int64_t r, std::int64_t i, F(&term)[2]) BOOST_EXT_INLINE_LAMBDA {
+      term[0] = load(block + r * of.stride + i) - all(near);
+      term[1] = term[0] * term[0];
+    });
     m.add(size, near, sum(rest[0]), sum(rest[1]));
   });
   return m;
 }
 
-// The planes of a channel, the last ones first: they are still in the cache.
+// The last planes first: they are still in the cache.
 void normalize(const BatchNorm& b, std::int64_t c) {
-  const std::int64_t stride = b.channels * b.plane;
+  const Planes planes(b);
   const float* x = b.x + c * b.plane;
-  const Scaling s = finish(b, c, moments(x, b.samples, stride, b.plane));
+  const Scaling s = finish(b, c, moments(x, planes));
   const F mean = all(s.mean), beta = all(s.beta);
   for (std::int64_t r = b.samples - 1; r >= 0; --r) {
-    const float* from = x + r * stride;
-    write_plane(b.y + c * b.plane + r * stride, b.plane,
-                [&](std::int64_t i) BOOST_EXT_INLINE_LAMBDA { return s.scale * (load(from + i) - mean) + beta; });
+    const float* from = x + r * planes.stride;
+    float* to = b.y + c * b.plane + r * planes.stride;
+    const std::int64_t away = planes.before(r);
+    write_plane(to, b.plane, [&](std::int64_t i) BOOST_EXT_INLINE_LAMBDA {
+      fetch<1>(to + i, away);
+      return s.scale * (load(from + i) - mean) + beta;
+    });
   }
 }
 
 void differentiate(const BatchNormGradient& b, std::int64_t c) {
-  const std::int64_t stride = b.channels * b.plane;
+  const Planes planes(b);
   const float *dy = b.dy + c * b.plane, *x = b.x + c * b.plane;
   const F mean = all(b.mean[c]);
   D sums[2] = {};
-  for (std::int64_t r = 0; r < b.samples; ++r) {
-    const float *of = dy + r * stride, *from = x + r * stride;
-    add_plane(sums, b.plane, [&](std::int64_t i, F(&term)[2]) BOOST_EXT_INLINE_LAMBDA {
-      term[0] = load(of + i);
-      term[1] = term[0] * (load(from + i) - mean);
-    });
-  }
+  add_planes(sums, b.samples, b.plane, [&](std::int64_t r, std::int64_t i, F(&term)[2]) BOOST_EXT_INLINE_LAMBDA {
+    const float *of = dy + r * planes.stride + i, *from = x + r * planes.stride + i;
+    const std::int64_t away = planes.next(r);
+    fetch<0>(of, away);
+    fetch<0>(from, away);
+    term[0] = load(of);
+    term[1] = term[0] * (load(from) - mean);
+  });
   const GradientScaling s = finish(b, c, sum(sums[0]), sum(sums[1]));
   const F of_all = all(s.of_all);
   for (std::int64_t r = b.samples - 1; r >= 0; --r) {
-    const float *of = dy + r * stride, *from = x + r * stride;
-    write_plane(b.dx + c * b.plane + r * stride, b.plane, [&](std::int64_t i) BOOST_EXT_INLINE_LAMBDA {
+    const float *of = dy + r * planes.stride, *from = x + r * planes.stride;
+    float* to = b.dx + c * b.plane + r * planes.stride;
+    const std::int64_t away = planes.before(r);
+    write_plane(to, b.plane, [&](std::int64_t i) BOOST_EXT_INLINE_LAMBDA {
+      fetch<1>(to + i, away);
       return s.scale * (load(of + i) - of_all - s.of_each * (load(from + i) - mean));
     });
   }
@@ -260,9 +292,9 @@ void differentiate(const BatchNormGradient& b, const Strip& strip) {
 }
 
 // each(c) for the channels, or each(strip).
-template <class Op, class Each> void on_channels(int threads, const Op& b, std::int64_t weight, Each each) {
-  const std::int64_t work = weight * b.samples * b.channels * b.plane;
-  if (b.plane >= kLanes) {
+template <class Op, class Each> void on_channels(int threads, const Op& b, std::int64_t arrays, Each each) {
+  const std::int64_t work = kPasses * arrays * b.samples * b.channels * b.plane;
+  if (b.plane > kLanes) {
     return on_threads(threads, work, b.channels, [&](std::int64_t begin, std::int64_t end) {
       for (std::int64_t c = begin; c < end; ++c) each(c);
     });
@@ -279,11 +311,11 @@ template <class Op, class Each> void on_channels(int threads, const Op& b, std::
 }  // namespace
 
 void batch_norm(const Context& context, const BatchNorm& b) {
-  on_channels(context.threads, b, kPasses, [&](auto which) { normalize(b, which); });
+  on_channels(context.threads, b, 1, [&](auto which) { normalize(b, which); });
 }
 
 void batch_norm_gradient(const Context& context, const BatchNormGradient& b) {
-  on_channels(context.threads, b, 2 * kPasses, [&](auto which) { differentiate(b, which); });
+  on_channels(context.threads, b, 2, [&](auto which) { differentiate(b, which); });
 }
 
 }  // namespace boost_ext::cpu::BOOST_EXT_ISA
