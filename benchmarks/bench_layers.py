@@ -1,4 +1,5 @@
-"""What compiled steps take for MindSpore's layers, forward and backward in a graph, beside those; a GPT's sizes."""
+"""What compiled steps take for MindSpore's layers, forward and backward in a graph, beside those; sizes of a GPT and
+of MobileNetV2."""
 
 from __future__ import annotations
 
@@ -22,6 +23,7 @@ def cases(quick: bool) -> Iterator[Case]:
     rows, words = (32, 1000) if quick else (256, 8192)
     labels = ms.Tensor(np.arange(rows, dtype=np.int32))
     norm, dense, ops = ms.nn.LayerNorm([512]), ms.nn.Dense(512, 2048), ms.ops
+    planes, channels = (rows // 16, 144, 32, 32), ms.nn.BatchNorm2d(144).set_train()
 
     def gelu(x: Any) -> Any:
         return ops.gelu(x)
@@ -31,6 +33,9 @@ def cases(quick: bool) -> Iterator[Case]:
 
     def layer_norm(x: Any) -> Any:
         return norm(x)
+
+    def batch_norm(x: Any) -> Any:
+        return channels(x)
 
     def biased(x: Any) -> Any:
         return dense(x)
@@ -54,6 +59,7 @@ def cases(quick: bool) -> Iterator[Case]:
         ("gelu", gelu, (rows, 2048), (rows, 2048)),
         ("gelu, tanh", gelu_tanh, (rows, 2048), (rows, 2048)),
         ("LayerNorm", layer_norm, (rows, 512), (rows, 512)),
+        ("BatchNorm2d", batch_norm, planes, planes),
         ("Dense", biased, (rows, 512), (rows, 2048)),
         ("cross_entropy", cross_entropy, (rows, words), ()),
         ("x.T", transposed, (words, 512), (512, words)),

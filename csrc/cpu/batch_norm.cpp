@@ -11,7 +11,7 @@ namespace {
 constexpr std::int64_t kPasses = 3;
 constexpr std::int64_t kBlock = 4096;          // elements that stay in the first cache from one pass to the next
 constexpr std::int64_t kLead = 2048;           // elements from what is asked for to what is used
-constexpr std::int64_t kAdded = 1024;          // elements that are added in float32, at most 32 in a lane
+constexpr std::int64_t kAdded = 1024;          // elements that are added in float32, at most 64 in a lane
 constexpr std::int64_t kRows = 64;             // the same for rows
 constexpr std::int64_t kColumns = 4 * kLanes;  // of several channels that are a thread's at a time
 constexpr float kLane[kLanes] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
@@ -80,7 +80,7 @@ template <int kWrite> BOOST_EXT_INLINE void fetch(const float* p, std::int64_t a
 template <int kSums, class Terms>
 BOOST_EXT_INLINE void add_planes(D (&sums)[kSums], std::int64_t planes, std::int64_t n, Terms terms) {
   constexpr int kSide = kAccumulators / kSums;
-  const std::int64_t together = n < kAdded ? kAdded / n : 1;
+  const std::int64_t together = n < kAdded / 2 ? kAdded / 2 / n : 1;
   for (std::int64_t first = 0; first < planes; first += together) {
     const std::int64_t last = planes - first < together ? planes : first + together;
     for (std::int64_t begin = 0; begin < n; begin += kAdded) {
