@@ -50,6 +50,7 @@ def cases(quick: bool) -> Iterator[Case]:
         ("gelu", gelu, (rows, 2048), (rows, 2048)),
         ("gelu, tanh", gelu_tanh, (rows, 2048), (rows, 2048)),
         ("LayerNorm", nn.LayerNorm([512]), (rows, 512), (rows, 512)),
+        ("BatchNorm2d", nn.BatchNorm2d(144).set_train(), *2 * [(images, 144, 32, 32)]),
         ("Dense", nn.Dense(512, 2048), (rows, 512), (rows, 2048)),
         ("cross_entropy", cross_entropy, (rows, words), ()),
         ("x.T", transposed, (words, 512), (512, words)),

@@ -643,6 +643,24 @@ def layer_norm_gradient(dy: Array, x: Array, mean: Array, rstd: Array, gamma: Ar
     return dx, (dy * normed).sum(0), dy.sum(0)
 
 
+def batch_norm(x: Array, gamma: Array, beta: Array, epsilon: float) -> tuple[Array, Array, Array]:
+    """The normalized channels of x (n, c, m), their means and variances: Ioffe and Szegedy, arXiv 1502.03167."""
+    x = np.asarray(x, np.float64)
+    mean = x.mean((0, 2))
+    variance = ((x - mean[:, None]) ** 2).mean((0, 2))
+    scale = np.asarray(gamma, np.float64) / np.sqrt(variance + epsilon)
+    return (x - mean[:, None]) * scale[:, None] + np.asarray(beta, np.float64)[:, None], mean, variance
+
+
+def batch_norm_gradient(dy: Array, x: Array, mean: Array, rstd: Array, gamma: Array) -> tuple[Array, Array, Array]:
+    dy, x = np.asarray(dy, np.float64), np.asarray(x, np.float64)
+    normed = (x - np.asarray(mean, np.float64)[:, None]) * np.asarray(rstd, np.float64)[:, None]
+    dgamma, dbeta = (dy * normed).sum((0, 2)), dy.sum((0, 2))
+    size = x.shape[0] * x.shape[2]
+    scale = np.asarray(gamma, np.float64) * rstd
+    return scale[:, None] * (dy - dbeta[:, None] / size - normed * dgamma[:, None] / size), dgamma, dbeta
+
+
 Pair = tuple[int, int]
 
 

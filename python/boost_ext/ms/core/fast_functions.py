@@ -18,6 +18,7 @@ from mindspore.ops.auto_generate import gen_ops_def
 from mindspore.ops.composite.multitype_ops import _compile_utils
 from mindspore.ops.function import array_func, math_func, nn_func
 
+from boost_ext.ms.core.fast_batch_norm import CONSTRUCT, batch_norm
 from boost_ext.ms.core.fast_convolutions import conv2d
 from boost_ext.ms.core.fast_pooling import max_pool, max_pool2d
 from boost_ext.ms.core.substitutes import plain
@@ -215,6 +216,7 @@ def as_slice(
 
 
 SUBSTITUTES: dict[Any, Callable[..., Any]] = {
+    CONSTRUCT: batch_norm,
     _compile_utils.strided_slice: sliced,
     array_func.swapaxes: swapaxes,
     gen_ops_def.transpose: transpose,
