@@ -37,7 +37,10 @@ OF_THE_HOST = {
     "test_shapes": "the same",
     "test_torch": "the same",
     "test_packed": "about calls of MindSpore's cells, which are on the host",
-    "test_layers": "about layers of MindSpore's cells, which are on the host",
+    **dict.fromkeys(
+        ("test_batch_norm", "test_conv2d", "test_layers", "test_max_pool"),
+        "about layers of MindSpore's cells, which are on the host",
+    ),
     "test_large": "gigabytes that are never written, of which the proxy would make copies",
 }
 ONLY: dict[str, dict[str, str]] = {
