@@ -16,6 +16,14 @@ def mode(request: pytest.FixtureRequest) -> Iterator[int]:
     ms.set_context(mode=ms.PYNATIVE_MODE)
 
 
+@pytest.fixture
+def graph_mode() -> Iterator[None]:
+    mode = ms.get_context("mode")
+    ms.set_context(mode=ms.GRAPH_MODE)
+    yield
+    ms.set_context(mode=mode)
+
+
 @pytest.fixture(autouse=True)
 def own_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """MindSpore writes into the working directory: rewritten networks (level O1), the graph of a failed compilation."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import mindspore as ms
@@ -18,19 +17,12 @@ from boost_ext.ms.core.fast_batch_norm import CONSTRUCT
 from boost_ext.ms.core.fast_functions import SUBSTITUTES
 from boost_ext.ms.core.substitutes import substituted
 
+pytestmark = pytest.mark.usefixtures("graph_mode")
 RNG = np.random.default_rng(11)
 
 
 def floats(*shape: int) -> Tensor:
     return Tensor(RNG.standard_normal(shape).astype(np.float32))
-
-
-@pytest.fixture(autouse=True)
-def graph_mode() -> Iterator[None]:
-    mode = ms.get_context("mode")
-    ms.set_context(mode=ms.GRAPH_MODE)
-    yield
-    ms.set_context(mode=mode)
 
 
 CASES: dict[str, tuple[Any, tuple[int, ...]]] = {

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -21,6 +20,7 @@ from boost_ext.ms.core import fast_calls, fast_functions
 from boost_ext.ms.core.fast_functions import SUBSTITUTES
 from boost_ext.ms.core.substitutes import substituted
 
+pytestmark = pytest.mark.usefixtures("graph_mode")
 SHAPE = (5, 6, 7, 4)
 INDICES = (
     *("t[0]", "t[-1]", "t[4]", "t[2:]", "t[:-2]", "t[-3:-1]", "t[1:100]", "t[:]", "t[0:1]", "t[2][3]", "t[1, 2, 3, 0]"),
@@ -96,14 +96,6 @@ LABELS = Tensor(np.array([2, 0, 6, -100, 1, 6], np.int32))
 
 def floats(*shape: int) -> Tensor:
     return Tensor(RNG.standard_normal(shape).astype(np.float32))
-
-
-@pytest.fixture(autouse=True)
-def graph_mode() -> Iterator[None]:
-    mode = ms.get_context("mode")
-    ms.set_context(mode=ms.GRAPH_MODE)
-    yield
-    ms.set_context(mode=mode)
 
 
 class Layer(nn.Cell):  # type: ignore[misc]

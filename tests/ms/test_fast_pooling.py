@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from typing import Any
 
 import mindspore as ms
@@ -17,15 +16,8 @@ from boost_ext.ms.core import fast_calls
 from boost_ext.ms.core.fast_functions import SUBSTITUTES
 from boost_ext.ms.core.substitutes import substituted
 
+pytestmark = pytest.mark.usefixtures("graph_mode")
 RNG = np.random.default_rng(7)
-
-
-@pytest.fixture(autouse=True)
-def graph_mode() -> Iterator[None]:
-    mode = ms.get_context("mode")
-    ms.set_context(mode=ms.GRAPH_MODE)
-    yield
-    ms.set_context(mode=mode)
 
 
 def floats(*shape: int) -> Tensor:

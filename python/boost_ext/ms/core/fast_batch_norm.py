@@ -6,13 +6,13 @@ import math
 from typing import Any
 
 import mindspore as ms
-import numpy as np
 from mindspore import Tensor, ops
 from mindspore.nn.layer.normalization import _BatchNorm
 from mindspore.ops import functional as F
 
-from boost_ext.ms.core.substitutes import plain
+from boost_ext.ms.core.substitutes import is_known, plain
 from boost_ext.ms.native.batch_norm import BatchNorm
+from boost_ext.ms.native.cell import float64
 
 __all__ = ["CONSTRUCT", "batch_norm"]
 
@@ -20,11 +20,6 @@ CONSTRUCT = _BatchNorm.construct
 """Of BatchNorm1d and BatchNorm2d, one of which is in BatchNorm3d; and of SyncBatchNorm, which is left alone."""
 
 _plain, _batch_norm = plain(CONSTRUCT), BatchNorm()
-
-
-@ops.constexpr  # type: ignore[untyped-decorator]
-def _float64(x: float) -> Tensor:
-    return Tensor(np.array([x], np.float64))
 
 
 @ops.constexpr  # type: ignore[untyped-decorator]
@@ -46,10 +41,9 @@ def batch_norm(self: _BatchNorm, x: Tensor) -> Any:
     if (
         is_training
         and is_of_one_rank(self.bn_train)
-        and x.dtype == ms.float32
+        and is_known(x)
         and self.gamma.dtype == ms.float32
         and self.moving_mean.dtype == ms.float32
-        and not F.is_sequence_value_unknown(F.shape(x))
     ):
         self._check_input_dim(F.shape(x), self.cls_name)
         planes = as_planes(F.shape(x), F.shape(self.gamma)[0])
@@ -58,8 +52,8 @@ def batch_norm(self: _BatchNorm, x: Tensor) -> Any:
                 ops.reshape(x, planes),
                 self.gamma,
                 self.beta,
-                _float64(self.eps),
-                _float64(1.0 - self.momentum),
+                float64(self.eps),
+                float64(1.0 - self.momentum),
                 self.moving_mean,
                 self.moving_variance,
             )

@@ -11,10 +11,10 @@ import mindspore as ms
 from mindspore import Tensor, nn, ops
 from mindspore.ops import functional as F
 
-from boost_ext.ms.core.substitutes import plain
+from boost_ext.ms.core.substitutes import is_known, plain
 from boost_ext.ms.native.conv2d import Geometry, convolved
 
-__all__ = ["conv2d"]
+__all__ = ["conv2d", "same_padding"]
 
 _plain_conv2d = plain(nn.Conv2d.construct)
 
@@ -24,13 +24,7 @@ of several channels, a matrix is faster: measured, docs/benchmarks.md#layers."""
 
 
 def conv2d(self: nn.Conv2d, x: Tensor) -> Any:
-    if (
-        x.dtype == ms.float32
-        and self.weight.dtype == ms.float32
-        and self.data_format == "NCHW"
-        and not F.is_sequence_value_unknown(F.shape(x))
-        and F.rank(x) == 4
-    ):
+    if is_known(x) and self.weight.dtype == ms.float32 and self.data_format == "NCHW" and F.rank(x) == 4:
         geometry = few_channels(
             F.shape(x), F.shape(self.weight), self.pad_mode, self.padding, self.stride, self.dilation, self.group
         )
@@ -69,8 +63,13 @@ def few_channels(
 def _axis(size: int, kernel: int, stride: int, dilation: int, pad_mode: str, padding: Geometry) -> tuple[int, int]:
     """The padding before the first position, and how many positions there are."""
     reach = (kernel - 1) * dilation + 1
-    if pad_mode == "same":
-        positions = -(-size // stride)
-        return max((positions - 1) * stride + reach - size, 0) // 2, positions
-    before, after = padding if pad_mode == "pad" else (0, 0)
+    before, after = (
+        same_padding(size, reach, stride) if pad_mode == "same" else padding if pad_mode == "pad" else (0, 0)
+    )
     return before, (size + before + after - reach) // stride + 1
+
+
+def same_padding(size: int, reach: int, stride: int) -> tuple[int, int]:
+    """What an axis gets before and behind it in the mode ``same``: there are as many positions as steps."""
+    needed = max(-(-size // stride) * stride - stride + reach - size, 0)
+    return needed // 2, needed - needed // 2

@@ -21,7 +21,8 @@ from mindspore.ops.function import array_func, math_func, nn_func
 from boost_ext.ms.core.fast_batch_norm import CONSTRUCT, batch_norm
 from boost_ext.ms.core.fast_convolutions import conv2d
 from boost_ext.ms.core.fast_pooling import max_pool, max_pool2d
-from boost_ext.ms.core.substitutes import plain
+from boost_ext.ms.core.substitutes import is_known, plain
+from boost_ext.ms.native.cell import float64
 from boost_ext.ms.native.layers import BiasAdded, CrossEntropy, Gelu, LayerNorm, Sliced, permuted
 
 __all__ = ["SUBSTITUTES"]
@@ -39,22 +40,13 @@ _gelu, _gelu_tanh, _layer_norm, _bias_added = Gelu(False), Gelu(True), LayerNorm
 _mean_cross_entropy, _sum_cross_entropy = CrossEntropy(True), CrossEntropy(False)
 
 
-def _is_known(x: Tensor) -> bool:
-    return x.dtype == ms.float32 and not F.is_sequence_value_unknown(F.shape(x))
-
-
-@ops.constexpr  # type: ignore[untyped-decorator]
-def _float64(x: float) -> Tensor:
-    return Tensor(np.array([x], np.float64))
-
-
 @ops.constexpr  # type: ignore[untyped-decorator]
 def _int32(x: int) -> Tensor:
     return Tensor(np.array([x], np.int32))
 
 
 def gelu(input: Tensor, approximate: str = "none") -> Any:
-    if _is_known(input):
+    if is_known(input):
         if approximate == "none":
             return _gelu(input)
         if approximate == "tanh":
@@ -63,17 +55,17 @@ def gelu(input: Tensor, approximate: str = "none") -> Any:
 
 
 def layer_norm(self: nn.LayerNorm, input_x: Tensor) -> Any:
-    if _is_known(input_x) and self.gamma.dtype == ms.float32 and self.beta.dtype == ms.float32:
+    if is_known(input_x) and self.gamma.dtype == ms.float32 and self.beta.dtype == ms.float32:
         rows = as_rows(F.shape(input_x), F.shape(self.gamma), self.begin_norm_axis, self.begin_params_axis)
         if rows:
             gamma, beta = ops.reshape(self.gamma, (-1,)), ops.reshape(self.beta, (-1,))
-            y = _layer_norm(ops.reshape(input_x, rows), gamma, beta, _float64(self.epsilon))
+            y = _layer_norm(ops.reshape(input_x, rows), gamma, beta, float64(self.epsilon))
             return ops.reshape(y, F.shape(input_x))
     return _plain_layer_norm(self, input_x)
 
 
 def dense(self: nn.Dense, x: Tensor) -> Any:
-    if self.has_bias and _is_known(x) and self.weight.dtype == ms.float32 and self.bias.dtype == ms.float32:
+    if self.has_bias and is_known(x) and self.weight.dtype == ms.float32 and self.bias.dtype == ms.float32:
         shape = F.shape(x)
         out = _bias_added(self.matmul(ops.reshape(x, (-1, shape[-1])), self.weight), self.bias)
         if self.activation_flag:
@@ -94,7 +86,7 @@ def cross_entropy(
         weight is None
         and label_smoothing == 0.0
         and reduction != "none"
-        and _is_known(input)
+        and is_known(input)
         and F.rank(input) == 2
         and target.dtype == ms.int32
         and F.rank(target) == 1
@@ -107,7 +99,7 @@ def cross_entropy(
 
 
 def transpose(input: Tensor, dims: Any) -> Any:
-    if _is_known(input) and F.isconstant(dims):
+    if is_known(input) and F.isconstant(dims):
         axes = permutation(F.rank(input), dims)
         if axes:
             return permuted(input, axes)
@@ -115,7 +107,7 @@ def transpose(input: Tensor, dims: Any) -> Any:
 
 
 def swapaxes(input: Tensor, axis0: int, axis1: int) -> Any:
-    if _is_known(input) and F.isconstant(axis0) and F.isconstant(axis1):
+    if is_known(input) and F.isconstant(axis0) and F.isconstant(axis1):
         axes = swap(F.rank(input), axis0, axis1)
         if axes:
             return permuted(input, axes)
@@ -124,7 +116,7 @@ def swapaxes(input: Tensor, axis0: int, axis1: int) -> Any:
 
 def matmul(input: Any, other: Any) -> Any:
     """Without the copies that the gradient of MindSpore's function makes of transposed factors."""
-    if isinstance(input, Tensor) and isinstance(other, Tensor) and _is_known(input) and _is_known(other):
+    if isinstance(input, Tensor) and isinstance(other, Tensor) and is_known(input) and is_known(other):
         rank, shape = F.rank(other), F.shape(input)
         if rank == 2 and F.rank(input) > 1:
             out = _mat_mul(ops.reshape(input, (-1, shape[-1])), other)
@@ -176,7 +168,7 @@ def sliced(
 ) -> Any:
     """MindSpore's function of the same arguments, which its compiler finds by its name."""
     if (
-        _is_known(data)
+        is_known(data)
         and ellipsis_mask == 0
         and new_axis_mask == 0
         and F.isconstant(begin)

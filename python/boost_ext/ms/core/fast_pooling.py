@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-import mindspore as ms
 from mindspore import Tensor, nn, ops
 from mindspore.ops import functional as F
 from mindspore.ops.function import nn_func
 
-from boost_ext.ms.core.substitutes import plain
+from boost_ext.ms.core.fast_convolutions import same_padding
+from boost_ext.ms.core.substitutes import is_known, plain
 from boost_ext.ms.native.pooling import pooled
 
 __all__ = ["max_pool", "max_pool2d"]
@@ -20,7 +20,7 @@ _plain_max_pool, _plain_max_pool2d = plain(nn.MaxPool2d.construct), plain(nn_fun
 
 
 def max_pool(self: nn.MaxPool2d, x: Tensor) -> Any:
-    if x.dtype == ms.float32 and not F.is_sequence_value_unknown(F.shape(x)) and not self.return_indices:
+    if is_known(x) and not self.return_indices:
         shape = F.shape(x)
         out, windows = windows_of(self.max_pool, shape)
         if out:
@@ -38,8 +38,7 @@ def max_pool2d(
     ceil_mode: bool = False,
 ) -> Any:
     if (
-        x.dtype == ms.float32
-        and not F.is_sequence_value_unknown(F.shape(x))
+        is_known(x)
         and F.rank(x) == 4
         and not return_indices
         and not ceil_mode
@@ -65,9 +64,8 @@ def windows_of(pool: ops.Primitive, shape: Ints) -> tuple[Ints, Ints]:
     window, stride = pool.kernel_size[-2:], pool.strides[-2:]
     if pool.pad_mode == "VALID":
         return _windows(shape, window, stride, (0, 0), (0, 0))
-    # As many as there are steps; the padding that this needs, the smaller half of it before.
-    needed = [max(-(-n // s) * s - s + k - n, 0) for n, k, s in zip(shape[-2:], window, stride, strict=True)]
-    return _windows(shape, window, stride, tuple(n // 2 for n in needed), tuple(n - n // 2 for n in needed))
+    before, after = zip(*map(same_padding, shape[-2:], window, stride), strict=True)
+    return _windows(shape, window, stride, before, after)
 
 
 @ops.constexpr  # type: ignore[untyped-decorator]

@@ -104,6 +104,12 @@ def as_first(*inputs: Any) -> Any:
     return inputs[0]
 
 
+@ops.constexpr  # type: ignore[untyped-decorator]
+def float64(x: float) -> Tensor:
+    """In a graph: a constant number, as a native function takes it."""
+    return Tensor(np.array([x], np.float64))
+
+
 _OF_NUMPY = {ms.float32: np.float32, ms.float16: np.float16, ms.int32: np.int32}
 
 

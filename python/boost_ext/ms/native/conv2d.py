@@ -18,15 +18,15 @@ Geometry = tuple[int, ...]
 
 def convolved(x: Tensor, w: Tensor, geometry: Geometry) -> Tensor:
     """float32 x (n, c, h, w), convolved with float32 w (outputs, c / groups, kh, kw) (csrc/ops/conv2d.h)."""
-    return _conv2d(geometry)(x, w, _patches(geometry), _groups(geometry))
+    return _native("conv2d", geometry)(x, w, _patches(geometry), _groups(geometry))
 
 
 def _input_gradient(dy: Tensor, w: Tensor, geometry: Geometry) -> Tensor:
-    return _conv2d_input_gradient(geometry)(dy, w, _patches(geometry), _groups(geometry))
+    return _native("conv2d_input_gradient", geometry)(dy, w, _patches(geometry), _groups(geometry))
 
 
 def _weight_gradient(dy: Tensor, x: Tensor, geometry: Geometry) -> Tensor:
-    return _conv2d_weight_gradient(geometry)(dy, x, _patches(geometry), _groups(geometry))
+    return _native("conv2d_weight_gradient", geometry)(dy, x, _patches(geometry), _groups(geometry))
 
 
 @ops.constexpr  # type: ignore[untyped-decorator]
@@ -41,49 +41,30 @@ def _groups(geometry: Geometry) -> Tensor:
 
 # The graph compiler takes a primitive out of a function of constants, but knows no cached functions.
 @ops.constexpr  # type: ignore[untyped-decorator]
-def _conv2d(geometry: Geometry) -> ops.Custom:
-    return _conv2d_primitive(geometry)
+def _native(symbol: str, geometry: Geometry) -> ops.Custom:
+    return _primitive(symbol, geometry)
 
 
-@ops.constexpr  # type: ignore[untyped-decorator]
-def _conv2d_input_gradient(geometry: Geometry) -> ops.Custom:
-    return _input_gradient_primitive(geometry)
+@functools.cache
+def _primitive(symbol: str, geometry: Geometry) -> ops.Custom:
+    """Each is linear in both tensors, and the other two are its gradients."""
+    n, c, h, w, kh, kw = geometry[:6]
+    oh, ow, outputs, groups = geometry[12:]
 
+    def of_conv2d(x: Tensor, w: Tensor, patches: Tensor, groups: Tensor, out: Tensor, dout: Tensor) -> Any:
+        return _input_gradient(dout, w, geometry), _weight_gradient(dout, x, geometry), patches, groups
 
-@ops.constexpr  # type: ignore[untyped-decorator]
-def _conv2d_weight_gradient(geometry: Geometry) -> ops.Custom:
-    return _weight_gradient_primitive(geometry)
+    def of_input_gradient(dy: Tensor, w: Tensor, patches: Tensor, groups: Tensor, out: Tensor, dout: Tensor) -> Any:
+        return convolved(dout, w, geometry), _weight_gradient(dy, dout, geometry), patches, groups
 
+    def of_weight_gradient(dy: Tensor, x: Tensor, patches: Tensor, groups: Tensor, out: Tensor, dout: Tensor) -> Any:
+        return convolved(x, dout, geometry), _input_gradient(dy, dout, geometry), patches, groups
 
-def _primitive(symbol: str, shape: Geometry, geometry: Geometry, bprop: Any) -> ops.Custom:
+    shape, bprop = {
+        "conv2d": ((n, outputs, oh, ow), of_conv2d),
+        "conv2d_input_gradient": ((n, c, h, w), of_input_gradient),
+        "conv2d_weight_gradient": ((outputs, c // groups, kh, kw), of_weight_gradient),
+    }[symbol]
     primitive = custom(symbol, lambda *inputs: shape, as_first, bprop=bprop)
     primitive.add_prim_attr("geometry", geometry)  # MindSpore takes primitives of the same attributes for one
     return primitive
-
-
-@functools.cache
-def _conv2d_primitive(geometry: Geometry) -> ops.Custom:
-    n, oh, ow, outputs = geometry[0], *geometry[12:15]
-
-    def bprop(x: Tensor, w: Tensor, patches: Tensor, groups: Tensor, out: Tensor, dout: Tensor) -> Any:
-        return _input_gradient(dout, w, geometry), _weight_gradient(dout, x, geometry), patches, groups
-
-    return _primitive("conv2d", (n, outputs, oh, ow), geometry, bprop)
-
-
-@functools.cache
-def _input_gradient_primitive(geometry: Geometry) -> ops.Custom:
-    def bprop(dy: Tensor, w: Tensor, patches: Tensor, groups: Tensor, out: Tensor, dout: Tensor) -> Any:
-        return convolved(dout, w, geometry), _weight_gradient(dy, dout, geometry), patches, groups
-
-    return _primitive("conv2d_input_gradient", geometry[:4], geometry, bprop)
-
-
-@functools.cache
-def _weight_gradient_primitive(geometry: Geometry) -> ops.Custom:
-    c, kh, kw, outputs, groups = geometry[1], *geometry[4:6], *geometry[14:]
-
-    def bprop(dy: Tensor, x: Tensor, patches: Tensor, groups: Tensor, out: Tensor, dout: Tensor) -> Any:
-        return convolved(x, dout, geometry), _input_gradient(dy, dout, geometry), patches, groups
-
-    return _primitive("conv2d_weight_gradient", (outputs, c // groups, kh, kw), geometry, bprop)
