@@ -8,12 +8,6 @@ void require_planes(const char* op, const View& x) {
           x.size, " elements");
 }
 
-// What has so many elements, or std::invalid_argument.
-float* floats(const char* op, const char* name, const View& v, std::int64_t size) {
-  require_size(op, name, v, size);
-  return static_cast<float*>(v.data);
-}
-
 }  // namespace
 
 void batch_norm(const Context& context, const View& x, const View& gamma, const View& beta, double epsilon,

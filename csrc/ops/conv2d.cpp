@@ -3,23 +3,12 @@
 namespace boost_ext {
 namespace {
 
-struct Named {
-  const char* name;
-  const View& v;
-  const float* floats() const { return static_cast<const float*>(v.data); }
-};
-
-// Of these images, outputs and weights, or std::invalid_argument.
-Convolution convolution(const char* op, const std::vector<std::int32_t>& patches, std::int64_t groups, const Named& x,
-                        const Named& y, const Named& w) {
+Convolution convolution(const char* op, const std::vector<std::int32_t>& patches, std::int64_t groups,
+                        std::int64_t outputs) {
   const Patches p = patches_of(op, patches);
   require_extents(op, p);
-  const std::int64_t outputs = w.v.rows;
   require(groups >= 1 && p.c % groups == 0 && outputs % groups == 0, op, ": groups must divide ", p.c, " channels and ",
           outputs, " outputs, got ", groups);
-  require_size(op, x.name, x.v, p.n * p.c * p.h * p.w);
-  require_size(op, w.name, w.v, outputs * (p.c / groups) * p.kh * p.kw);
-  require_size(op, y.name, y.v, p.n * outputs * p.oh * p.ow);
   return {p, groups, outputs};
 }
 
@@ -27,28 +16,31 @@ Convolution convolution(const char* op, const std::vector<std::int32_t>& patches
 
 void conv2d(const Context& context, const View& x, const View& w, const std::vector<std::int32_t>& patches,
             std::int64_t groups, const View& y) {
+  const char* op = kConv2d.op;
   check(kConv2d, x, w, patches, groups, y);
-  const Named images{"x", x}, weights{"w", w}, outputs{"y", y};
-  const Convolution of = convolution(kConv2d.op, patches, groups, images, outputs, weights);
-  BOOST_EXT_CPU(conv2d)(context, images.floats(), weights.floats(), of, static_cast<float*>(y.data));
+  const Convolution of = convolution(op, patches, groups, w.rows);
+  BOOST_EXT_CPU(conv2d)
+  (context, floats(op, "x", x, of.images()), floats(op, "w", w, of.weights()), of, floats(op, "y", y, of.results()));
 }
 
 void conv2d_input_gradient(const Context& context, const View& dy, const View& w,
                            const std::vector<std::int32_t>& patches, std::int64_t groups, const View& dx) {
+  const char* op = kConv2dInputGradient.op;
   check(kConv2dInputGradient, dy, w, patches, groups, dx);
-  const Named images{"dx", dx}, weights{"w", w}, outputs{"dy", dy};
-  const Convolution of = convolution(kConv2dInputGradient.op, patches, groups, images, outputs, weights);
+  const Convolution of = convolution(op, patches, groups, w.rows);
   BOOST_EXT_CPU(conv2d_input_gradient)
-  (context, outputs.floats(), weights.floats(), of, static_cast<float*>(dx.data));
+  (context, floats(op, "dy", dy, of.results()), floats(op, "w", w, of.weights()), of,
+   floats(op, "dx", dx, of.images()));
 }
 
 void conv2d_weight_gradient(const Context& context, const View& dy, const View& x,
                             const std::vector<std::int32_t>& patches, std::int64_t groups, const View& dw) {
+  const char* op = kConv2dWeightGradient.op;
   check(kConv2dWeightGradient, dy, x, patches, groups, dw);
-  const Named images{"x", x}, weights{"dw", dw}, outputs{"dy", dy};
-  const Convolution of = convolution(kConv2dWeightGradient.op, patches, groups, images, outputs, weights);
+  const Convolution of = convolution(op, patches, groups, dw.rows);
   BOOST_EXT_CPU(conv2d_weight_gradient)
-  (context, outputs.floats(), images.floats(), of, static_cast<float*>(dw.data));
+  (context, floats(op, "dy", dy, of.results()), floats(op, "x", x, of.images()), of,
+   floats(op, "dw", dw, of.weights()));
 }
 
 }  // namespace boost_ext

@@ -37,10 +37,12 @@ void conv2d_input_gradient(const Context& context, const View& dy, const View& w
 void conv2d_weight_gradient(const Context& context, const View& dy, const View& x,
                             const std::vector<std::int32_t>& patches, std::int64_t groups, const View& dw);
 
-// Of as many outputs.
 struct Convolution {
   Patches p;
   std::int64_t groups, outputs;
+  std::int64_t images() const { return p.n * p.c * p.h * p.w; }  // elements of x, of w and of y
+  std::int64_t weights() const { return outputs * (p.size() / groups); }
+  std::int64_t results() const { return p.rows() * outputs; }
 };
 
 BOOST_EXT_CPU_KERNEL(void, conv2d, const Context&, const float* x, const float* w, const Convolution& of, float* y)

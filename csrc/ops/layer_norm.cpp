@@ -3,12 +3,6 @@
 namespace boost_ext {
 namespace {
 
-// What has so many elements, or std::invalid_argument.
-float* floats(const char* op, const char* name, const View& v, std::int64_t size) {
-  require_size(op, name, v, size);
-  return static_cast<float*>(v.data);
-}
-
 void require_matrix(const char* op, const char* name, const View& v) {
   require(v.ndim == 2 && v.width > 0, op, ": ", name, " must have two axes, the last of one element or more, got ",
           v.ndim, " axes and ", v.size, " elements");

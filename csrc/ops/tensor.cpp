@@ -53,6 +53,11 @@ void require_size(const char* op, Name arg, const View& v, std::int64_t expected
   require(v.size == expected, op, ": ", arg, " must have ", expected, " elements, got ", v.size);
 }
 
+float* floats(const char* op, Name arg, const View& v, std::int64_t expected) {
+  require_size(op, arg, v, expected);
+  return static_cast<float*>(v.data);
+}
+
 void require_layout(const char* op, Name arg, const View& v, Name other, const View& like) {
   require(v.layout == like.layout, op, ": ", arg, " must have its elements in the order of ", other,
           ", the same shape and strides, got ", v.layout == 0 ? "C order" : "another order");
