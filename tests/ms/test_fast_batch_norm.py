@@ -12,7 +12,7 @@ from mindspore.ops.operations import _inner_ops as inner_ops
 
 from boost_ext import optim
 from boost_ext.boost import BoostTrainOneStepCell
-from boost_ext.ms.core import fast_batch_norm, fast_calls
+from boost_ext.ms.core import fast_calls
 from boost_ext.ms.core.fast_batch_norm import CONSTRUCT
 from boost_ext.ms.core.fast_functions import SUBSTITUTES
 from boost_ext.ms.core.substitutes import substituted
@@ -210,9 +210,9 @@ def test_a_training(monkeypatch: pytest.MonkeyPatch, mode: int, how: str) -> Non
 
 
 def test_statistics_of_all_ranks_are_left_to_mindspore() -> None:
-    """SyncBatchNorm has the construct of the others, and another primitive."""
-    of_all = inner_ops.SyncBatchNorm(epsilon=1e-5, momentum=0.1, group="some", device_num=2)
+    """SyncBatchNorm has the construct of the others, and another operator."""
+    substitute, layer = SUBSTITUTES[CONSTRUCT], nn.BatchNorm2d(3)
     assert nn.SyncBatchNorm.construct is CONSTRUCT
-    assert not fast_batch_norm.is_of_one_rank(of_all)
-    assert not fast_batch_norm.is_of_one_rank(ops.BatchNorm(is_training=True, data_format="NHWC"))
-    assert fast_batch_norm.is_of_one_rank(nn.BatchNorm2d(3).bn_train)
+    assert substitute.serves(layer)
+    layer.bn_train = inner_ops.SyncBatchNorm(epsilon=1e-5, momentum=0.1, group="some", device_num=2)
+    assert not substitute.serves(layer)

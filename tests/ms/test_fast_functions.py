@@ -299,6 +299,49 @@ def test_gradients_of_gradients_are_mindspores(case: str) -> None:
         near(theirs, arrays(Twice(cell)(*inputs)), tolerance=2e-5)
 
 
+class Doubled(nn.Cell):  # type: ignore[misc]
+    """In an operator's place, as thor puts one there."""
+
+    def __init__(self, operator: Any) -> None:
+        super().__init__()
+        self.operator = operator
+
+    def construct(self, *inputs: Tensor) -> Any:
+        found = self.operator(*inputs)
+        return tuple(2 * t for t in found) if isinstance(found, tuple) else 2 * found
+
+
+class OneOfTwo(nn.Cell):  # type: ignore[misc]
+    """Two layers alike, one with an operator of its own."""
+
+    def __init__(self, make: Any, name: str) -> None:
+        super().__init__()
+        self.one, self.other = make(), make()
+        setattr(self.other, name, Doubled(getattr(self.other, name)))
+
+    def construct(self, x: Tensor) -> Tensor:
+        return self.one(x) + 3 * self.other(x)
+
+
+@pytest.mark.parametrize(
+    ("make", "name"),
+    [
+        (lambda: nn.Conv2d(3, 4, 3, weight_init="ones"), "conv2d"),
+        (lambda: nn.BatchNorm2d(3), "bn_train"),
+        (lambda: nn.LayerNorm([5]), "layer_norm"),
+        (lambda: nn.MaxPool2d(2, 2), "max_pool"),
+    ],
+    ids=["Conv2d", "BatchNorm2d", "LayerNorm", "MaxPool2d"],
+)
+def test_a_layer_with_another_operator_keeps_it(make: Any, name: str) -> None:
+    x = floats(2, 3, 4, 5)
+    theirs = arrays(OneOfTwo(make, name).set_train()(x))
+    net = OneOfTwo(make, name).set_train()
+    with substituted(SUBSTITUTES) as met:
+        near(theirs, arrays(net(x)), tolerance=1e-5)
+    assert met == [type(net.one).construct]
+
+
 class OddNorm(nn.Cell):  # type: ignore[misc]
     """Parameters of other axes than those that are normalized."""
 

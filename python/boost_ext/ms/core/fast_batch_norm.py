@@ -17,7 +17,7 @@ from boost_ext.ms.native.cell import float64
 __all__ = ["CONSTRUCT", "batch_norm"]
 
 CONSTRUCT = _BatchNorm.construct
-"""Of BatchNorm1d and BatchNorm2d, one of which is in BatchNorm3d; and of SyncBatchNorm, which is left alone."""
+"""Of BatchNorm1d and BatchNorm2d, one of which is in BatchNorm3d; and of SyncBatchNorm, which has another operator."""
 
 _plain, _batch_norm = plain(CONSTRUCT), BatchNorm()
 
@@ -30,17 +30,11 @@ def as_planes(shape: tuple[int, ...], channels: int) -> tuple[int, ...]:
     return shape[0], channels, math.prod(shape[2:])
 
 
-@ops.constexpr  # type: ignore[untyped-decorator]
-def is_of_one_rank(norm: ops.Primitive) -> bool:
-    """Whether it takes the statistics of its own batch, of channels that are the second axis."""
-    return isinstance(norm, ops.BatchNorm) and norm.attrs["data_format"] == "NCHW"
-
-
 def batch_norm(self: _BatchNorm, x: Tensor) -> Any:
     is_training = self.training if self.use_batch_statistics is None else self.use_batch_statistics
     if (
         is_training
-        and is_of_one_rank(self.bn_train)
+        and self.format == "NCHW"
         and is_known(x)
         and self.gamma.dtype == ms.float32
         and self.moving_mean.dtype == ms.float32

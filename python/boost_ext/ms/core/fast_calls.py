@@ -10,7 +10,7 @@ from typing import Any
 import mindspore as ms
 from mindspore import nn
 
-from boost_ext.ms.core.substitutes import can_substitute, substituted
+from boost_ext.ms.core.substitutes import Substitute, can_substitute, substituted
 
 __all__ = ["call_fast", "substitutes"]
 
@@ -18,7 +18,7 @@ _logger = logging.getLogger("boost_ext")
 
 
 @cache
-def substitutes() -> Mapping[Any, Callable[..., Any]]:
+def substitutes() -> Mapping[Any, Substitute]:
     """Those of :mod:`boost_ext.ms.core.fast_functions`, where MindSpore's kernels are slow, on a CPU. None for a
     MindSpore that has no longer what they are made of."""
     if not can_substitute() or ms.get_context("device_target") != "CPU":

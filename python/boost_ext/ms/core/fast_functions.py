@@ -7,7 +7,6 @@ is on a CPU: docs/benchmarks.md#layers.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 import mindspore as ms
@@ -21,7 +20,7 @@ from mindspore.ops.function import array_func, math_func, nn_func
 from boost_ext.ms.core.fast_batch_norm import CONSTRUCT, batch_norm
 from boost_ext.ms.core.fast_convolutions import conv2d
 from boost_ext.ms.core.fast_pooling import max_pool, max_pool2d
-from boost_ext.ms.core.substitutes import is_known, plain
+from boost_ext.ms.core.substitutes import Substitute, is_known, plain
 from boost_ext.ms.native.cell import float64
 from boost_ext.ms.native.layers import BiasAdded, CrossEntropy, Gelu, LayerNorm, Sliced, permuted
 
@@ -207,17 +206,17 @@ def as_slice(
     return tuple(first), tuple(size), tuple(shape)
 
 
-SUBSTITUTES: dict[Any, Callable[..., Any]] = {
-    CONSTRUCT: batch_norm,
-    _compile_utils.strided_slice: sliced,
-    array_func.swapaxes: swapaxes,
-    gen_ops_def.transpose: transpose,
-    math_func.matmul: matmul,
-    nn.Conv2d.construct: conv2d,
-    nn.Dense.construct: dense,
-    nn.LayerNorm.construct: layer_norm,
-    nn.MaxPool2d.construct: max_pool,
-    nn_func.cross_entropy: cross_entropy,
-    nn_func.gelu: gelu,
-    nn_func.max_pool2d: max_pool2d,
+SUBSTITUTES: dict[Any, Substitute] = {
+    CONSTRUCT: Substitute(batch_norm, ("bn_train", ops.BatchNorm)),
+    _compile_utils.strided_slice: Substitute(sliced),
+    array_func.swapaxes: Substitute(swapaxes),
+    gen_ops_def.transpose: Substitute(transpose),
+    math_func.matmul: Substitute(matmul),
+    nn.Conv2d.construct: Substitute(conv2d, ("conv2d", ops.Conv2D)),
+    nn.Dense.construct: Substitute(dense),
+    nn.LayerNorm.construct: Substitute(layer_norm, ("layer_norm", ops.LayerNorm)),
+    nn.MaxPool2d.construct: Substitute(max_pool, ("max_pool", ops.Primitive)),
+    nn_func.cross_entropy: Substitute(cross_entropy),
+    nn_func.gelu: Substitute(gelu),
+    nn_func.max_pool2d: Substitute(max_pool2d),
 }

@@ -9,7 +9,7 @@ from __future__ import annotations
 import types
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 import mindspore as ms
 from mindspore import Tensor, nn
@@ -20,7 +20,7 @@ try:
 except ImportError:  # of another MindSpore
     parse = None
 
-__all__ = ["can_substitute", "is_known", "plain", "substituted"]
+__all__ = ["Substitute", "can_substitute", "is_known", "plain", "substituted"]
 
 _parse_cb: Any = getattr(parse, "parse_cb", None)
 
@@ -42,22 +42,32 @@ def is_known(x: Tensor) -> bool:
     return x.dtype == ms.float32 and not F.is_sequence_value_unknown(F.shape(x))
 
 
-def _casts(owner: Any) -> bool:
-    """Whether it is a cell whose ``construct`` casts the parameters that it names (``to_float``, amp): another function
-    that it called would not."""
-    return isinstance(owner, nn.Cell) and any(owner.get_flags().get(flag) for flag in ("fp16", "bf16", "fp32"))
+class Substitute(NamedTuple):
+    function: Callable[..., Any]
+    leaves_out: tuple[str, type] | None = None
+    """The operator of a layer that it does without: an attribute, and its class."""
+
+    def serves(self, owner: Any) -> bool:
+        """False for cells that keep their own ``construct``: one that casts the parameters that it names (``to_float``,
+        amp), as another function that it called would not; and one that has got another operator, as thor gives layers
+        theirs to watch."""
+        if not isinstance(owner, nn.Cell):
+            return True
+        if any(owner.get_flags().get(flag) for flag in ("fp16", "bf16", "fp32")):
+            return False
+        return self.leaves_out is None or isinstance(getattr(owner, self.leaves_out[0]), self.leaves_out[1])
 
 
 @contextmanager
-def substituted(table: Mapping[Any, Callable[..., Any]]) -> Iterator[list[Any]]:
+def substituted(table: Mapping[Any, Substitute]) -> Iterator[list[Any]]:
     """What is compiled inside takes ``table[f]`` for each f. The list gets those that it met."""
     met: list[Any] = []
 
     def parsed(function: Any, parse_method: Any = None) -> Any:
         original = getattr(function, "__func__", function)
-        if original in table and not _casts(getattr(function, "__self__", None)):
+        if original in table and table[original].serves(getattr(function, "__self__", None)):
             met.append(original)
-            function = table[original]
+            function = table[original].function
         return _parse_cb(function, parse_method)
 
     parse.parse_cb = parsed
