@@ -6,6 +6,8 @@ first use: ``boost_ext.optim.Adam``.
 """
 
 import importlib
+import os
+import sys
 from typing import TYPE_CHECKING, Any
 
 from boost_ext import native_module
@@ -42,6 +44,11 @@ if TYPE_CHECKING:
 __all__ = ["__version__", "adasum_simulate", "build_info", "num_threads", "ops", "set_num_threads"]
 
 __version__: str = build_info()["version"]
+
+if "mindspore" in sys.modules and not (os.environ.get("BOOST_EXT_NUM_THREADS") or os.environ.get("OMP_NUM_THREADS")):
+    # MindSpore sets OMP_NUM_THREADS to 1 for the process, which os.environ does not show: nobody asked for that.
+    _cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    set_num_threads(min(_cores, 1024))
 
 _AT_FIRST_USE = (
     "amp",
