@@ -1,7 +1,7 @@
 #include "ops/conv2d.h"
 
-#include "cpu/parallel.h"
-#include "cpu/simd.h"
+#include "cpu/image_rows.h"
+#include "cpu/winograd.h"
 
 namespace boost_ext::cpu::BOOST_EXT_ISA {
 namespace {
@@ -43,30 +43,6 @@ void set_offsets(const Patches& p, const Planes& planes, std::int64_t stride, st
 }
 
 std::int64_t up_to_lanes(std::int64_t n) { return (n + kLanes - 1) / kLanes * kLanes; }
-
-// At the start of a cache line, so that vectors lie in one each.
-template <class T> class Zeros {
- public:
-  explicit Zeros(std::int64_t n) : memory_(n + kLine / static_cast<std::int64_t>(sizeof(T))) {
-    const auto at = reinterpret_cast<std::uintptr_t>(memory_.get());
-    first_ = memory_.get() + (kLine - at % kLine) % kLine / sizeof(T);
-    for (std::int64_t i = 0; i < n; ++i) first_[i] = 0;
-  }
-  T& operator[](std::int64_t i) { return first_[i]; }
-  T* get() { return first_; }
-
- private:
-  static constexpr std::int64_t kLine = 64;
-  Scratch<T> memory_;
-  T* first_;
-};
-
-BOOST_EXT_INLINE void copy_row(const float* from, std::int64_t n, float* to) {
-  std::int64_t i = 0;
-  for (; i + kWidth <= n; i += kWidth) *reinterpret_cast<UnalignedVf*>(to + i) = load_floats(from + i);
-  for (; i + 4 <= n; i += 4) std::memcpy(to + i, from + i, 16);
-  for (; i < n; ++i) to[i] = from[i];
-}
 
 // Where the elements of an image lie in its planes, `stride` apart: in runs of one row of a plane each, found once,
 // since a division takes as long as a short run.
@@ -220,6 +196,10 @@ void dots_of_all(std::int64_t outputs, std::int64_t n, const float* dy, std::int
 
 void conv2d(const Context& context, const float* x, const float* w, const Convolution& of, float* y) {
   const Patches& p = of.p;
+  if (of.in_tiles()) {
+    const Layer layer{p.n, p.c, p.h, p.w, of.outputs, p.oh, p.ow, p.top, p.left};
+    return convolve_tiles(context.threads, x, w, false, layer, y);
+  }
   const Planes planes(p);
   const std::int64_t channels = p.c / of.groups, outputs = of.outputs / of.groups, positions = p.oh * p.ow;
   if (positions == 0) return;
@@ -251,6 +231,10 @@ void conv2d(const Context& context, const float* x, const float* w, const Convol
 // there.
 void conv2d_input_gradient(const Context& context, const float* dy, const float* w, const Convolution& of, float* dx) {
   const Patches& p = of.p;
+  if (of.in_tiles()) {  // an input sees the outputs that see it
+    const Layer layer{p.n, of.outputs, p.oh, p.ow, p.c, p.h, p.w, 2 - p.top, 2 - p.left};
+    return convolve_tiles(context.threads, dy, w, true, layer, dx);
+  }
   const Planes planes(p);
   const std::int64_t channels = p.c / of.groups, outputs = of.outputs / of.groups, positions = p.oh * p.ow;
   const std::int64_t window = p.kh * p.kw, taps = outputs * window;
@@ -317,6 +301,10 @@ void conv2d_weight_gradient(const Context& context, const float* dy, const float
   if (p.n * positions == 0) {
     for (std::int64_t i = 0; i < of.outputs * taps; ++i) dw[i] = 0;
     return;
+  }
+  if (of.in_tiles()) {
+    const Layer layer{p.n, p.c, p.h, p.w, of.outputs, p.oh, p.ow, p.top, p.left};
+    return weight_gradient_of_tiles(context.threads, dy, x, layer, dw);
   }
   // So many images in a row as one float32 sum takes, if their planes stay in the cache.
   const std::int64_t of_channel = planes.count * planes.size, fit = kCached / (channels * of_channel);

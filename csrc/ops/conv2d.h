@@ -41,6 +41,12 @@ void conv2d_weight_gradient(const Context& context, const View& dy, const View& 
 struct Convolution {
   Patches p;
   std::int64_t groups, outputs;
+
+  // Of so many channels and outputs that tiles of transformed images are faster (cpu/winograd.h).
+  bool in_tiles() const {
+    const bool plain = p.kh == 3 && p.kw == 3 && p.sh == 1 && p.sw == 1 && p.dh == 1 && p.dw == 1 && groups == 1;
+    return plain && p.top <= 2 && p.left <= 2 && p.c * outputs > 1024;
+  }
 };
 
 BOOST_EXT_CPU_KERNEL(void, conv2d, const Context&, const float* x, const float* w, const Convolution& of, float* y)

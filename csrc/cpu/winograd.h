@@ -1,0 +1,301 @@
+// Convolutions of many channels with weights of 3 x 3 and stride 1, by Winograd's minimal filtering: sixteen products
+// of matrices, one for each element of a transformed tile, where direct sums need thirty-six. A product's left factor
+// has a row for each output, its right factor a column for each tile. Sums are those of products.h, so the bits depend
+// neither on instruction set nor threads. The bound of the error is that of direct sums, but on the sums of the
+// absolute values of all that a tile sees rather than an output.
+#pragma once
+
+#include "cpu/winograd_tiles.h"
+
+namespace boost_ext::cpu::BOOST_EXT_ISA {
+
+// A convolution of stride 1: its output (i, j) sees the inputs from (i - top, j - left) on.
+struct Layer {
+  std::int64_t images, channels, h, w, outputs, oh, ow, top, left;
+};
+
+constexpr int kElements = 16;                   // of a transformed tile
+constexpr std::int64_t kApart = 16;             // numbers between products, lest they share the cache's sets
+constexpr std::int64_t kTilesAtOnce = 64;       // tiles whose product stays in the second cache
+constexpr std::int64_t kOutputsAtOnce = 64;     // with so many outputs
+constexpr std::int64_t kTransformed = 1 << 20;  // numbers of transformed inputs that stay in the last cache
+
+// Left factors from weights (outputs, channels, 3, 3), in slabs of kSlab columns; if `turned`, those of the gradient of
+// the inputs from weights (channels, outputs, 3, 3), each turned by 180 degrees.
+class Factors {
+ public:
+  Factors(int threads, const float* w, std::int64_t outputs, std::int64_t channels, bool turned)
+      : rows_(up_to(kTileRows, outputs)),
+        stride_((channels + kSlab - 1) / kSlab * kSlab * rows_ + kApart),
+        numbers_(kElements * stride_) {
+    constexpr std::int64_t kRows = 16;  // which share lines of memory if turned
+    on_threads(threads, 4 * kElements * outputs * channels, (rows_ + kRows - 1) / kRows,
+               [&](std::int64_t begin, std::int64_t end) {
+                 for (std::int64_t k = 0; k < channels; k += kWidth) {
+                   for (std::int64_t o = begin * kRows; o < smaller(end * kRows, rows_); ++o) {
+                     const std::int64_t row = smaller(o, outputs - 1);
+                     const std::int64_t step = turned ? outputs : 1,
+                                        from = turned ? k * outputs + row : row * channels + k;
+                     one(w + from * 9, step * 9, smaller(kWidth, channels - k), turned,
+                         numbers_.get() + (k / kSlab * rows_ + o) * kSlab + k % kSlab);
+                   }
+                 }
+               });
+  }
+
+  const float* at(int element, std::int64_t slab, std::int64_t row) {
+    return numbers_.get() + element * stride_ + (slab * rows_ + row) * kSlab;
+  }
+
+ private:
+  void one(const float* w, std::int64_t step, std::int64_t channels, bool turned, float* to) const {
+    float lanes[9][kWidth] = {};
+    for (std::int64_t l = 0; l < channels; ++l) {
+      for (int t = 0; t < 9; ++t) lanes[t][l] = w[l * step + t];
+    }
+    Vf g[3][3], u[4][4];
+    BOOST_EXT_EACH_OF(3, a) BOOST_EXT_EACH_OF(3, b) g[a][b] = load_floats(lanes[turned ? 8 - 3 * a - b : 3 * a + b]);
+    transform_weights(g, u);
+    BOOST_EXT_EACH_OF(4, a) BOOST_EXT_EACH_OF(4, b) put(to + (4 * a + b) * stride_, u[a][b]);
+  }
+
+  std::int64_t rows_, stride_;
+  Scratch<float> numbers_;
+};
+
+// y of `outputs` planes from the products of a block of tiles: rows of kTilesAtOnce, `stride` between elements.
+inline void put_outputs(const float* m, std::int64_t stride, std::int64_t outputs, const Tiles& tiles,
+                        std::int64_t first, std::int64_t some, const Layer& of, float* y) {
+  alignas(64) float lines[2][2 * kTilesAtOnce];
+  for (std::int64_t o = 0; o < outputs; ++o, m += kTilesAtOnce, y += of.oh * of.ow) {
+    for (std::int64_t t = 0; t < some; t += kWidth) {
+      Vf from[4][4], out[2][2];
+      BOOST_EXT_EACH_OF(4, a) BOOST_EXT_EACH_OF(4, b) from[a][b] = load_floats(m + (4 * a + b) * stride + t);
+      transform_outputs(from, out);
+      BOOST_EXT_EACH_OF(2, a) {
+        put(lines[a] + 2 * t, first_pairs(out[a][0], out[a][1]));
+        put(lines[a] + 2 * t + kWidth, last_pairs(out[a][0], out[a][1]));
+      }
+    }
+    tiles.each_row(
+        first, some,
+        [&](std::int64_t image, std::int64_t row, std::int64_t column, std::int64_t here, std::int64_t done) {
+          float* const to = y + image * of.outputs * of.oh * of.ow + 2 * row * of.ow + 2 * column;
+          const std::int64_t n = smaller(2 * here, of.ow - 2 * column);
+          copy_row(lines[0] + 2 * done, n, to);
+          if (2 * row + 1 < of.oh) copy_row(lines[1] + 2 * done, n, to + of.ow);
+        });
+  }
+}
+
+inline void convolve_tiles(int threads, const float* x, const float* w, bool turned, const Layer& of, float* y) {
+  constexpr std::int64_t kColumns = kTileColumns<float>;
+  const Tiles tiles(of.images, of.oh, of.ow);
+  if (tiles.count == 0) return;
+  Factors factors(threads, w, of.outputs, of.channels, turned);
+  const std::int64_t fit = kTransformed / (kElements * of.channels * kTilesAtOnce);
+  const std::int64_t most = smaller(up_to(kTilesAtOnce, tiles.count), (fit > 2 ? fit : 2) * kTilesAtOnce);
+  const std::int64_t stride = most * of.channels + kApart, parts = (of.outputs + kOutputsAtOnce - 1) / kOutputsAtOnce;
+  const std::int64_t slabs = (of.channels + kSlab - 1) / kSlab;
+  Scratch<float> inputs(kElements * stride);
+  for (std::int64_t first = 0; first < tiles.count; first += most) {
+    const std::int64_t some = smaller(most, tiles.count - first), blocks = (some + kTilesAtOnce - 1) / kTilesAtOnce;
+    const auto tiles_of = [=](std::int64_t block) { return smaller(kTilesAtOnce, some - block * kTilesAtOnce); };
+    on_threads(threads, 2 * kElements * some * of.channels, blocks * of.channels,
+               [&](std::int64_t begin, std::int64_t end) {
+                 Windows<4> windows(tiles, of.h, of.w, of.top, of.left, kTilesAtOnce);
+                 for (std::int64_t i = begin; i < end; ++i) {
+                   const std::int64_t block = i / of.channels, c = i % of.channels, begins = block * kTilesAtOnce;
+                   windows.read(x + c * of.h * of.w, of.channels * of.h * of.w, first + begins, tiles_of(block));
+                   for (std::int64_t t = 0; t < padded<float>(tiles_of(block)); t += kWidth) {
+                     Vf d[4][4];
+                     windows.take(t, d);
+                     transform_inputs(d);
+                     const std::int64_t q = begins + t;
+                     float* const to = inputs.get() + (q / kColumns * of.channels + c) * kColumns + q % kColumns;
+                     BOOST_EXT_EACH_OF(4, a) BOOST_EXT_EACH_OF(4, b) put(to + (4 * a + b) * stride, d[a][b]);
+                   }
+                 }
+               });
+    on_threads(
+        threads, kElements * of.outputs * some * of.channels / 8, parts * blocks,
+        [&](std::int64_t begin, std::int64_t end) {
+          constexpr std::int64_t kStride = kOutputsAtOnce * kTilesAtOnce + kApart;
+          Scratch<float> products(kElements * kStride);
+          for (std::int64_t i = begin; i < end; ++i) {
+            const std::int64_t block = i % blocks, begins = block * kTilesAtOnce, o = i / blocks * kOutputsAtOnce;
+            const std::int64_t outputs = smaller(kOutputsAtOnce, of.outputs - o);
+            for (int e = 0; e < kElements; ++e) {
+              for (std::int64_t s = 0; s < slabs; ++s) {
+                const std::int64_t depth = smaller(kSlab, of.channels - s * kSlab);
+                for (std::int64_t t = 0; t < tiles_of(block); t += kColumns) {
+                  const float* panel = inputs.get() + e * stride + (begins + t) * of.channels + s * kSlab * kColumns;
+                  for (std::int64_t r = 0; r < outputs; r += kTileRows) {
+                    Tile<float> tile;
+                    multiply_tile<kSlab, 1>(factors.at(e, s, o + r), panel, depth, tile);
+                    float* const to = products.get() + e * kStride + r * kTilesAtOnce + t;
+                    BOOST_EXT_EACH_ROW(m) BOOST_EXT_EACH_VECTOR(v) {
+                      float* const at = to + m * kTilesAtOnce + v * kLanesOf<float>;
+                      put(at, s == 0 ? tile[m][v] : vector_at(at) + tile[m][v]);
+                    }
+                  }
+                }
+              }
+            }
+            put_outputs(products.get(), kStride, outputs, tiles, first + begins, tiles_of(block), of,
+                        y + o * of.oh * of.ow);
+          }
+        });
+  }
+}
+
+// Rows of `stride` become columns of a panel: kColumns rows of `count` numbers.
+template <std::int64_t kColumns>
+inline void put_columns(const float* from, std::int64_t stride, std::int64_t count, float* panel) {
+  using V4 __attribute__((vector_size(16), aligned(4), may_alias)) = float;
+  for (std::int64_t c = 0; c < kColumns; c += 4) {
+    for (std::int64_t t = 0; t < count; t += 4) {
+      const float* const at = from + c * stride + t;
+      V4 r[4];
+      BOOST_EXT_EACH_OF(4, i) r[i] = *reinterpret_cast<const V4*>(at + i * stride);
+      const V4 low0 = __builtin_shufflevector(r[0], r[1], 0, 4, 1, 5),
+               high0 = __builtin_shufflevector(r[0], r[1], 2, 6, 3, 7);
+      const V4 low1 = __builtin_shufflevector(r[2], r[3], 0, 4, 1, 5),
+               high1 = __builtin_shufflevector(r[2], r[3], 2, 6, 3, 7);
+      float* const to = panel + t * kColumns + c;
+      *reinterpret_cast<V4*>(to) = __builtin_shufflevector(low0, low1, 0, 1, 4, 5);
+      *reinterpret_cast<V4*>(to + kColumns) = __builtin_shufflevector(low0, low1, 2, 3, 6, 7);
+      *reinterpret_cast<V4*>(to + 2 * kColumns) = __builtin_shufflevector(high0, high1, 0, 1, 4, 5);
+      *reinterpret_cast<V4*>(to + 3 * kColumns) = __builtin_shufflevector(high0, high1, 2, 3, 6, 7);
+    }
+  }
+}
+
+constexpr std::int64_t kSlabs = 4;             // whose sums are float32: 512 terms; beyond, float64
+constexpr std::int64_t kGradientsAtOnce = 32;  // outputs with 64 channels, whose sums stay in the first cache
+constexpr std::int64_t kChannelsAtOnce = 64;
+
+// dw of one output from sums for `channels` channels. `sums`: 9 rows of `stride`, what earlier tiles gave.
+inline void put_weight_gradients(const float* s, std::int64_t between, std::int64_t channels, bool first, bool last,
+                                 double* sums, std::int64_t stride, float* dw) {
+  for (std::int64_t c = 0; c < channels; c += kWidth) {
+    Vf from[4][4], g[3][3];
+    BOOST_EXT_EACH_OF(4, a) BOOST_EXT_EACH_OF(4, b) from[a][b] = load_floats(s + (4 * a + b) * between + c);
+    transform_weight_gradients(from, g);
+    float lanes[9][kWidth];
+    for (int t = 0; t < 9; ++t) {
+      const Vf found = g[t / 3][t % 3];
+      if (first && last) {
+        put(lanes[t], found);
+        continue;
+      }
+      double* const of_these = sums + t * stride + c;
+      Vd low = widen_low(found), high = widen_high(found);
+      if (!first) {
+        low += vector_at(of_these);
+        high += vector_at(of_these + kWidth / 2);
+      }
+      put(of_these, low);
+      put(of_these + kWidth / 2, high);
+      if (last) {
+        for (int l = 0; l < kWidth; ++l) lanes[t][l] = static_cast<float>(of_these[l]);
+      }
+    }
+    for (std::int64_t l = 0; last && l < smaller(kWidth, channels - c); ++l) {
+      for (int t = 0; t < 9; ++t) dw[(c + l) * 9 + t] = lanes[t][l];
+    }
+  }
+}
+
+inline void weight_gradient_of_tiles(int threads, const float* dy, const float* x, const Layer& of, float* dw) {
+  constexpr std::int64_t kColumns = kTileColumns<float>, kPart = 32;
+  const Tiles tiles(of.images, of.oh, of.ow);
+  const std::int64_t rows = up_to(kTileRows, of.outputs), panels = padded<float>(of.channels) / kColumns;
+  const std::int64_t fit = 2 * kTransformed / (kElements * kSlab * (of.outputs + of.channels));
+  const std::int64_t most = smaller(smaller(kSlabs, fit > 1 ? fit : 1), (tiles.count + kSlab - 1) / kSlab);
+  // Of each slab of tiles, left factors with a row for each output, and right factors with a column for each channel.
+  const std::int64_t left_stride = rows * kSlab + kApart, right_stride = panels * kColumns * kSlab + kApart;
+  const std::int64_t parts = (of.outputs + kGradientsAtOnce - 1) / kGradientsAtOnce;
+  const std::int64_t columns = (of.channels + kChannelsAtOnce - 1) / kChannelsAtOnce, width = columns * kChannelsAtOnce;
+  Scratch<float> left(most * kElements * left_stride), right(most * kElements * right_stride);
+  Scratch<double> sums(tiles.count > most * kSlab ? of.outputs * 9 * width : 0);
+  for (std::int64_t first = 0; first < tiles.count; first += most * kSlab) {
+    const std::int64_t some = smaller(most * kSlab, tiles.count - first), slabs = (some + kSlab - 1) / kSlab;
+    const auto tiles_of = [=](std::int64_t slab) { return smaller(kSlab, some - slab * kSlab); };
+    on_threads(threads, 2 * kElements * some * rows, slabs * rows, [&](std::int64_t begin, std::int64_t end) {
+      Windows<2> windows(tiles, of.oh, of.ow, 0, 0, kSlab);
+      for (std::int64_t i = begin; i < end; ++i) {
+        const std::int64_t slab = i / rows, row = i % rows, o = smaller(row, of.outputs - 1);
+        windows.read(dy + o * of.oh * of.ow, of.outputs * of.oh * of.ow, first + slab * kSlab, tiles_of(slab));
+        for (std::int64_t t = 0; t < tiles_of(slab); t += kWidth) {
+          Vf d[2][2], p[4][4];
+          windows.take(t, d);
+          transform_output_gradients(d, p);
+          float* const to = left.get() + slab * kElements * left_stride + row * kSlab + t;
+          BOOST_EXT_EACH_OF(4, a) BOOST_EXT_EACH_OF(4, b) put(to + (4 * a + b) * left_stride, p[a][b]);
+        }
+      }
+    });
+    on_threads(threads, 2 * kElements * some * of.channels, slabs * panels, [&](std::int64_t begin, std::int64_t end) {
+      constexpr std::int64_t kStride = kColumns * kPart + kApart;
+      Windows<4> windows(tiles, of.h, of.w, of.top, of.left, kPart);
+      Scratch<float> found(kElements * kStride);
+      for (std::int64_t i = begin; i < end; ++i) {
+        const std::int64_t slab = i / panels, panel = i % panels;
+        for (std::int64_t begins = 0; begins < tiles_of(slab); begins += kPart) {
+          const std::int64_t here = smaller(kPart, tiles_of(slab) - begins);
+          for (std::int64_t column = 0; column < kColumns; ++column) {
+            const std::int64_t c = smaller(panel * kColumns + column, of.channels - 1);
+            windows.read(x + c * of.h * of.w, of.channels * of.h * of.w, first + slab * kSlab + begins, here);
+            for (std::int64_t t = 0; t < here; t += kWidth) {
+              Vf d[4][4];
+              windows.take(t, d);
+              transform_inputs(d);
+              float* const to = found.get() + column * kPart + t;
+              BOOST_EXT_EACH_OF(4, a) BOOST_EXT_EACH_OF(4, b) put(to + (4 * a + b) * kStride, d[a][b]);
+            }
+          }
+          for (int e = 0; e < kElements; ++e) {
+            put_columns<kColumns>(
+                found.get() + e * kStride, kPart, here,
+                right.get() + (slab * kElements + e) * right_stride + (panel * kSlab + begins) * kColumns);
+          }
+        }
+      }
+    });
+    on_threads(threads, kElements * of.outputs * some * of.channels / 8, parts * columns,
+               [&](std::int64_t begin, std::int64_t end) {
+                 constexpr std::int64_t kStride = kGradientsAtOnce * kChannelsAtOnce + kApart;
+                 Scratch<float> products(kElements * kStride);
+                 for (std::int64_t i = begin; i < end; ++i) {
+                   const std::int64_t o = i / columns * kGradientsAtOnce, c = i % columns * kChannelsAtOnce;
+                   const std::int64_t outputs = smaller(kGradientsAtOnce, of.outputs - o);
+                   const std::int64_t channels = smaller(kChannelsAtOnce, of.channels - c);
+                   for (int e = 0; e < kElements; ++e) {
+                     for (std::int64_t s = 0; s < slabs; ++s) {
+                       for (std::int64_t n = 0; n < channels; n += kColumns) {
+                         const float* panel = right.get() + (s * kElements + e) * right_stride + (c + n) * kSlab;
+                         for (std::int64_t r = 0; r < outputs; r += kTileRows) {
+                           Tile<float> tile;
+                           multiply_tile<kSlab, 1>(left.get() + (s * kElements + e) * left_stride + (o + r) * kSlab,
+                                                   panel, tiles_of(s), tile);
+                           float* const to = products.get() + e * kStride + r * kChannelsAtOnce + n;
+                           BOOST_EXT_EACH_ROW(m) BOOST_EXT_EACH_VECTOR(v) {
+                             float* const at = to + m * kChannelsAtOnce + v * kLanesOf<float>;
+                             put(at, s == 0 ? tile[m][v] : vector_at(at) + tile[m][v]);
+                           }
+                         }
+                       }
+                     }
+                   }
+                   for (std::int64_t r = 0; r < outputs; ++r) {
+                     put_weight_gradients(products.get() + r * kChannelsAtOnce, kStride, channels, first == 0,
+                                          first + some == tiles.count, sums.get() + (o + r) * 9 * width + c, width,
+                                          dw + ((o + r) * of.channels + c) * 9);
+                   }
+                 }
+               });
+  }
+}
+
+}  // namespace boost_ext::cpu::BOOST_EXT_ISA
