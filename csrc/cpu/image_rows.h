@@ -22,11 +22,20 @@ template <class T> class Zeros {
   T* first_;
 };
 
+// Lest a loop become a call of memmove(), which takes longer than a short row.
+#define BOOST_EXT_NO_CALL() __asm__ volatile("" ::: "memory")
+
 BOOST_EXT_INLINE void copy_row(const float* from, std::int64_t n, float* to) {
   std::int64_t i = 0;
-  for (; i + kWidth <= n; i += kWidth) *reinterpret_cast<UnalignedVf*>(to + i) = load_floats(from + i);
+  for (; i + kWidth <= n; i += kWidth) {
+    *reinterpret_cast<UnalignedVf*>(to + i) = load_floats(from + i);
+    BOOST_EXT_NO_CALL();
+  }
   for (; i + 4 <= n; i += 4) std::memcpy(to + i, from + i, 16);
-  for (; i < n; ++i) to[i] = from[i];
+  for (; i < n; ++i) {
+    to[i] = from[i];
+    BOOST_EXT_NO_CALL();
+  }
 }
 
 }  // namespace boost_ext::cpu::BOOST_EXT_ISA

@@ -172,7 +172,7 @@ inline void put_columns(const float* from, std::int64_t stride, std::int64_t cou
 }
 
 constexpr std::int64_t kSlabs = 4;             // whose sums are float32: 512 terms; beyond, float64
-constexpr std::int64_t kGradientsAtOnce = 32;  // outputs with 64 channels, whose sums stay in the first cache
+constexpr std::int64_t kGradientsAtOnce = 64;  // outputs with 64 channels, whose sums stay in the first cache
 constexpr std::int64_t kChannelsAtOnce = 64;
 
 // dw of one output from sums for `channels` channels. `sums`: 9 rows of `stride`, what earlier tiles gave.

@@ -158,6 +158,7 @@ template <int N> class Windows {
   // Of the images of one channel, `stride` apart.
   void read(const float* channel, std::int64_t stride, std::int64_t first, std::int64_t some) {
     std::int64_t last = -1;
+    const std::int64_t pitch = pitch_, line = line_;
     tiles_.each_row(
         first, some,
         [&](std::int64_t image, std::int64_t row, std::int64_t column, std::int64_t here, std::int64_t done) {
@@ -171,10 +172,12 @@ template <int N> class Windows {
           const float* from = image_.get() + 2 * row * pitch_ + 2 * column;
           BOOST_EXT_EACH_OF(N, a) {
             BOOST_EXT_EACH_OF(kHalves, b) {
-              float* to = lines_.get() + (a * kHalves + b) * line_ + 2 * done;
+              float* to = lines_.get() + (a * kHalves + b) * line + 2 * done;
               // Beyond the end there is room, and what comes next is written later.
-              for (std::int64_t i = 0; i < 2 * here; i += kWidth)
-                put(to + i, load_floats(from + a * pitch_ + 2 * b + i));
+              for (std::int64_t i = 0; i < 2 * here; i += kWidth) {
+                                  put(to + i, load_floats(from + a * pitch + 2 * b + i));
+                                  BOOST_EXT_NO_CALL();
+                                }
             }
           }
         });
