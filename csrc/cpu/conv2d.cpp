@@ -198,7 +198,8 @@ void conv2d(const Context& context, const float* x, const float* w, const Convol
   const Patches& p = of.p;
   if (of.in_tiles()) {
     const Layer layer{p.n, p.c, p.h, p.w, of.outputs, p.oh, p.ow, p.top, p.left};
-    return convolve_tiles(context.threads, x, w, false, layer, y);
+    TiledConvolution(context.threads, x, w, false, layer, y);
+    return;
   }
   const Planes planes(p);
   const std::int64_t channels = p.c / of.groups, outputs = of.outputs / of.groups, positions = p.oh * p.ow;
@@ -233,7 +234,8 @@ void conv2d_input_gradient(const Context& context, const float* dy, const float*
   const Patches& p = of.p;
   if (of.in_tiles()) {  // an input sees the outputs that see it
     const Layer layer{p.n, of.outputs, p.oh, p.ow, p.c, p.h, p.w, 2 - p.top, 2 - p.left};
-    return convolve_tiles(context.threads, dy, w, true, layer, dx);
+    TiledConvolution(context.threads, dy, w, true, layer, dx);
+    return;
   }
   const Planes planes(p);
   const std::int64_t channels = p.c / of.groups, outputs = of.outputs / of.groups, positions = p.oh * p.ow;

@@ -63,6 +63,13 @@ class Factors {
   Scratch<float> numbers_;
 };
 
+BOOST_EXT_INLINE void add_tile(const Tile<float>& tile, bool first, float* to, std::int64_t stride) {
+  BOOST_EXT_EACH_ROW(m) BOOST_EXT_EACH_VECTOR(v) {
+    float* const at = to + m * stride + v * kLanesOf<float>;
+    put(at, first ? tile[m][v] : vector_at(at) + tile[m][v]);
+  }
+}
+
 // y of `outputs` planes from the products of a block of tiles: rows of kTilesAtOnce, `stride` between elements.
 inline void put_outputs(const float* m, std::int64_t stride, std::int64_t outputs, const Tiles& tiles,
                         std::int64_t first, std::int64_t some, const Layer& of, float* y) {
@@ -88,66 +95,97 @@ inline void put_outputs(const float* m, std::int64_t stride, std::int64_t output
   }
 }
 
-inline void convolve_tiles(int threads, const float* x, const float* w, bool turned, const Layer& of, float* y) {
-  constexpr std::int64_t kColumns = kTileColumns<float>;
-  const Tiles tiles(of.images, of.oh, of.ow);
-  if (tiles.count == 0) return;
-  Factors factors(threads, w, of.outputs, of.channels, turned);
-  const std::int64_t fit = kTransformed / (kElements * of.channels * kTilesAtOnce);
-  const std::int64_t most = smaller(up_to(kTilesAtOnce, tiles.count), (fit > 2 ? fit : 2) * kTilesAtOnce);
-  const std::int64_t stride = most * of.channels + kApart, parts = (of.outputs + kOutputsAtOnce - 1) / kOutputsAtOnce;
-  const std::int64_t slabs = (of.channels + kSlab - 1) / kSlab;
-  Scratch<float> inputs(kElements * stride);
-  for (std::int64_t first = 0; first < tiles.count; first += most) {
-    const std::int64_t some = smaller(most, tiles.count - first), blocks = (some + kTilesAtOnce - 1) / kTilesAtOnce;
-    const auto tiles_of = [=](std::int64_t block) { return smaller(kTilesAtOnce, some - block * kTilesAtOnce); };
-    on_threads(threads, 2 * kElements * some * of.channels, blocks * of.channels,
+class TiledConvolution {
+ public:
+  TiledConvolution(int threads, const float* x, const float* w, bool turned, const Layer& of, float* y)
+      : of_(of),
+        tiles_(of.images, of.oh, of.ow),
+        factors_(threads, w, of.outputs, of.channels, turned),
+        x_(x),
+        y_(y),
+        parts_((of.outputs + kOutputsAtOnce - 1) / kOutputsAtOnce) {
+    const std::int64_t groups = (tiles_.count + kTilesAtOnce - 1) / kTilesAtOnce;
+    if (groups >= kGroups * threads) {  // each stays in the cache of the core that computes it
+      on_threads(threads, work(tiles_.count), groups, [&](std::int64_t begin, std::int64_t end) {
+        Scratch<float> inputs(kElements * stride(1));
+        for (std::int64_t group = begin; group < end; ++group) compute(1, group * kTilesAtOnce, 1, inputs.get());
+      });
+      return;
+    }
+    const std::int64_t fit = kTransformed / (kElements * of.channels * kTilesAtOnce);
+    const std::int64_t most = smaller(groups, fit > 2 ? fit : 2);
+    Scratch<float> inputs(kElements * stride(most));
+    for (std::int64_t group = 0; group < groups; group += most) {
+      compute(threads, group * kTilesAtOnce, smaller(most, groups - group), inputs.get());
+    }
+  }
+
+ private:
+  static constexpr std::int64_t kColumns = kTileColumns<float>, kGroups = 4;
+
+  std::int64_t stride(std::int64_t groups) const { return groups * kTilesAtOnce * of_.channels + kApart; }
+  std::int64_t work(std::int64_t tiles) const { return kElements * of_.outputs * tiles * of_.channels / 8; }
+
+  // The outputs of so many groups of tiles.
+  void compute(int threads, std::int64_t first, std::int64_t groups, float* inputs) {
+    const std::int64_t tiles = smaller(groups * kTilesAtOnce, tiles_.count - first), between = stride(groups);
+    on_threads(threads, 2 * kElements * tiles * of_.channels, groups * of_.channels,
                [&](std::int64_t begin, std::int64_t end) {
-                 Windows<4> windows(tiles, of.h, of.w, of.top, of.left, kTilesAtOnce);
+                 Windows<4> windows(tiles_, of_.h, of_.w, of_.top, of_.left, kTilesAtOnce);
                  for (std::int64_t i = begin; i < end; ++i) {
-                   const std::int64_t block = i / of.channels, c = i % of.channels, begins = block * kTilesAtOnce;
-                   windows.read(x + c * of.h * of.w, of.channels * of.h * of.w, first + begins, tiles_of(block));
-                   for (std::int64_t t = 0; t < padded<float>(tiles_of(block)); t += kWidth) {
-                     Vf d[4][4];
-                     windows.take(t, d);
-                     transform_inputs(d);
-                     const std::int64_t q = begins + t;
-                     float* const to = inputs.get() + (q / kColumns * of.channels + c) * kColumns + q % kColumns;
-                     BOOST_EXT_EACH_OF(4, a) BOOST_EXT_EACH_OF(4, b) put(to + (4 * a + b) * stride, d[a][b]);
-                   }
+                   const std::int64_t at = i / of_.channels * kTilesAtOnce;
+                   transform(windows, i % of_.channels, first + at, smaller(kTilesAtOnce, tiles - at), between,
+                             inputs + at * of_.channels);
                  }
                });
-    on_threads(
-        threads, kElements * of.outputs * some * of.channels / 8, parts * blocks,
-        [&](std::int64_t begin, std::int64_t end) {
-          constexpr std::int64_t kStride = kOutputsAtOnce * kTilesAtOnce + kApart;
-          Scratch<float> products(kElements * kStride);
-          for (std::int64_t i = begin; i < end; ++i) {
-            const std::int64_t block = i % blocks, begins = block * kTilesAtOnce, o = i / blocks * kOutputsAtOnce;
-            const std::int64_t outputs = smaller(kOutputsAtOnce, of.outputs - o);
-            for (int e = 0; e < kElements; ++e) {
-              for (std::int64_t s = 0; s < slabs; ++s) {
-                const std::int64_t depth = smaller(kSlab, of.channels - s * kSlab);
-                for (std::int64_t t = 0; t < tiles_of(block); t += kColumns) {
-                  const float* panel = inputs.get() + e * stride + (begins + t) * of.channels + s * kSlab * kColumns;
-                  for (std::int64_t r = 0; r < outputs; r += kTileRows) {
-                    Tile<float> tile;
-                    multiply_tile<kSlab, 1>(factors.at(e, s, o + r), panel, depth, tile);
-                    float* const to = products.get() + e * kStride + r * kTilesAtOnce + t;
-                    BOOST_EXT_EACH_ROW(m) BOOST_EXT_EACH_VECTOR(v) {
-                      float* const at = to + m * kTilesAtOnce + v * kLanesOf<float>;
-                      put(at, s == 0 ? tile[m][v] : vector_at(at) + tile[m][v]);
-                    }
-                  }
-                }
-              }
-            }
-            put_outputs(products.get(), kStride, outputs, tiles, first + begins, tiles_of(block), of,
-                        y + o * of.oh * of.ow);
-          }
-        });
+    on_threads(threads, work(tiles), parts_ * groups, [&](std::int64_t begin, std::int64_t end) {
+      Scratch<float> products(kElements * kStride);
+      for (std::int64_t i = begin; i < end; ++i) {
+        const std::int64_t at = i % groups * kTilesAtOnce, some = smaller(kTilesAtOnce, tiles - at);
+        const std::int64_t o = i / groups * kOutputsAtOnce, outputs = smaller(kOutputsAtOnce, of_.outputs - o);
+        multiply(inputs + at * of_.channels, between, some, o, outputs, products.get());
+        put_outputs(products.get(), kStride, outputs, tiles_, first + at, some, of_, y_ + o * of_.oh * of_.ow);
+      }
+    });
   }
-}
+
+  // A row of each right factor, in panels.
+  void transform(Windows<4>& windows, std::int64_t channel, std::int64_t first, std::int64_t tiles,
+                 std::int64_t between, float* panels) const {
+    windows.read(x_ + channel * of_.h * of_.w, of_.channels * of_.h * of_.w, first, tiles);
+    for (std::int64_t t = 0; t < padded<float>(tiles); t += kWidth) {
+      Vf d[4][4];
+      windows.take(t, d);
+      transform_inputs(d);
+      float* const to = panels + (t / kColumns * of_.channels + channel) * kColumns + t % kColumns;
+      BOOST_EXT_EACH_OF(4, a) BOOST_EXT_EACH_OF(4, b) put(to + (4 * a + b) * between, d[a][b]);
+    }
+  }
+
+  void multiply(const float* panels, std::int64_t between, std::int64_t tiles, std::int64_t o, std::int64_t outputs,
+                float* products) {
+    for (int e = 0; e < kElements; ++e) {
+      for (std::int64_t k = 0; k < of_.channels; k += kSlab) {
+        for (std::int64_t t = 0; t < tiles; t += kColumns) {
+          const float* const panel = panels + e * between + t * of_.channels + k * kColumns;
+          for (std::int64_t r = 0; r < outputs; r += kTileRows) {
+            Tile<float> tile;
+            multiply_tile<kSlab, 1>(factors_.at(e, k / kSlab, o + r), panel, smaller(kSlab, of_.channels - k), tile);
+            add_tile(tile, k == 0, products + e * kStride + r * kTilesAtOnce + t, kTilesAtOnce);
+          }
+        }
+      }
+    }
+  }
+
+  static constexpr std::int64_t kStride = kOutputsAtOnce * kTilesAtOnce + kApart;
+  const Layer of_;
+  const Tiles tiles_;
+  Factors factors_;
+  const float* x_;
+  float* y_;
+  std::int64_t parts_;
+};
 
 // Rows of `stride` become columns of a panel: kColumns rows of `count` numbers.
 template <std::int64_t kColumns>
@@ -279,11 +317,8 @@ inline void weight_gradient_of_tiles(int threads, const float* dy, const float* 
                            Tile<float> tile;
                            multiply_tile<kSlab, 1>(left.get() + (s * kElements + e) * left_stride + (o + r) * kSlab,
                                                    panel, tiles_of(s), tile);
-                           float* const to = products.get() + e * kStride + r * kChannelsAtOnce + n;
-                           BOOST_EXT_EACH_ROW(m) BOOST_EXT_EACH_VECTOR(v) {
-                             float* const at = to + m * kChannelsAtOnce + v * kLanesOf<float>;
-                             put(at, s == 0 ? tile[m][v] : vector_at(at) + tile[m][v]);
-                           }
+                           add_tile(tile, s == 0, products.get() + e * kStride + r * kChannelsAtOnce + n,
+                                    kChannelsAtOnce);
                          }
                        }
                      }

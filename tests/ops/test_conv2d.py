@@ -199,6 +199,19 @@ def test_the_bits_do_not_depend_on_the_threads(rng, case, threads):
             assert_same_bits(one, same)
 
 
+@pytest.mark.parametrize("case", [CASES[1], CASES[10], *IN_TILES[2:7]], ids=str)
+def test_all_instruction_sets_have_the_same_bits(rng, isa, case):
+    x, w, dy = case.arrays(rng)
+    got = case.conv2d(x, w), case.input_gradient(dy, w), case.weight_gradient(dy, x)
+    _core.set_isa("baseline")
+    try:
+        expected = case.conv2d(x, w), case.input_gradient(dy, w), case.weight_gradient(dy, x)
+    finally:
+        _core.set_isa(isa)
+    for one, same in zip(got, expected, strict=True):
+        assert_same_bits(one, same)
+
+
 def test_nan_goes_where_it_is_seen(rng):
     case = CASES[1]
     x, w, _ = case.arrays(rng)
