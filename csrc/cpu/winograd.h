@@ -63,6 +63,11 @@ class Factors {
   Scratch<float> numbers_;
 };
 
+// The rows of a tile, into the second cache: large factors come from the last one, or from memory.
+BOOST_EXT_INLINE void read_ahead(const float* rows) {
+  for (int i = 0; i < kTileRows * kSlab; i += 16) __builtin_prefetch(rows + i, 0, 2);
+}
+
 BOOST_EXT_INLINE void add_tile(const Tile<float>& tile, bool first, float* to, std::int64_t stride) {
   BOOST_EXT_EACH_ROW(m) BOOST_EXT_EACH_VECTOR(v) {
     float* const at = to + m * stride + v * kLanesOf<float>;
@@ -169,8 +174,10 @@ class TiledConvolution {
         for (std::int64_t t = 0; t < tiles; t += kColumns) {
           const float* const panel = panels + e * between + t * of_.channels + k * kColumns;
           for (std::int64_t r = 0; r < outputs; r += kTileRows) {
+            const float* const left = factors_.at(e, k / kSlab, o + r);
+            if (t == 0) read_ahead(left + 2 * kTileRows * kSlab);
             Tile<float> tile;
-            multiply_tile<kSlab, 1>(factors_.at(e, k / kSlab, o + r), panel, smaller(kSlab, of_.channels - k), tile);
+            multiply_tile<kSlab, 1>(left, panel, smaller(kSlab, of_.channels - k), tile);
             add_tile(tile, k == 0, products + e * kStride + r * kTilesAtOnce + t, kTilesAtOnce);
           }
         }
@@ -209,7 +216,7 @@ inline void put_columns(const float* from, std::int64_t stride, std::int64_t cou
   }
 }
 
-constexpr std::int64_t kSlabs = 4;             // whose sums are float32: 512 terms; beyond, float64
+constexpr std::int64_t kSlabs = 1;             // whose sums are float32: 512 terms; beyond, float64
 constexpr std::int64_t kGradientsAtOnce = 64;  // outputs with 64 channels, whose sums stay in the first cache
 constexpr std::int64_t kChannelsAtOnce = 64;
 
@@ -249,7 +256,7 @@ inline void weight_gradient_of_tiles(int threads, const float* dy, const float* 
   constexpr std::int64_t kColumns = kTileColumns<float>, kPart = 32;
   const Tiles tiles(of.images, of.oh, of.ow);
   const std::int64_t rows = up_to(kTileRows, of.outputs), panels = padded<float>(of.channels) / kColumns;
-  const std::int64_t fit = 2 * kTransformed / (kElements * kSlab * (of.outputs + of.channels));
+  const std::int64_t fit = kTransformed / (kElements * kSlab * (of.outputs + of.channels));
   const std::int64_t most = smaller(smaller(kSlabs, fit > 1 ? fit : 1), (tiles.count + kSlab - 1) / kSlab);
   // Of each slab of tiles, left factors with a row for each output, and right factors with a column for each channel.
   const std::int64_t left_stride = rows * kSlab + kApart, right_stride = panels * kColumns * kSlab + kApart;
