@@ -306,7 +306,8 @@ void conv2d_weight_gradient(const Context& context, const float* dy, const float
   }
   if (of.in_tiles()) {
     const Layer layer{p.n, p.c, p.h, p.w, of.outputs, p.oh, p.ow, p.top, p.left};
-    return weight_gradient_of_tiles(context.threads, dy, x, layer, dw);
+    TiledWeightGradient(context.threads, dy, x, layer, dw);
+    return;
   }
   // So many images in a row as one float32 sum takes, if their planes stay in the cache.
   const std::int64_t of_channel = planes.count * planes.size, fit = kCached / (channels * of_channel);

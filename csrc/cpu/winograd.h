@@ -216,8 +216,7 @@ inline void put_columns(const float* from, std::int64_t stride, std::int64_t cou
   }
 }
 
-constexpr std::int64_t kSlabs = 1;             // whose sums are float32: 512 terms; beyond, float64
-constexpr std::int64_t kGradientsAtOnce = 64;  // outputs with 64 channels, whose sums stay in the first cache
+constexpr std::int64_t kGradientsAtOnce = 64;  // outputs with as many channels, whose sums stay in the second cache
 constexpr std::int64_t kChannelsAtOnce = 64;
 
 // dw of one output from sums for `channels` channels. `sums`: 9 rows of `stride`, what earlier tiles gave.
@@ -252,92 +251,145 @@ inline void put_weight_gradients(const float* s, std::int64_t between, std::int6
   }
 }
 
-inline void weight_gradient_of_tiles(int threads, const float* dy, const float* x, const Layer& of, float* dw) {
-  constexpr std::int64_t kColumns = kTileColumns<float>, kPart = 32;
-  const Tiles tiles(of.images, of.oh, of.ow);
-  const std::int64_t rows = up_to(kTileRows, of.outputs), panels = padded<float>(of.channels) / kColumns;
-  const std::int64_t fit = kTransformed / (kElements * kSlab * (of.outputs + of.channels));
-  const std::int64_t most = smaller(smaller(kSlabs, fit > 1 ? fit : 1), (tiles.count + kSlab - 1) / kSlab);
-  // Of each slab of tiles, left factors with a row for each output, and right factors with a column for each channel.
-  const std::int64_t left_stride = rows * kSlab + kApart, right_stride = panels * kColumns * kSlab + kApart;
-  const std::int64_t parts = (of.outputs + kGradientsAtOnce - 1) / kGradientsAtOnce;
-  const std::int64_t columns = (of.channels + kChannelsAtOnce - 1) / kChannelsAtOnce, width = columns * kChannelsAtOnce;
-  Scratch<float> left(most * kElements * left_stride), right(most * kElements * right_stride);
-  Scratch<double> sums(tiles.count > most * kSlab ? of.outputs * 9 * width : 0);
-  for (std::int64_t first = 0; first < tiles.count; first += most * kSlab) {
-    const std::int64_t some = smaller(most * kSlab, tiles.count - first), slabs = (some + kSlab - 1) / kSlab;
-    const auto tiles_of = [=](std::int64_t slab) { return smaller(kSlab, some - slab * kSlab); };
-    on_threads(threads, 2 * kElements * some * rows, slabs * rows, [&](std::int64_t begin, std::int64_t end) {
-      Windows<2> windows(tiles, of.oh, of.ow, 0, 0, kSlab);
-      for (std::int64_t i = begin; i < end; ++i) {
-        const std::int64_t slab = i / rows, row = i % rows, o = smaller(row, of.outputs - 1);
-        windows.read(dy + o * of.oh * of.ow, of.outputs * of.oh * of.ow, first + slab * kSlab, tiles_of(slab));
-        for (std::int64_t t = 0; t < tiles_of(slab); t += kWidth) {
+// Products are summed over a slab of tiles in float32, and beyond in float64.
+class TiledWeightGradient {
+ public:
+  TiledWeightGradient(int threads, const float* dy, const float* x, const Layer& of, float* dw)
+      : of_(of),
+        tiles_(of.images, of.oh, of.ow),
+        dy_(dy),
+        x_(x),
+        dw_(dw),
+        rows_(up_to(kTileRows, of.outputs)),
+        panels_(padded<float>(of.channels) / kColumns),
+        columns_((of.channels + kChannelsAtOnce - 1) / kChannelsAtOnce) {
+    const std::int64_t slabs = (tiles_.count + kSlab - 1) / kSlab, size = of.outputs * 9 * columns_ * kChannelsAtOnce;
+    if (slabs < kRanges || size > kSmall) {
+      Scratch<float> left(kElements * left_stride()), right(kElements * right_stride());
+      Scratch<double> sums(slabs > 1 ? size : 0);
+      for (std::int64_t s = 0; s < slabs; ++s) {
+        add_slab(threads, s * kSlab, s == 0, s + 1 == slabs, left.get(), right.get(), sums.get());
+      }
+      return;
+    }
+    // One thread computes all of a range of tiles; as many whatever the number of threads.
+    Scratch<double> sums(kRanges * size);
+    on_threads(threads, work(tiles_.count), kRanges, [&](std::int64_t begin, std::int64_t end) {
+      Scratch<float> left(kElements * left_stride()), right(kElements * right_stride());
+      for (std::int64_t range = begin; range < end; ++range) {
+        const std::int64_t first = range * slabs / kRanges;
+        for (std::int64_t s = first; s < (range + 1) * slabs / kRanges; ++s) {
+          add_slab(1, s * kSlab, s == first, false, left.get(), right.get(), sums.get() + range * size);
+        }
+      }
+    });
+    on_threads(threads, 2 * kRanges * size, of.outputs, [&](std::int64_t begin, std::int64_t end) {
+      const std::int64_t width = columns_ * kChannelsAtOnce;
+      for (std::int64_t row = 9 * begin; row < 9 * end; ++row) {
+        double* const total = sums.get() + row * width;
+        for (std::int64_t range = 1; range < kRanges; ++range) {
+          for (std::int64_t c = 0; c < of_.channels; ++c) total[c] += total[range * size + c];
+        }
+        float* const to = dw_ + row / 9 * of_.channels * 9 + row % 9;
+        for (std::int64_t c = 0; c < of_.channels; ++c) to[c * 9] = static_cast<float>(total[c]);
+      }
+    });
+  }
+
+ private:
+  static constexpr std::int64_t kColumns = kTileColumns<float>;
+  static constexpr std::int64_t kPart = 32;        // tiles that are transposed at a time
+  static constexpr std::int64_t kRanges = 16;      // of tiles
+  static constexpr std::int64_t kSmall = 1 << 18;  // sums of a range
+
+  // Left factors have a row for each output, right ones a column for each channel.
+  std::int64_t left_stride() const { return rows_ * kSlab + kApart; }
+  std::int64_t right_stride() const { return panels_ * kColumns * kSlab + kApart; }
+  std::int64_t work(std::int64_t tiles) const { return kElements * of_.outputs * tiles * of_.channels / 8; }
+
+  void add_slab(int threads, std::int64_t begins, bool first, bool last, float* left, float* right, double* sums) {
+    const std::int64_t tiles = smaller(kSlab, tiles_.count - begins);
+    on_threads(threads, 2 * kElements * tiles * rows_, rows_, [&](std::int64_t begin, std::int64_t end) {
+      Windows<2> windows(tiles_, of_.oh, of_.ow, 0, 0, kSlab);
+      for (std::int64_t row = begin; row < end; ++row) {
+        const std::int64_t positions = of_.oh * of_.ow, o = smaller(row, of_.outputs - 1);
+        windows.read(dy_ + o * positions, of_.outputs * positions, begins, tiles);
+        for (std::int64_t t = 0; t < tiles; t += kWidth) {
           Vf d[2][2], p[4][4];
           windows.take(t, d);
           transform_output_gradients(d, p);
-          float* const to = left.get() + slab * kElements * left_stride + row * kSlab + t;
-          BOOST_EXT_EACH_OF(4, a) BOOST_EXT_EACH_OF(4, b) put(to + (4 * a + b) * left_stride, p[a][b]);
+          float* const to = left + row * kSlab + t;
+          BOOST_EXT_EACH_OF(4, a) BOOST_EXT_EACH_OF(4, b) put(to + (4 * a + b) * left_stride(), p[a][b]);
         }
       }
     });
-    on_threads(threads, 2 * kElements * some * of.channels, slabs * panels, [&](std::int64_t begin, std::int64_t end) {
-      constexpr std::int64_t kStride = kColumns * kPart + kApart;
-      Windows<4> windows(tiles, of.h, of.w, of.top, of.left, kPart);
-      Scratch<float> found(kElements * kStride);
+    on_threads(threads, 2 * kElements * tiles * of_.channels, panels_, [&](std::int64_t begin, std::int64_t end) {
+      Windows<4> windows(tiles_, of_.h, of_.w, of_.top, of_.left, kPart);
+      Scratch<float> found(kElements * (kColumns * kPart + kApart));
+      for (std::int64_t panel = begin; panel < end; ++panel) {
+        for (std::int64_t t = 0; t < tiles; t += kPart) {
+          fill(windows, panel * kColumns, begins + t, smaller(kPart, tiles - t), found.get(),
+               right + (panel * kSlab + t) * kColumns);
+        }
+      }
+    });
+    const std::int64_t parts = (of_.outputs + kGradientsAtOnce - 1) / kGradientsAtOnce;
+    on_threads(threads, work(tiles), parts * columns_, [&](std::int64_t begin, std::int64_t end) {
+      Scratch<float> products(kElements * kStride);
       for (std::int64_t i = begin; i < end; ++i) {
-        const std::int64_t slab = i / panels, panel = i % panels;
-        for (std::int64_t begins = 0; begins < tiles_of(slab); begins += kPart) {
-          const std::int64_t here = smaller(kPart, tiles_of(slab) - begins);
-          for (std::int64_t column = 0; column < kColumns; ++column) {
-            const std::int64_t c = smaller(panel * kColumns + column, of.channels - 1);
-            windows.read(x + c * of.h * of.w, of.channels * of.h * of.w, first + slab * kSlab + begins, here);
-            for (std::int64_t t = 0; t < here; t += kWidth) {
-              Vf d[4][4];
-              windows.take(t, d);
-              transform_inputs(d);
-              float* const to = found.get() + column * kPart + t;
-              BOOST_EXT_EACH_OF(4, a) BOOST_EXT_EACH_OF(4, b) put(to + (4 * a + b) * kStride, d[a][b]);
-            }
-          }
-          for (int e = 0; e < kElements; ++e) {
-            put_columns<kColumns>(
-                found.get() + e * kStride, kPart, here,
-                right.get() + (slab * kElements + e) * right_stride + (panel * kSlab + begins) * kColumns);
-          }
+        const std::int64_t o = i / columns_ * kGradientsAtOnce, c = i % columns_ * kChannelsAtOnce;
+        const std::int64_t outputs = smaller(kGradientsAtOnce, of_.outputs - o);
+        const std::int64_t channels = smaller(kChannelsAtOnce, of_.channels - c), width = columns_ * kChannelsAtOnce;
+        multiply(left + o * kSlab, right + c * kSlab, tiles, outputs, channels, products.get());
+        for (std::int64_t r = 0; r < outputs; ++r) {
+          put_weight_gradients(products.get() + r * kChannelsAtOnce, kStride, channels, first, last,
+                               sums + (o + r) * 9 * width + c, width, dw_ + ((o + r) * of_.channels + c) * 9);
         }
       }
     });
-    on_threads(threads, kElements * of.outputs * some * of.channels / 8, parts * columns,
-               [&](std::int64_t begin, std::int64_t end) {
-                 constexpr std::int64_t kStride = kGradientsAtOnce * kChannelsAtOnce + kApart;
-                 Scratch<float> products(kElements * kStride);
-                 for (std::int64_t i = begin; i < end; ++i) {
-                   const std::int64_t o = i / columns * kGradientsAtOnce, c = i % columns * kChannelsAtOnce;
-                   const std::int64_t outputs = smaller(kGradientsAtOnce, of.outputs - o);
-                   const std::int64_t channels = smaller(kChannelsAtOnce, of.channels - c);
-                   for (int e = 0; e < kElements; ++e) {
-                     for (std::int64_t s = 0; s < slabs; ++s) {
-                       for (std::int64_t n = 0; n < channels; n += kColumns) {
-                         const float* panel = right.get() + (s * kElements + e) * right_stride + (c + n) * kSlab;
-                         for (std::int64_t r = 0; r < outputs; r += kTileRows) {
-                           Tile<float> tile;
-                           multiply_tile<kSlab, 1>(left.get() + (s * kElements + e) * left_stride + (o + r) * kSlab,
-                                                   panel, tiles_of(s), tile);
-                           add_tile(tile, s == 0, products.get() + e * kStride + r * kChannelsAtOnce + n,
-                                    kChannelsAtOnce);
-                         }
-                       }
-                     }
-                   }
-                   for (std::int64_t r = 0; r < outputs; ++r) {
-                     put_weight_gradients(products.get() + r * kChannelsAtOnce, kStride, channels, first == 0,
-                                          first + some == tiles.count, sums.get() + (o + r) * 9 * width + c, width,
-                                          dw + ((o + r) * of.channels + c) * 9);
-                   }
-                 }
-               });
   }
-}
+
+  // Rows of a panel of each right factor.
+  void fill(Windows<4>& windows, std::int64_t channel, std::int64_t first, std::int64_t tiles, float* found,
+            float* panel) const {
+    constexpr std::int64_t kBetween = kColumns * kPart + kApart;
+    for (std::int64_t column = 0; column < kColumns; ++column) {
+      const std::int64_t c = smaller(channel + column, of_.channels - 1);
+      windows.read(x_ + c * of_.h * of_.w, of_.channels * of_.h * of_.w, first, tiles);
+      for (std::int64_t t = 0; t < tiles; t += kWidth) {
+        Vf d[4][4];
+        windows.take(t, d);
+        transform_inputs(d);
+        float* const to = found + column * kPart + t;
+        BOOST_EXT_EACH_OF(4, a) BOOST_EXT_EACH_OF(4, b) put(to + (4 * a + b) * kBetween, d[a][b]);
+      }
+    }
+    for (int e = 0; e < kElements; ++e) {
+      put_columns<kColumns>(found + e * kBetween, kPart, tiles, panel + e * right_stride());
+    }
+  }
+
+  void multiply(const float* left, const float* right, std::int64_t tiles, std::int64_t outputs, std::int64_t channels,
+                float* products) const {
+    for (int e = 0; e < kElements; ++e) {
+      for (std::int64_t n = 0; n < channels; n += kColumns) {
+        for (std::int64_t r = 0; r < outputs; r += kTileRows) {
+          Tile<float> tile;
+          multiply_tile<kSlab, 1>(left + e * left_stride() + r * kSlab, right + e * right_stride() + n * kSlab, tiles,
+                                  tile);
+          add_tile(tile, true, products + e * kStride + r * kChannelsAtOnce + n, kChannelsAtOnce);
+        }
+      }
+    }
+  }
+
+  static constexpr std::int64_t kStride = kGradientsAtOnce * kChannelsAtOnce + kApart;
+  const Layer of_;
+  const Tiles tiles_;
+  const float* dy_;
+  const float* x_;
+  float* dw_;
+  std::int64_t rows_, panels_, columns_;
+};
 
 }  // namespace boost_ext::cpu::BOOST_EXT_ISA

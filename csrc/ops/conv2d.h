@@ -9,7 +9,7 @@
 // w, dw    float32, (outputs, c / groups, kh, kw)
 // y, dy    float32, n images of `outputs` channels, oh by ow
 // patches  14 numbers, those of Patches in their order
-// y, dx and dw are written. Sums are float32, but those of dw are float64 beyond 64 terms, of tiles beyond 512; their
+// y, dx and dw are written. Sums are float32, but those of dw are float64 beyond 64 terms, of tiles beyond 128; their
 // order is fixed. What is outside of an image is a factor, too: inf and nan of w or dy make more of dx and dw nan than
 // the formula does. By tiles, inf and nan make nan of all that the tiles which see them give, and rounding errors are
 // relative to the sums of absolute values of all that a tile sees: a few times those of a direct sum.

@@ -99,7 +99,7 @@ IN_TILES = [
     Case(2, 33, (9, 14), 70, (3, 3)),
     Case(1, 130, (5, 6), 32, (3, 3), padding=(0, 2, 2, 0)),  # two slabs of channels
     Case(2, 32, (5, 5), 130, (3, 3), padding=(2, 0, 0, 1)),
-    Case(3, 32, (32, 32), 32, (3, 3), padding=(1, 1, 1, 1)),  # sums of float64
+    Case(9, 33, (32, 32), 32, (3, 3), padding=(1, 1, 1, 1)),  # sums of float64, of ranges of tiles
     Case(1, 32, (6, 6), 32, (3, 3), padding=(1, 9, 1, 8)),  # positions that see zeros alone
     Case(0, 32, (6, 6), 32, (3, 3)),
 ]
@@ -174,11 +174,11 @@ def test_tiles(rng, case):
     assert_close(y, case.exact(x, w), largest_sums(x, w, case.positions, before), case.channels + slabs + transforms)
     large_dx = largest_sums(dy, turned, case.size, [2 - b for b in before])
     assert_close(dx, exact_dx, large_dx, case.outputs + slabs + transforms)
-    assert_close(dw, exact_dw, largest_weight_sums(dy, x, before), 128 + 4 + transforms)
+    assert_close(dw, exact_dw, largest_weight_sums(dy, x, before), 128 + transforms)
 
 
 def test_tiles_are_as_exact_as_direct_sums(rng):
-    """Of float32, up to a small factor: three images of 32 x 32."""
+    """Of float32, up to a small factor: nine images of 32 x 32."""
     case = IN_TILES[7]
     x, w, dy = case.arrays(rng)
     exact = case.exact(x, w), *case.gradients(dy, x, w)
