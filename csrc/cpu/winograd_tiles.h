@@ -175,9 +175,9 @@ template <int N> class Windows {
               float* to = lines_.get() + (a * kHalves + b) * line + 2 * done;
               // Beyond the end there is room, and what comes next is written later.
               for (std::int64_t i = 0; i < 2 * here; i += kWidth) {
-                                  put(to + i, load_floats(from + a * pitch + 2 * b + i));
-                                  BOOST_EXT_NO_CALL();
-                                }
+                put(to + i, load_floats(from + a * pitch + 2 * b + i));
+                BOOST_EXT_NO_CALL();
+              }
             }
           }
         });

@@ -48,7 +48,7 @@ struct Convolution {
   // Of so many channels and outputs that tiles of transformed images are faster (cpu/winograd.h).
   bool in_tiles() const {
     const bool plain = p.kh == 3 && p.kw == 3 && p.sh == 1 && p.sw == 1 && p.dh == 1 && p.dw == 1 && groups == 1;
-    return plain && p.top <= 2 && p.left <= 2 && p.c >= 32 && outputs >= 32;
+    return plain && p.top <= 2 && p.left <= 2 && p.c >= 16 && outputs >= 16;
   }
 };
 

@@ -92,7 +92,7 @@ CASES = [
 
 
 IN_TILES = [
-    Case(2, 32, (8, 8), 32, (3, 3), padding=(1, 1, 1, 1)),
+    Case(2, 16, (8, 8), 18, (3, 3), padding=(1, 1, 1, 1)),
     Case(1, 64, (1, 1), 33, (3, 3), padding=(1, 1, 1, 1)),  # a tile with one output
     Case(35, 65, (4, 4), 34, (3, 3), padding=(1, 1, 1, 1)),  # blocks of tiles that begin within an image
     Case(3, 32, (14, 7), 32, (3, 3), padding=(2, 2, 2, 2)),

@@ -21,7 +21,7 @@ _plain_conv2d = plain(nn.Conv2d.construct)
 MOST_PAIRS, LARGEST_PATCH, LARGEST_KERNEL = 1024, 300, 25
 """Beyond so many pairs of an input and an output channel in a group, elements of a patch in it, or elements of a kernel
 of several channels, a matrix is faster: measured, docs/benchmarks.md#layers."""
-FEWEST_IN_TILES = 32
+FEWEST_IN_TILES = 16
 """From so many input and output channels on, tiles are faster for 3 x 3 and stride 1 (csrc/cpu/winograd.h)."""
 
 
