@@ -1,6 +1,7 @@
 """What stands for MindSpore's convolutions in compiled training steps (:mod:`boost_ext.ms.core.substitutes`).
 
-MindSpore's kernels copy each image into a matrix of patches and multiply that, also where that has a single row.
+MindSpore's kernels copy each image into a matrix of patches and multiply that, also where that has a single row, and
+where less than half of the products would do (csrc/cpu/winograd.h).
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ MOST_PAIRS, LARGEST_PATCH, LARGEST_KERNEL = 1024, 300, 25
 """Beyond so many pairs of an input and an output channel in a group, elements of a patch in it, or elements of a kernel
 of several channels, a matrix is faster: measured, docs/benchmarks.md#layers."""
 FEWEST_IN_TILES = 16
-"""From so many input and output channels on, tiles are faster for 3 x 3 and stride 1 (csrc/cpu/winograd.h)."""
+"""From so many input and output channels on, 3 x 3 and stride 1 run by tiles, as csrc/ops/conv2d.h has it."""
 
 
 def conv2d(self: nn.Conv2d, x: Tensor) -> Any:
