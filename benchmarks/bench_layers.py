@@ -1,5 +1,5 @@
-"""What compiled steps take for MindSpore's layers, forward and backward in a graph, beside those: the sizes of a GPT, of
-MobileNetV2 and ResNet-18 at 32 pixels, of a network of grouped convolutions, and of LeNet5."""
+"""What compiled steps take for MindSpore's layers, forward and backward in a graph, beside those: the sizes of a GPT,
+MobileNetV2 at 32 pixels, a network of grouped convolutions, LeNet5 and a ResNet."""
 
 from __future__ import annotations
 
@@ -50,6 +50,7 @@ def cases(quick: bool) -> Iterator[Case]:
         ("gelu", gelu, (rows, 2048), (rows, 2048)),
         ("gelu, tanh", gelu_tanh, (rows, 2048), (rows, 2048)),
         ("LayerNorm", nn.LayerNorm([512]), (rows, 512), (rows, 512)),
+        ("BatchNorm2d", nn.BatchNorm2d(144).set_train(), *2 * [(images, 144, 32, 32)]),
         ("Dense", nn.Dense(512, 2048), (rows, 512), (rows, 2048)),
         ("cross_entropy", cross_entropy, (rows, words), ()),
         ("x.T", transposed, (words, 512), (512, words)),
@@ -62,6 +63,9 @@ def cases(quick: bool) -> Iterator[Case]:
         ("Conv2d 3 x 3", nn.Conv2d(64, 64, 3), *2 * [(images, 64, 32, 32)]),
         ("Conv2d 3 x 3", nn.Conv2d(512, 512, 3), *2 * [(images, 512, 4, 4)]),
         ("Conv2d 5 x 5", nn.Conv2d(6, 16, 5, pad_mode="valid"), (4 * images, 6, 14, 14), (4 * images, 16, 10, 10)),
+        ("MaxPool2d(2, 2)", nn.MaxPool2d(2, 2), (4 * images, 6, 28, 28), (4 * images, 6, 14, 14)),
+        ("MaxPool2d(2, 2)", nn.MaxPool2d(2, 2), (4 * images, 16, 10, 10), (4 * images, 16, 5, 5)),
+        ("MaxPool2d(3, 2, same)", nn.MaxPool2d(3, 2, "same"), (4 * images, 64, 56, 56), (4 * images, 64, 28, 28)),
     ):
         yield _case(ms, f"{name}, {' x '.join(map(str, shape))}", function, shape, form)
 

@@ -643,6 +643,24 @@ def layer_norm_gradient(dy: Array, x: Array, mean: Array, rstd: Array, gamma: Ar
     return dx, (dy * normed).sum(0), dy.sum(0)
 
 
+def batch_norm(x: Array, gamma: Array, beta: Array, epsilon: float) -> tuple[Array, Array, Array]:
+    """The normalized channels of x (n, c, m), their means and variances: Ioffe and Szegedy, arXiv 1502.03167."""
+    x = np.asarray(x, np.float64)
+    mean = x.mean((0, 2))
+    variance = ((x - mean[:, None]) ** 2).mean((0, 2))
+    scale = np.asarray(gamma, np.float64) / np.sqrt(variance + epsilon)
+    return (x - mean[:, None]) * scale[:, None] + np.asarray(beta, np.float64)[:, None], mean, variance
+
+
+def batch_norm_gradient(dy: Array, x: Array, mean: Array, rstd: Array, gamma: Array) -> tuple[Array, Array, Array]:
+    dy, x = np.asarray(dy, np.float64), np.asarray(x, np.float64)
+    normed = (x - np.asarray(mean, np.float64)[:, None]) * np.asarray(rstd, np.float64)[:, None]
+    dgamma, dbeta = (dy * normed).sum((0, 2)), dy.sum((0, 2))
+    size = x.shape[0] * x.shape[2]
+    scale = np.asarray(gamma, np.float64) * rstd
+    return scale[:, None] * (dy - dbeta[:, None] / size - normed * dgamma[:, None] / size), dgamma, dbeta
+
+
 Pair = tuple[int, int]
 
 
@@ -674,8 +692,8 @@ def _padded(x: Array, padding: Sequence[int]) -> Array:
 def _seen(
     x: Array, w: Array, stride: Pair, dilation: Pair, groups: int, writeable: bool = False
 ) -> tuple[Array, Array]:
-    """A view: what each output position sees, (n, groups, c, oh, ow, kh, kw); and the weights (groups, o, c, kh, kw)."""
-    outputs, channels, kh, kw = w.shape
+    """A view of what each position sees, (n, groups, c, oh, ow, kh, kw), and the weights (groups, o, c, kh, kw)."""
+    channels, kh, kw = w.shape[1:]
     reach = [(k - 1) * d + 1 for k, d in zip((kh, kw), dilation, strict=True)]
     seen = np.lib.stride_tricks.sliding_window_view(x, reach, (2, 3), writeable=writeable)
     seen = seen[:, :, :: stride[0], :: stride[1], :: dilation[0], :: dilation[1]]
@@ -704,3 +722,28 @@ def cross_entropy_gradient(x: Array, labels: Array, dloss: float, ignored: int =
     dx[rows] = e / e.sum(1, keepdims=True)
     dx[rows, labels[rows]] -= 1
     return dx * dloss / (len(rows) if mean else 1)
+
+
+def max_pool(x: Array, out: tuple[int, int], windows: Sequence[int]) -> tuple[Array, Array]:
+    """The maxima (planes, *out) and their places in the windows: the first of equals, the last nan."""
+    (kh, kw, sh, sw, top, left), (planes, h, w) = windows, x.shape
+    y, places = np.empty((planes, *out)), np.empty((planes, *out), np.uint8)
+    for p, r, c in np.ndindex(y.shape):
+        best = None
+        for i, j in np.ndindex(kh, kw):
+            row, column = r * sh - top + i, c * sw - left + j
+            if 0 <= row < h and 0 <= column < w:
+                value = x[p, row, column]
+                if best is None or value > best or np.isnan(value):
+                    best, places[p, r, c] = value, i * kw + j
+        y[p, r, c] = best
+    return y, places
+
+
+def max_pool_gradient(dy: Array, places: Array, image: tuple[int, int], windows: Sequence[int]) -> Array:
+    _, kw, sh, sw, top, left = windows
+    dx = np.zeros((len(dy), *image))
+    for p, r, c in np.ndindex(dy.shape):
+        i, j = divmod(int(places[p, r, c]), kw)
+        dx[p, r * sh - top + i, c * sw - left + j] += dy[p, r, c]
+    return dx

@@ -38,7 +38,16 @@ WITHOUT_KERNEL = {
     "loss_scale_update",
     "timestamp",
 }  # scalars, or calls of another op
-LAYERS = {"conv2d", "cross_entropy", "gelu", "layer_norm", "row_sum", "strided_copy"}
+LAYERS = {
+    "batch_norm",
+    "conv2d",
+    "cross_entropy",
+    "gelu",
+    "layer_norm",
+    "max_pool",
+    "row_sum",
+    "strided_copy",
+}
 """What compiled steps take for MindSpore's: tested and measured together."""
 CPU_ONLY = {"adasum_part", "galore_step", "group_loss_scale", "timestamp", *LAYERS}
 """Without a CUDA kernel: what MindSpore's cells call and no function of ops.py, but for galore_step."""

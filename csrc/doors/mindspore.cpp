@@ -3,6 +3,7 @@
 #include "doors/graph_from_schema.h"
 #include "doors/plain_ops.h"
 #include "ops/accumulate.h"
+#include "ops/batch_norm.h"
 #include "ops/centralize.h"
 #include "ops/conv2d.h"
 #include "ops/covariance.h"
@@ -12,6 +13,7 @@
 #include "ops/gelu.h"
 #include "ops/group_loss_scale.h"
 #include "ops/layer_norm.h"
+#include "ops/max_pool.h"
 #include "ops/pca_back_project.h"
 #include "ops/precondition.h"
 #include "ops/row_sum.h"
@@ -37,6 +39,8 @@ BOOST_EXT_GRAPH_OP_OF(timestamp, kTimestamp, timestamp)
 BOOST_EXT_GRAPH_OP_OF(unscale_and_check_report, kUnscaleAndCheck, unscale_and_check)
 
 BOOST_EXT_GRAPH_FUNCTION_OF(adaptive_clipped, kAdaptiveClipped, adaptive_clipped)
+BOOST_EXT_GRAPH_FUNCTION_OF(batch_norm, kBatchNorm, batch_norm)  // writes the moving statistics, too
+BOOST_EXT_GRAPH_FUNCTION_OF(batch_norm_gradient, kBatchNormGradient, batch_norm_gradient)
 BOOST_EXT_GRAPH_FUNCTION_OF(centralized, kCentralize, centralize)
 BOOST_EXT_GRAPH_FUNCTION_OF(conv2d, kConv2d, conv2d)
 BOOST_EXT_GRAPH_FUNCTION_OF(conv2d_input_gradient, kConv2dInputGradient, conv2d_input_gradient)
@@ -50,6 +54,8 @@ BOOST_EXT_GRAPH_FUNCTION_OF(gelu_gradient, kGeluGradient, gelu_gradient)
 BOOST_EXT_GRAPH_FUNCTION_OF(joined, kFlatten, flatten)
 BOOST_EXT_GRAPH_FUNCTION_OF(layer_norm, kLayerNorm, layer_norm)
 BOOST_EXT_GRAPH_FUNCTION_OF(layer_norm_gradient, kLayerNormGradient, layer_norm_gradient)
+BOOST_EXT_GRAPH_FUNCTION_OF(max_pool, kMaxPool, max_pool)
+BOOST_EXT_GRAPH_FUNCTION_OF(max_pool_gradient, kMaxPoolGradient, max_pool_gradient)
 BOOST_EXT_GRAPH_FUNCTION_OF(parted, kUnflatten, unflatten)
 BOOST_EXT_GRAPH_FUNCTION_OF(row_sum, kRowSum, row_sum)
 

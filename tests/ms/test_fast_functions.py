@@ -353,7 +353,10 @@ def losses(cell: Any, x: Tensor) -> list[float]:
 
 @pytest.mark.parametrize("how", ["", "recompute", "vmap"])
 @pytest.mark.parametrize("mode", [ms.GRAPH_MODE, ms.PYNATIVE_MODE], ids=["graph", "pynative"])
-def test_a_step_takes_the_substitutes_where_it_compiles_with_them(mode: int, how: str) -> None:
+def test_a_step_takes_the_substitutes_where_it_compiles_with_them(
+    mode: int, how: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "boost_ext")
     ms.set_context(mode=mode)
     x = floats(3, 4, 8)
     found = []
@@ -369,6 +372,7 @@ def test_a_step_takes_the_substitutes_where_it_compiles_with_them(mode: int, how
             "MindSpore has no rule to map a native function over samples"
         )
     assert found[0] == pytest.approx(found[1], rel=1e-5)
+    assert ("is compiled without faster layers" in caplog.text) == (how == "vmap")
 
 
 @pytest.mark.parametrize("level", ["O2", "O3"])

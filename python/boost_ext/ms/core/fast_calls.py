@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any
@@ -12,6 +13,8 @@ from mindspore import nn
 from boost_ext.ms.core.substitutes import can_substitute, substituted
 
 __all__ = ["call_fast", "substitutes"]
+
+_logger = logging.getLogger("boost_ext")
 
 
 @cache
@@ -40,8 +43,10 @@ def call_fast(cell: nn.Cell, function: Callable[..., Any], *args: Any) -> Any:
     with substituted(table) as met:
         try:
             return function(*args)
-        except Exception:
+        except Exception as error:
             if not met or len(cell.compile_cache) > compiled:  # it was compiled: an error of its run
                 raise
+            reason = str(error).partition("\n")[0]
     cell.__dict__["_slow"] = True
+    _logger.info("%s is compiled without faster layers: %s", type(cell).__name__, reason)
     return function(*args)

@@ -27,7 +27,13 @@ FEWEST_IN_TILES = 16
 
 
 def conv2d(self: nn.Conv2d, x: Tensor) -> Any:
-    if x.dtype == ms.float32 and self.weight.dtype == ms.float32 and self.data_format == "NCHW" and F.rank(x) == 4:
+    if (
+        x.dtype == ms.float32
+        and self.weight.dtype == ms.float32
+        and self.data_format == "NCHW"
+        and not F.is_sequence_value_unknown(F.shape(x))
+        and F.rank(x) == 4
+    ):
         geometry = fast_geometry(
             F.shape(x), F.shape(self.weight), self.pad_mode, self.padding, self.stride, self.dilation, self.group
         )

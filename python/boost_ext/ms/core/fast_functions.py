@@ -18,7 +18,9 @@ from mindspore.ops.auto_generate import gen_ops_def
 from mindspore.ops.composite.multitype_ops import _compile_utils
 from mindspore.ops.function import array_func, math_func, nn_func
 
+from boost_ext.ms.core.fast_batch_norm import CONSTRUCT, batch_norm
 from boost_ext.ms.core.fast_convolutions import conv2d
+from boost_ext.ms.core.fast_pooling import max_pool, max_pool2d
 from boost_ext.ms.core.substitutes import plain
 from boost_ext.ms.native.layers import BiasAdded, CrossEntropy, Gelu, LayerNorm, Sliced, permuted
 
@@ -214,6 +216,7 @@ def as_slice(
 
 
 SUBSTITUTES: dict[Any, Callable[..., Any]] = {
+    CONSTRUCT: batch_norm,
     _compile_utils.strided_slice: sliced,
     array_func.swapaxes: swapaxes,
     gen_ops_def.transpose: transpose,
@@ -221,6 +224,8 @@ SUBSTITUTES: dict[Any, Callable[..., Any]] = {
     nn.Conv2d.construct: conv2d,
     nn.Dense.construct: dense,
     nn.LayerNorm.construct: layer_norm,
+    nn.MaxPool2d.construct: max_pool,
     nn_func.cross_entropy: cross_entropy,
     nn_func.gelu: gelu,
+    nn_func.max_pool2d: max_pool2d,
 }
