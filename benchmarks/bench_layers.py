@@ -60,6 +60,8 @@ def cases(quick: bool) -> Iterator[Case]:
         ("Conv2d 3 x 3, depthwise", nn.Conv2d(144, 144, 3, group=144), *2 * [(images, 144, 32, 32)]),
         ("Conv2d 3 x 3, depthwise", nn.Conv2d(960, 960, 3, group=960), *2 * [(images, 960, 4, 4)]),
         ("Conv2d 3 x 3, 32 groups", nn.Conv2d(256, 256, 3, group=32), *2 * [(images, 256, 16, 16)]),
+        ("Conv2d 3 x 3", nn.Conv2d(64, 64, 3), *2 * [(images, 64, 32, 32)]),
+        ("Conv2d 3 x 3", nn.Conv2d(512, 512, 3), *2 * [(images, 512, 4, 4)]),
         ("Conv2d 5 x 5", nn.Conv2d(6, 16, 5, pad_mode="valid"), (4 * images, 6, 14, 14), (4 * images, 16, 10, 10)),
         ("MaxPool2d(2, 2)", nn.MaxPool2d(2, 2), (4 * images, 6, 28, 28), (4 * images, 6, 14, 14)),
         ("MaxPool2d(2, 2)", nn.MaxPool2d(2, 2), (4 * images, 16, 10, 10), (4 * images, 16, 5, 5)),

@@ -1,7 +1,7 @@
 #include "ops/conv2d.h"
 
-#include "cpu/parallel.h"
-#include "cpu/simd.h"
+#include "cpu/image_rows.h"
+#include "cpu/winograd.h"
 
 namespace boost_ext::cpu::BOOST_EXT_ISA {
 namespace {
@@ -44,30 +44,6 @@ void set_offsets(const Patches& p, const Planes& planes, std::int64_t stride, st
 
 std::int64_t up_to_lanes(std::int64_t n) { return (n + kLanes - 1) / kLanes * kLanes; }
 
-// At the start of a cache line, so that vectors lie in one each.
-template <class T> class Zeros {
- public:
-  explicit Zeros(std::int64_t n) : memory_(n + kLine / static_cast<std::int64_t>(sizeof(T))) {
-    const auto at = reinterpret_cast<std::uintptr_t>(memory_.get());
-    first_ = memory_.get() + (kLine - at % kLine) % kLine / sizeof(T);
-    for (std::int64_t i = 0; i < n; ++i) first_[i] = 0;
-  }
-  T& operator[](std::int64_t i) { return first_[i]; }
-  T* get() { return first_; }
-
- private:
-  static constexpr std::int64_t kLine = 64;
-  Scratch<T> memory_;
-  T* first_;
-};
-
-BOOST_EXT_INLINE void copy_row(const float* from, std::int64_t n, float* to) {
-  std::int64_t i = 0;
-  for (; i + kWidth <= n; i += kWidth) *reinterpret_cast<UnalignedVf*>(to + i) = load_floats(from + i);
-  for (; i + 4 <= n; i += 4) std::memcpy(to + i, from + i, 16);
-  for (; i < n; ++i) to[i] = from[i];
-}
-
 // Where the elements of an image lie in its planes, `stride` apart: in runs of one row of a plane each, found once,
 // since a division takes as long as a short run.
 class Places {
@@ -92,34 +68,28 @@ class Places {
   }
 
   void spread(const float* image, float* planes) {
-    for (std::int64_t k = 0; k < count_; ++k) {
-      const Run& run = runs_[k];
-      const float* from = image + run.in_image;
-      float* to = planes + run.in_planes;
-      if (step_ == 1)
-        copy_row(from, run.n, to);
-      else
-        for (std::int64_t i = 0; i < run.n; ++i) to[i] = from[i * step_];
-    }
+    each_run([&](const Run& run) { copy(image + run.in_image, step_, planes + run.in_planes, 1, run.n); });
   }
   // And back; zeros for what no output sees.
   void gather(const float* planes, float* image) {
     for (std::int64_t i = 0; !all_are_seen_ && i < size_; ++i) image[i] = 0;
-    for (std::int64_t k = 0; k < count_; ++k) {
-      const Run& run = runs_[k];
-      const float* from = planes + run.in_planes;
-      float* to = image + run.in_image;
-      if (step_ == 1)
-        copy_row(from, run.n, to);
-      else
-        for (std::int64_t i = 0; i < run.n; ++i) to[i * step_] = from[i];
-    }
+    each_run([&](const Run& run) { copy(planes + run.in_planes, 1, image + run.in_image, step_, run.n); });
   }
 
  private:
   struct Run {
     std::int64_t in_image, in_planes, n;
   };
+  template <class Body> void each_run(Body body) {
+    for (std::int64_t k = 0; k < count_; ++k) body(runs_[k]);
+  }
+  BOOST_EXT_INLINE static void copy(const float* from, std::int64_t step, float* to, std::int64_t to_step,
+                                    std::int64_t n) {
+    if (step == 1 && to_step == 1)
+      copy_row(from, n, to);
+    else
+      for (std::int64_t i = 0; i < n; ++i) to[i * to_step] = from[i * step];
+  }
   Scratch<Run> runs_;
   std::int64_t count_ = 0, size_, step_;
   bool all_are_seen_;
@@ -220,6 +190,11 @@ void dots_of_all(std::int64_t outputs, std::int64_t n, const float* dy, std::int
 
 void conv2d(const Context& context, const float* x, const float* w, const Convolution& of, float* y) {
   const Patches& p = of.p;
+  if (of.in_tiles()) {
+    const Layer layer{p.n, p.c, p.h, p.w, of.outputs, p.oh, p.ow, p.top, p.left};
+    TiledConvolution(context.threads, x, w, false, layer, y);
+    return;
+  }
   const Planes planes(p);
   const std::int64_t channels = p.c / of.groups, outputs = of.outputs / of.groups, positions = p.oh * p.ow;
   if (positions == 0) return;
@@ -251,6 +226,11 @@ void conv2d(const Context& context, const float* x, const float* w, const Convol
 // there.
 void conv2d_input_gradient(const Context& context, const float* dy, const float* w, const Convolution& of, float* dx) {
   const Patches& p = of.p;
+  if (of.in_tiles()) {  // an input sees the outputs that see it
+    const Layer layer{p.n, of.outputs, p.oh, p.ow, p.c, p.h, p.w, 2 - p.top, 2 - p.left};
+    TiledConvolution(context.threads, dy, w, true, layer, dx);
+    return;
+  }
   const Planes planes(p);
   const std::int64_t channels = p.c / of.groups, outputs = of.outputs / of.groups, positions = p.oh * p.ow;
   const std::int64_t window = p.kh * p.kw, taps = outputs * window;
@@ -316,6 +296,11 @@ void conv2d_weight_gradient(const Context& context, const float* dy, const float
   const std::int64_t taps = channels * p.kh * p.kw;
   if (p.n * positions == 0) {
     for (std::int64_t i = 0; i < of.outputs * taps; ++i) dw[i] = 0;
+    return;
+  }
+  if (of.in_tiles()) {
+    const Layer layer{p.n, p.c, p.h, p.w, of.outputs, p.oh, p.ow, p.top, p.left};
+    TiledWeightGradient(context.threads, dy, x, layer, dw);
     return;
   }
   // So many images in a row as one float32 sum takes, if their planes stay in the cache.

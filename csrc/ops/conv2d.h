@@ -1,15 +1,18 @@
-// conv2d and its gradients, for convolutions with few input channels a group: depthwise ones, and those of images.
+// conv2d and its gradients, for convolutions with few input channels a group: depthwise ones, and those of images; and
+// for those of 3 x 3 and stride 1 with many.
 //
 //   y[n, o, i, j]  <- sum over c, a, b of w[o, c, a, b] x[n, g c_g + c, i sh + a dh - top, j sw + b dw - left]
 //
 // where o is an output of group g of c_g channels, and x is 0 outside of the image. dx and dw are the gradients of the
-// sum of dy y. Each is summed directly, without a matrix of patches.
+// sum of dy y. Each is summed directly, without a matrix of patches, or by tiles of 2 x 2 outputs (in_tiles()).
 // x, dx    float32, n images of c channels, h by w
 // w, dw    float32, (outputs, c / groups, kh, kw)
 // y, dy    float32, n images of `outputs` channels, oh by ow
 // patches  14 numbers, those of Patches in their order
-// y, dx and dw are written. Sums are float32, but those of dw are float64 beyond 64 terms; their order is fixed. What
-// is outside of an image is a factor, too: inf and nan of w or dy make more of dx and dw nan than the formula does.
+// y, dx and dw are written. Sums are float32, but those of dw are float64 beyond 64 terms, of tiles beyond 128; their
+// order is fixed. What is outside of an image is a factor, too: inf and nan of w or dy make more of dx and dw nan than
+// the formula does. By tiles, inf and nan make nan of all that the tiles which see them give, and rounding errors are
+// relative to the sums of absolute values of all that a tile sees: a few times those of a direct sum.
 #pragma once
 
 #include "ops/patches.h"
@@ -43,6 +46,12 @@ struct Convolution {
   std::int64_t images() const { return p.n * p.c * p.h * p.w; }  // elements of x, of w and of y
   std::int64_t weights() const { return outputs * (p.size() / groups); }
   std::int64_t results() const { return p.rows() * outputs; }
+
+  // Of so many channels and outputs that tiles of transformed images are faster (cpu/winograd.h).
+  bool in_tiles() const {
+    const bool plain = p.kh == 3 && p.kw == 3 && p.sh == 1 && p.sw == 1 && p.dh == 1 && p.dw == 1 && groups == 1;
+    return plain && p.top <= 2 && p.left <= 2 && p.c >= 16 && outputs >= 16;
+  }
 };
 
 BOOST_EXT_CPU_KERNEL(void, conv2d, const Context&, const float* x, const float* w, const Convolution& of, float* y)

@@ -156,6 +156,7 @@ CASES: dict[str, tuple[nn.Cell, tuple[Tensor, ...]]] = {
     "Conv2d depthwise": (Layer(nn.Conv2d(4, 8, (3, 2), (2, 1), group=4, has_bias=True)), (floats(2, 4, 7, 6),)),
     "Conv2d padded": (Layer(nn.Conv2d(4, 6, 3, 2, "pad", (2, 1, 0, 3), 2, 2)), (floats(2, 4, 9, 8),)),
     "Conv2d valid": (Layer(nn.Conv2d(4, 4, 5, 1, "valid", group=4)), (floats(2, 4, 9, 8),)),
+    "Conv2d in tiles": (Layer(nn.Conv2d(40, 32, 3, has_bias=True)), (floats(2, 40, 7, 6),)),
     "axes": (Permuted(), (floats(3, 4, 3),)),
     "matmul": (Product(), (floats(3, 4), floats(4, 5))),
     "matmul of a batch": (Product(), (floats(2, 3, 4, 5), floats(2, 3, 5, 4))),
@@ -169,7 +170,7 @@ LEFT: dict[str, tuple[nn.Cell, tuple[Tensor, ...]]] = {
     "matmul broadcast": (Product(), (floats(2, 3, 4), floats(1, 4, 5))),
     "matmul by a vector": (Product(), (floats(3, 4), floats(4))),
     "Conv2d of one element": (Layer(nn.Conv2d(3, 4, 1)), (floats(2, 3, 7, 6),)),
-    "Conv2d of many channels": (Layer(nn.Conv2d(40, 40, 3)), (floats(1, 40, 7, 6),)),
+    "Conv2d of many channels": (Layer(nn.Conv2d(40, 40, 3, 2)), (floats(1, 40, 7, 6),)),
     "Dense without a bias": (Layer(nn.Dense(8, 5, has_bias=False)), (floats(4, 8),)),
 }
 

@@ -1,4 +1,4 @@
-"""Convolutions of few input channels a group, and their gradients, with all instruction sets."""
+"""Convolutions of few input channels a group or by tiles, and their gradients, with all instruction sets."""
 
 from __future__ import annotations
 
@@ -91,6 +91,21 @@ CASES = [
 ]
 
 
+IN_TILES = [
+    Case(2, 16, (8, 8), 18, (3, 3), padding=(1, 1, 1, 1)),
+    Case(1, 64, (1, 1), 33, (3, 3), padding=(1, 1, 1, 1)),  # a tile with one output
+    Case(35, 65, (4, 4), 34, (3, 3), padding=(1, 1, 1, 1)),  # blocks of tiles that begin within an image
+    Case(3, 32, (14, 7), 32, (3, 3), padding=(2, 2, 2, 2)),
+    Case(2, 33, (9, 14), 70, (3, 3)),
+    Case(1, 130, (5, 6), 32, (3, 3), padding=(0, 2, 2, 0)),  # two slabs of channels
+    Case(2, 32, (5, 5), 130, (3, 3), padding=(2, 0, 0, 1)),
+    Case(9, 33, (32, 32), 32, (3, 3), padding=(1, 1, 1, 1)),  # sums of float64, of ranges of tiles
+    Case(1, 32, (6, 6), 32, (3, 3), padding=(1, 9, 1, 8)),  # positions that see zeros alone
+    Case(0, 32, (6, 6), 32, (3, 3)),
+]
+"""What csrc/cpu/winograd.h computes."""
+
+
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_conv2d(rng, case):
     x, w, _ = case.arrays(rng)
@@ -114,7 +129,65 @@ def test_gradients(rng, case):
     assert_close(dw, exact_dw, large_dw, roundings=66)
 
 
-@pytest.mark.parametrize("case", CASES[1:13], ids=str)
+INPUTS = np.float64([[1, 0, 1, 0], [0, 1, 1, 0], [0, 1, 1, 0], [0, 1, 0, 1]])
+WEIGHTS = np.float64([[1, 0, 0], [0.5, 0.5, 0.5], [0.5, 0.5, 0.5], [0, 0, 1]])
+OUTPUTS = np.float64([[1, 0], [1, 1], [1, 1], [0, 1]])
+"""The transforms of F(2 x 2, 3 x 3), of absolute values."""
+
+
+def windows(x, size, tiles, before=(0, 0)) -> np.ndarray:
+    """Absolute values that tiles of 2 x 2 outputs see or hold: (n, channels, down, across, size, size)."""
+    seen = np.zeros((*x.shape[:2], *(2 * t + size - 2 for t in tiles)))
+    part = abs(x[:, :, : seen.shape[2] - before[0], : seen.shape[3] - before[1]])
+    seen[:, :, before[0] :, before[1] :][:, :, : part.shape[2], : part.shape[3]] = part
+    return np.lib.stride_tricks.sliding_window_view(seen, (size, size), (2, 3))[:, :, ::2, ::2]
+
+
+def largest_sums(x, w, positions, before) -> np.ndarray:
+    """What rounding errors of a convolution by tiles are relative to: its sums of absolute values."""
+    tiles = [-(-p // 2) for p in positions]
+    seen = INPUTS @ windows(x, 4, tiles, before) @ INPUTS.T
+    products = np.einsum("ncijab,ocab->noijab", seen, WEIGHTS @ abs(w.astype(np.float64)) @ WEIGHTS.T, optimize=True)
+    y = (OUTPUTS.T @ products @ OUTPUTS).transpose(0, 1, 2, 4, 3, 5)
+    return y.reshape(len(x), len(w), 2 * tiles[0], 2 * tiles[1])[:, :, : positions[0], : positions[1]]
+
+
+def largest_weight_sums(dy, x, before) -> np.ndarray:
+    tiles = [-(-p // 2) for p in dy.shape[2:]]
+    seen, held = INPUTS @ windows(x, 4, tiles, before) @ INPUTS.T, OUTPUTS @ windows(dy, 2, tiles) @ OUTPUTS.T
+    return WEIGHTS.T @ np.einsum("noijab,ncijab->ocab", held, seen, optimize=True) @ WEIGHTS
+
+
+@pytest.mark.parametrize("case", IN_TILES, ids=str)
+def test_tiles(rng, case):
+    x, w, dy = case.arrays(rng)
+    y, dx, dw = case.conv2d(x, w), case.input_gradient(dy, w), case.weight_gradient(dy, x)
+    if case.images == 0:
+        assert y.size == dx.size == 0
+        assert not dw.any()
+        return
+    before = case.padding[::2]
+    turned = w[:, :, ::-1, ::-1].transpose(1, 0, 2, 3)
+    exact_dx, exact_dw = case.gradients(dy, x, w)
+    transforms = 10  # 4 roundings of weights, 2 of inputs, 4 of outputs
+    slabs = 3
+    assert_close(y, case.exact(x, w), largest_sums(x, w, case.positions, before), case.channels + slabs + transforms)
+    large_dx = largest_sums(dy, turned, case.size, [2 - b for b in before])
+    assert_close(dx, exact_dx, large_dx, case.outputs + slabs + transforms)
+    assert_close(dw, exact_dw, largest_weight_sums(dy, x, before), 128 + transforms)
+
+
+def test_tiles_are_as_exact_as_direct_sums(rng):
+    """Of float32, up to a small factor: nine images of 32 x 32."""
+    case = IN_TILES[7]
+    x, w, dy = case.arrays(rng)
+    exact = case.exact(x, w), *case.gradients(dy, x, w)
+    found = case.conv2d(x, w), case.input_gradient(dy, w), case.weight_gradient(dy, x)
+    for one, other in zip(found, exact, strict=True):
+        assert abs(one - other).max() <= 16 * UNIT["float32"] * abs(other).max()
+
+
+@pytest.mark.parametrize("case", [*CASES[1:13], *IN_TILES[2:8]], ids=str)
 def test_the_bits_do_not_depend_on_the_threads(rng, case, threads):
     x, w, dy = case.arrays(rng)
     found = []
@@ -126,6 +199,19 @@ def test_the_bits_do_not_depend_on_the_threads(rng, case, threads):
             assert_same_bits(one, same)
 
 
+@pytest.mark.parametrize("case", [CASES[1], CASES[10], *IN_TILES[2:7]], ids=str)
+def test_all_instruction_sets_have_the_same_bits(rng, isa, case):
+    x, w, dy = case.arrays(rng)
+    got = case.conv2d(x, w), case.input_gradient(dy, w), case.weight_gradient(dy, x)
+    _core.set_isa("baseline")
+    try:
+        expected = case.conv2d(x, w), case.input_gradient(dy, w), case.weight_gradient(dy, x)
+    finally:
+        _core.set_isa(isa)
+    for one, same in zip(got, expected, strict=True):
+        assert_same_bits(one, same)
+
+
 def test_nan_goes_where_it_is_seen(rng):
     case = CASES[1]
     x, w, _ = case.arrays(rng)
@@ -134,6 +220,17 @@ def test_nan_goes_where_it_is_seen(rng):
     expected = np.zeros_like(found)
     expected[1, 2, 2:5, 3:6] = True
     np.testing.assert_array_equal(found, expected)
+
+
+def test_nan_spreads_in_tiles(rng):
+    """To the outputs of the tiles that see it, and no further."""
+    case = Case(2, 32, (9, 9), 32, (3, 3), padding=(1, 1, 1, 1))
+    x, w, _ = case.arrays(rng)
+    x[1, 2, 4, 1] = np.nan
+    found = np.isnan(case.conv2d(x, w))
+    assert found[1, :, 3:6, :3].all()
+    found[1, :, 2:6, :4] = False
+    assert not found.any()
 
 
 @pytest.mark.parametrize(

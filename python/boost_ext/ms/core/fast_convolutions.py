@@ -1,6 +1,7 @@
 """What stands for MindSpore's convolutions in compiled training steps (:mod:`boost_ext.ms.core.substitutes`).
 
-MindSpore's kernels copy each image into a matrix of patches and multiply that, also where that has a single row.
+MindSpore's kernels copy each image into a matrix of patches and multiply that, also where that has a single row, and
+where less than half of the products would do (csrc/cpu/winograd.h).
 """
 
 from __future__ import annotations
@@ -21,11 +22,13 @@ _plain_conv2d = plain(nn.Conv2d.construct)
 MOST_PAIRS, LARGEST_PATCH, LARGEST_KERNEL = 1024, 300, 25
 """Beyond so many pairs of an input and an output channel in a group, elements of a patch in it, or elements of a kernel
 of several channels, a matrix is faster: measured, docs/benchmarks.md#layers."""
+FEWEST_IN_TILES = 16
+"""From so many input and output channels on, 3 x 3 and stride 1 run by tiles, as csrc/ops/conv2d.h has it."""
 
 
 def conv2d(self: nn.Conv2d, x: Tensor) -> Any:
     if is_known(x) and self.weight.dtype == ms.float32 and self.data_format == "NCHW" and F.rank(x) == 4:
-        geometry = few_channels(
+        geometry = fast_geometry(
             F.shape(x), F.shape(self.weight), self.pad_mode, self.padding, self.stride, self.dilation, self.group
         )
         if geometry:
@@ -37,7 +40,7 @@ def conv2d(self: nn.Conv2d, x: Tensor) -> Any:
 
 
 @ops.constexpr  # type: ignore[untyped-decorator]
-def few_channels(
+def fast_geometry(
     x: Geometry, w: Geometry, pad_mode: str, padding: Any, stride: Geometry, dilation: Geometry, groups: int
 ) -> Geometry:
     """The geometry of a convolution that is faster without a matrix of patches; () for others, and for an error that
@@ -45,15 +48,17 @@ def few_channels(
     (n, c, height, width), (outputs, channels, kh, kw) = x, w
     if min(*x, *w) < 1 or channels * groups != c or outputs % groups or kh * kw == 1:
         return ()
-    if channels * outputs // groups > MOST_PAIRS or channels * kh * kw > LARGEST_PATCH:
-        return ()
-    if channels > 1 and kh * kw > LARGEST_KERNEL:
-        return ()
     padding = padding if isinstance(padding, tuple) else (padding,) * 4
     down = _axis(height, kh, stride[0], dilation[0], pad_mode, padding[:2])
     across = _axis(width, kw, stride[1], dilation[1], pad_mode, padding[2:])
     if down[1] < 1 or across[1] < 1:
         return ()
+    plain = (kh, kw, *stride, *dilation, groups) == (3, 3, 1, 1, 1, 1, 1) and max(down[0], across[0]) <= 2
+    if not (plain and min(channels, outputs) >= FEWEST_IN_TILES):
+        if channels * outputs // groups > MOST_PAIRS or channels * kh * kw > LARGEST_PATCH:
+            return ()
+        if channels > 1 and kh * kw > LARGEST_KERNEL:
+            return ()
     return (
         *(n, c, height, width, kh, kw, *stride, *dilation),
         *(down[0], across[0], down[1], across[1], outputs, groups),

@@ -1,4 +1,4 @@
-"""Convolutions of few input channels a group, as native functions of graphs with gradients of any order."""
+"""Convolutions of few input channels a group or of 3 x 3, as native functions of graphs with gradients of any order."""
 
 from __future__ import annotations
 
