@@ -29,26 +29,28 @@ def require_compile(owner: str, compile: str) -> None:
 
 
 class _Compiled(nn.Cell):
-    """In GRAPH_MODE part of the caller's graph. In PYNATIVE_MODE a graph of its own, or eager without ``compile``."""
+    """In GRAPH_MODE part of the caller's graph, if one calls it. In PYNATIVE_MODE a graph of its own, or eager without
+    ``compile``."""
 
     def __init__(self, compile: bool) -> None:
         super().__init__(auto_prefix=False)
         self.compiles = compile
 
     def __call__(self, *args: Any) -> Any:
-        if self.compiles and in_pynative_mode():
-            return call_fast(self, self.compile_and_run, *args)
-        return super().__call__(*args)
+        is_eager = in_pynative_mode()
+        if is_eager and not self.compiles:
+            return super().__call__(*args)
+        return call_fast(self, self.compile_and_run if is_eager else super().__call__, *args)
 
 
 class Forward(_Compiled):
-    """``cell(*inputs)``: the network's loss."""
+    """``cell(*inputs)``: what the network returns, its loss say."""
 
     def __init__(self, network: nn.Cell, compile: bool) -> None:
         super().__init__(compile)
         self.network = network
 
-    def construct(self, *inputs: Tensor) -> Tensor:
+    def construct(self, *inputs: Any) -> Any:
         return self.network(*inputs)
 
 

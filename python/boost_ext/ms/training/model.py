@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from mindspore import nn
+from mindspore import Tensor, nn
 from mindspore.train import model as _reference
 
 from boost_ext.arguments import names_of, unknown_argument
 from boost_ext.ms.core import typed
+from boost_ext.ms.core.compiled import Forward
 from boost_ext.ms.loss_scale.group_loss_scale import GroupLossScaleManager
+from boost_ext.ms.native import in_pynative_mode
 from boost_ext.ms.optim.learning_rates import innermost
 from boost_ext.ms.step.cells import BoostTrainOneStepCell, BoostTrainOneStepWithLossScaleCell
 from boost_ext.ms.training.amp import Cells, TrainingOptions, assemble
@@ -95,6 +99,7 @@ class Model(typed.Model):
             raise TypeError(f"Model: network must be a Cell, got {type(network).__name__}")
         # A copy with the defaults in: the base class calls the hooks below with nothing but its attributes.
         self._options = dict(kwargs)
+        self._forwards: dict[str, Forward] = {}
         super().__init__(
             network, loss_fn, optimizer, metrics, eval_network, eval_indexes, amp_level, boost_level, **kwargs
         )
@@ -157,6 +162,32 @@ class Model(typed.Model):
         if self._boost.take_steps(max(1, epoch * train_dataset.get_dataset_size() // window)):
             self._train_network.plan = self.plan
         return super()._train(epoch, train_dataset, *args, **kwargs)
+
+    def _eval_process(self, *args: Any, **kwargs: Any) -> Any:
+        with self._compiled_fast("_eval_network"):
+            return super()._eval_process(*args, **kwargs)
+
+    def predict(self, *predict_data: Any, backend: str | None = None, config: Any = None) -> Any:
+        with self._compiled_fast("_predict_network" if all(isinstance(x, Tensor) for x in predict_data) else None):
+            return super().predict(*predict_data, backend=backend, config=config)
+
+    @contextmanager
+    def _compiled_fast(self, name: str | None) -> Iterator[None]:
+        """In GRAPH_MODE the named network is compiled as training steps are."""
+        network = getattr(self, name) if name else None
+        if name is None or network is None or in_pynative_mode() or isinstance(network, nn.GraphCell):
+            yield
+            return
+        forward = self._forwards.get(name)
+        if forward is None or forward.network is not network:
+            forward = self._forwards[name] = Forward(network, compile=False)
+            if network.get_inputs() is not None:
+                _reference._set_with_processed_inputs(forward, network.get_inputs())
+        setattr(self, name, forward)
+        try:
+            yield
+        finally:
+            setattr(self, name, network)
 
     def _inputs(self) -> Any:
         """The inputs of network and loss together, by their ``set_inputs``."""
