@@ -20,24 +20,31 @@ constexpr std::int64_t kTilesAtOnce = 64;       // tiles whose product stays in 
 constexpr std::int64_t kOutputsAtOnce = 64;     // with so many outputs
 constexpr std::int64_t kTransformed = 1 << 20;  // numbers of transformed inputs that stay in the last cache
 
-// Left factors from weights (outputs, channels, 3, 3), in slabs of kSlab columns; if `turned`, those of the gradient of
-// the inputs from weights (channels, outputs, 3, 3), each turned by 180 degrees.
+// Weights (outputs, channels, 3, 3); if `turned`, those of the gradient of the inputs, from weights (channels, outputs,
+// 3, 3), each turned by 180 degrees.
+struct Weights {
+  const float* w;
+  std::int64_t outputs, channels;
+  bool turned;
+};
+
+// Left factors of `some` outputs from `first` on, in slabs of kSlab columns.
 class Factors {
  public:
-  Factors(int threads, const float* w, std::int64_t outputs, std::int64_t channels, bool turned)
-      : rows_(up_to(kTileRows, outputs)),
-        stride_((channels + kSlab - 1) / kSlab * kSlab * rows_ + kApart),
+  Factors(int threads, const Weights& of, std::int64_t first, std::int64_t some)
+      : rows_(up_to(kTileRows, some)),
+        stride_((of.channels + kSlab - 1) / kSlab * kSlab * rows_ + kApart),
         numbers_(kElements * stride_) {
     constexpr std::int64_t kRows = 16;  // which share lines of memory if turned
-    on_threads(threads, 4 * kElements * outputs * channels, (rows_ + kRows - 1) / kRows,
+    const std::int64_t step = of.turned ? of.outputs : 1;
+    on_threads(threads, 4 * kElements * some * of.channels, (rows_ + kRows - 1) / kRows,
                [&](std::int64_t begin, std::int64_t end) {
-                 for (std::int64_t k = 0; k < channels; k += kWidth) {
+                 for (std::int64_t k = 0; k < of.channels; k += kBatch) {
                    for (std::int64_t o = begin * kRows; o < smaller(end * kRows, rows_); ++o) {
-                     const std::int64_t row = smaller(o, outputs - 1);
-                     const std::int64_t step = turned ? outputs : 1,
-                                        from = turned ? k * outputs + row : row * channels + k;
-                     one(w + from * 9, step * 9, smaller(kWidth, channels - k), turned,
-                         numbers_.get() + (k / kSlab * rows_ + o) * kSlab + k % kSlab);
+                     const std::int64_t row = first + smaller(o, some - 1);
+                     transform(of.w + (k * step + row * (of.turned ? 1 : of.channels)) * 9, step * 9,
+                               smaller(kBatch, of.channels - k), of.turned,
+                               numbers_.get() + (k / kSlab * rows_ + o) * kSlab + k % kSlab);
                    }
                  }
                });
@@ -48,15 +55,22 @@ class Factors {
   }
 
  private:
-  void one(const float* w, std::int64_t step, std::int64_t channels, bool turned, float* to) const {
-    float lanes[9][kWidth] = {};
+  // So many channels at a time that what is stored number by number is in the cache when it is loaded as vectors.
+  static constexpr std::int64_t kBatch = 32;
+
+  void transform(const float* w, std::int64_t step, std::int64_t channels, bool turned, float* to) const {
+    float lanes[9][kBatch] = {};
     for (std::int64_t l = 0; l < channels; ++l) {
       for (int t = 0; t < 9; ++t) lanes[t][l] = w[l * step + t];
     }
-    Vf g[3][3], u[4][4];
-    BOOST_EXT_EACH_OF(3, a) BOOST_EXT_EACH_OF(3, b) g[a][b] = load_floats(lanes[turned ? 8 - 3 * a - b : 3 * a + b]);
-    transform_weights(g, u);
-    BOOST_EXT_EACH_OF(4, a) BOOST_EXT_EACH_OF(4, b) put(to + (4 * a + b) * stride_, u[a][b]);
+    for (std::int64_t l = 0; l < channels; l += kWidth) {
+      Vf g[3][3], u[4][4];
+      BOOST_EXT_EACH_OF(3, a) BOOST_EXT_EACH_OF(3, b) {
+        g[a][b] = load_floats(lanes[turned ? 8 - 3 * a - b : 3 * a + b] + l);
+      }
+      transform_weights(g, u);
+      BOOST_EXT_EACH_OF(4, a) BOOST_EXT_EACH_OF(4, b) put(to + (4 * a + b) * stride_ + l, u[a][b]);
+    }
   }
 
   std::int64_t rows_, stride_;
@@ -105,53 +119,72 @@ class TiledConvolution {
   TiledConvolution(int threads, const float* x, const float* w, bool turned, const Layer& of, float* y)
       : of_(of),
         tiles_(of.images, of.oh, of.ow),
-        factors_(threads, w, of.outputs, of.channels, turned),
+        weights_{w, of.outputs, of.channels, turned},
         x_(x),
         y_(y),
         parts_((of.outputs + kOutputsAtOnce - 1) / kOutputsAtOnce) {
     const std::int64_t groups = (tiles_.count + kTilesAtOnce - 1) / kTilesAtOnce;
-    if (groups >= kGroups * threads) {  // each stays in the cache of the core that computes it
+    const std::int64_t fit = kTransformed / (kElements * of.channels * kTilesAtOnce);
+    if (groups >= kShares * threads) {  // each stays in the cache of the core that computes it
+      Factors factors(threads, weights_, 0, of.outputs);
       on_threads(threads, work(tiles_.count), groups, [&](std::int64_t begin, std::int64_t end) {
         Scratch<float> inputs(kElements * stride(1));
-        for (std::int64_t group = begin; group < end; ++group) compute(1, group * kTilesAtOnce, 1, inputs.get());
+        for (std::int64_t group = begin; group < end; ++group)
+          compute(1, group * kTilesAtOnce, 1, factors, inputs.get());
       });
       return;
     }
-    const std::int64_t fit = kTransformed / (kElements * of.channels * kTilesAtOnce);
     const std::int64_t most = smaller(groups, fit > 2 ? fit : 2);
     Scratch<float> inputs(kElements * stride(most));
+    if (groups == most && parts_ >= kShares * threads) {  // factors stay there
+      transform_all(threads, 0, groups, inputs.get());
+      on_threads(threads, work(tiles_.count), parts_, [&](std::int64_t begin, std::int64_t end) {
+        Scratch<float> products(kElements * kStride);
+        for (std::int64_t part = begin; part < end; ++part) {
+          const std::int64_t o = part * kOutputsAtOnce;
+          Factors factors(1, weights_, o, smaller(kOutputsAtOnce, of_.outputs - o));
+          for (std::int64_t group = 0; group < groups; ++group) {
+            multiply(inputs.get(), 0, groups, group, factors, 0, o, products.get());
+          }
+        }
+      });
+      return;
+    }
+    Factors factors(threads, weights_, 0, of.outputs);
     for (std::int64_t group = 0; group < groups; group += most) {
-      compute(threads, group * kTilesAtOnce, smaller(most, groups - group), inputs.get());
+      compute(threads, group * kTilesAtOnce, smaller(most, groups - group), factors, inputs.get());
     }
   }
 
  private:
-  static constexpr std::int64_t kColumns = kTileColumns<float>, kGroups = 4;
+  static constexpr std::int64_t kColumns = kTileColumns<float>, kShares = 4;
 
   std::int64_t stride(std::int64_t groups) const { return groups * kTilesAtOnce * of_.channels + kApart; }
   std::int64_t work(std::int64_t tiles) const { return kElements * of_.outputs * tiles * of_.channels / 8; }
 
   // The outputs of so many groups of tiles.
-  void compute(int threads, std::int64_t first, std::int64_t groups, float* inputs) {
-    const std::int64_t tiles = smaller(groups * kTilesAtOnce, tiles_.count - first), between = stride(groups);
+  void compute(int threads, std::int64_t first, std::int64_t groups, Factors& factors, float* inputs) {
+    transform_all(threads, first, groups, inputs);
+    on_threads(threads, work(groups * kTilesAtOnce), parts_ * groups, [&](std::int64_t begin, std::int64_t end) {
+      Scratch<float> products(kElements * kStride);
+      for (std::int64_t i = begin; i < end; ++i) {
+        const std::int64_t o = i / groups * kOutputsAtOnce;
+        multiply(inputs, first, groups, i % groups, factors, o, o, products.get());
+      }
+    });
+  }
+
+  void transform_all(int threads, std::int64_t first, std::int64_t groups, float* inputs) const {
+    const std::int64_t tiles = smaller(groups * kTilesAtOnce, tiles_.count - first);
     on_threads(threads, 2 * kElements * tiles * of_.channels, groups * of_.channels,
                [&](std::int64_t begin, std::int64_t end) {
                  Windows<4> windows(tiles_, of_.h, of_.w, of_.top, of_.left, kTilesAtOnce);
                  for (std::int64_t i = begin; i < end; ++i) {
                    const std::int64_t at = i / of_.channels * kTilesAtOnce;
-                   transform(windows, i % of_.channels, first + at, smaller(kTilesAtOnce, tiles - at), between,
+                   transform(windows, i % of_.channels, first + at, smaller(kTilesAtOnce, tiles - at), stride(groups),
                              inputs + at * of_.channels);
                  }
                });
-    on_threads(threads, work(tiles), parts_ * groups, [&](std::int64_t begin, std::int64_t end) {
-      Scratch<float> products(kElements * kStride);
-      for (std::int64_t i = begin; i < end; ++i) {
-        const std::int64_t at = i % groups * kTilesAtOnce, some = smaller(kTilesAtOnce, tiles - at);
-        const std::int64_t o = i / groups * kOutputsAtOnce, outputs = smaller(kOutputsAtOnce, of_.outputs - o);
-        multiply(inputs + at * of_.channels, between, some, o, outputs, products.get());
-        put_outputs(products.get(), kStride, outputs, tiles_, first + at, some, of_, y_ + o * of_.oh * of_.ow);
-      }
-    });
   }
 
   // A row of each right factor, in panels.
@@ -167,14 +200,18 @@ class TiledConvolution {
     }
   }
 
-  void multiply(const float* panels, std::int64_t between, std::int64_t tiles, std::int64_t o, std::int64_t outputs,
-                float* products) {
+  // The outputs from o on, up to kOutputsAtOnce, of a group of tiles; they have the factors from `row` on.
+  void multiply(const float* inputs, std::int64_t first, std::int64_t groups, std::int64_t group, Factors& factors,
+                std::int64_t row, std::int64_t o, float* products) {
+    const std::int64_t begins = first + group * kTilesAtOnce, tiles = smaller(kTilesAtOnce, tiles_.count - begins);
+    const std::int64_t outputs = smaller(kOutputsAtOnce, of_.outputs - o);
+    const float* const panels = inputs + group * kTilesAtOnce * of_.channels;
     for (int e = 0; e < kElements; ++e) {
       for (std::int64_t k = 0; k < of_.channels; k += kSlab) {
         for (std::int64_t t = 0; t < tiles; t += kColumns) {
-          const float* const panel = panels + e * between + t * of_.channels + k * kColumns;
+          const float* const panel = panels + e * stride(groups) + t * of_.channels + k * kColumns;
           for (std::int64_t r = 0; r < outputs; r += kTileRows) {
-            const float* const left = factors_.at(e, k / kSlab, o + r);
+            const float* const left = factors.at(e, k / kSlab, row + r);
             if (t == 0) read_ahead(left + 2 * kTileRows * kSlab);
             Tile<float> tile;
             multiply_tile<kSlab, 1>(left, panel, smaller(kSlab, of_.channels - k), tile);
@@ -183,12 +220,13 @@ class TiledConvolution {
         }
       }
     }
+    put_outputs(products, kStride, outputs, tiles_, begins, tiles, of_, y_ + o * of_.oh * of_.ow);
   }
 
   static constexpr std::int64_t kStride = kOutputsAtOnce * kTilesAtOnce + kApart;
   const Layer of_;
   const Tiles tiles_;
-  Factors factors_;
+  const Weights weights_;
   const float* x_;
   float* y_;
   std::int64_t parts_;
