@@ -1,6 +1,7 @@
 """boost_ext.torch beside torch.optim's fused optimizers: the 161 tensors of ResNet-50 with an eighth of its channels,
-where calls cost more than memory, and with all; and one tensor of 25e6 elements. And AdamW and
-rules that torch.optim lacks beside pytorch_optimizer, where it is installed, on 500 tensors."""
+where calls cost more than memory, and with all; and one tensor of 25e6 elements. Where they are installed: AdamW with
+8-bit state beside those of bitsandbytes and torchao, and AdamW and rules that torch.optim lacks beside
+pytorch_optimizer, on 500 tensors."""
 
 from __future__ import annotations
 
@@ -33,13 +34,16 @@ def sgd(w: Any, g: Any) -> Any:
     return w - LR * g
 
 
-RULES: tuple[tuple[str, str, dict[str, Any], Callable[..., Any]], ...] = (
-    ("AdamW", "AdamW", {"weight_decay": 0.01}, adamw),
-    ("Adam", "Adam", {}, by_sign()),
-    ("SGD", "SGD", {"momentum": 0.9}, sgd),
-    ("AdamW8bit", "AdamW", {"weight_decay": 0.01}, adamw),
-)
+FUSED = "torch.optim"
+EIGHT_BITS = (("bitsandbytes.optim", "AdamW8bit"), ("torchao.optim", "AdamW8bit"))
 
+RULES: tuple[tuple[str, tuple[tuple[str, str], ...], dict[str, Any], Callable[..., Any]], ...] = (
+    ("AdamW", ((FUSED, "AdamW"),), {"weight_decay": 0.01}, adamw),
+    ("Adam", ((FUSED, "Adam"),), {}, by_sign()),
+    ("SGD", ((FUSED, "SGD"),), {"momentum": 0.9}, sgd),
+    ("AdamW8bit", ((FUSED, "AdamW"), *EIGHT_BITS), {"weight_decay": 0.01}, adamw),
+)
+"""With their peers: a module and a class."""
 
 NEWER: tuple[tuple[str, dict[str, Any], Callable[..., Any]], ...] = (
     ("AdamW", {"weight_decay": 0.01}, adamw),
@@ -69,22 +73,23 @@ def cases(quick: bool) -> Iterator[Case]:
     if torch_or_none() is None:
         return
     for name, theirs, keywords, answer in RULES:
+        peers = [(library, other) for library, other in theirs if find_spec(library.partition(".")[0])]
+        same = name == theirs[0][1]  # the same state, too
         for divisor, goal in ((16, 1.5),) if quick else ((8, 1.5), (1, 1.0)):
-            yield _case(name, theirs, keywords, answer, resnet50(divisor), goal if name == theirs else None)
-        yield _case(name, theirs, keywords, answer, [300_000 if quick else 25_000_000], 1.0 if name == theirs else None)
+            yield _case(name, peers, keywords, answer, resnet50(divisor), goal if same else None)
+        yield _case(name, peers, keywords, answer, [300_000 if quick else 25_000_000], 1.0 if same else None)
     if find_spec("pytorch_optimizer"):
         for name, keywords, answer in NEWER:
-            yield _case(name, name, keywords, answer, [300] * 500, 5.0, "pytorch_optimizer")
+            yield _case(name, [("pytorch_optimizer", name)], keywords, answer, [300] * 500, 5.0)
 
 
 def _case(
     name: str,
-    theirs: str,
+    theirs: list[tuple[str, str]],
     keywords: dict[str, Any],
     answer: Callable[..., Any],
     sizes: list[int],
     goal: float | None,
-    library: str = "torch.optim",
 ) -> Case:
     from boost_ext import torch as boost
 
@@ -93,17 +98,24 @@ def _case(
     gradient = np.float32(0.5) * g + np.copysign(np.float32(0.5), g)  # nowhere near eps
     flat = start.copy()
     grads = np.split(gradient, ends)
-    ours, others = (torch_weights(np.split(a, ends), grads) for a in (flat, start.copy()))
-    optimizer = getattr(boost, name)(ours, lr=LR, **keywords)
-    fused = {"fused": True} if library == "torch.optim" else {}
-    other = getattr(import_module(library), theirs)(others, lr=LR, **fused, **keywords)
 
-    def stepped(chosen: Any, weights: Any) -> Callable[[], Any]:
+    def stepping(kind: type, weights: Any, **more: Any) -> tuple[Any, Callable[[], Any]]:
+        optimizer = kind(weights, lr=LR, **more, **keywords)
+
         def run() -> Any:
-            chosen.step()
+            optimizer.step()
             return weights
 
-        return run
+        return optimizer, run
+
+    def peer(library: str, other: str) -> Peer:
+        fused = {"fused": True} if library == FUSED else {}
+        _, run = stepping(
+            getattr(import_module(library), other), torch_weights(np.split(start.copy(), ends), grads), **fused
+        )
+        return Peer(f"{library}.{other}{' fused' * bool(fused)}", run, goal)
+
+    optimizer, ours = stepping(getattr(boost, name), torch_weights(np.split(flat, ends), grads))
 
     def reset() -> None:
         flat[...] = start
@@ -111,8 +123,8 @@ def _case(
 
     return Case(
         f"torch.{name}, {len(sizes)} tensors, {n:.1e}",
-        ours=stepped(optimizer, ours),
+        ours=ours,
         reference=lambda: np.split(answer(start.astype(np.float64), gradient.astype(np.float64)), ends),
-        peers=(Peer(f"{library}.{theirs}{' fused' * bool(fused)}", stepped(other, others), goal),),
+        peers=tuple(peer(library, other) for library, other in theirs),
         reset=reset,
     )
