@@ -9,7 +9,7 @@ import numpy as np
 
 from boost_ext import ops
 from boost_ext.bench.data import split, uniform
-from boost_ext.bench.frameworks import bfloat16, mindspore_or_none, torch_bfloat16, torch_or_none
+from boost_ext.bench.frameworks import halves, mindspore_or_none, torch_or_none, torch_tensor
 from boost_ext.bench.harness import Case, Peer
 from boost_ext.bench.peers import mindspore_peers
 
@@ -21,7 +21,6 @@ def cases(quick: bool) -> Iterator[Case]:
     start, gradient = uniform(n, seed=1), uniform(n, seed=2)
     flat = start.copy()
     totals, grads = split(flat, 60), split(gradient, 60)
-    narrow = bfloat16(gradient)
     sums_ms, mindspore = _mindspore(totals, grads)
 
     def reset() -> None:
@@ -55,18 +54,22 @@ def cases(quick: bool) -> Iterator[Case]:
         access="copy",
         reset=reset,
     )
-    if narrow is not None:
-        grads16 = split(narrow, 60)
-        yield Case(
-            f"accumulate bf16 onto fp32, 60 tensors, {n:.1e}",
+
+    def narrow(kind: str, added: Any) -> Case:
+        grads16 = split(added, 60)
+        return Case(
+            f"accumulate {kind} onto fp32, 60 tensors, {n:.1e}",
             ours=lambda: ops.accumulate(totals, grads16, FACTOR),
-            reference=lambda: sums(start, narrow),
+            reference=lambda: sums(start, added),
             peers=tuple(_torch([(totals, grads16)])),
             traffic=10 * n,
             access="update",
             bandwidth_goal=0.9,
             reset=reset,
         )
+
+    for kind, added in halves(gradient):
+        yield narrow(kind, added)
 
 
 def _numpy(totals: Any, grads: Any) -> Any:
@@ -88,7 +91,7 @@ def _torch(pairs: Any) -> Iterator[Peer]:
         return
     ((totals, grads),) = pairs
     sums = [torch.from_numpy(t) for t in totals]
-    added = [torch.from_numpy(g) if g.dtype == np.float32 else torch_bfloat16(g) for g in grads]
+    added = [torch_tensor(g) for g in grads]
 
     def foreach() -> Any:
         if added[0].dtype == torch.float32:

@@ -10,7 +10,7 @@ import numpy as np
 
 from boost_ext.bench.cases import SHARE, dropout, right, told
 from boost_ext.bench.data import uniform
-from boost_ext.bench.frameworks import bfloat16, mindspore_or_none
+from boost_ext.bench.frameworks import halves, mindspore_or_none
 from boost_ext.bench.harness import Case, Peer
 from boost_ext.bench.peers import in_mode, settled
 
@@ -19,9 +19,8 @@ def cases(quick: bool) -> Iterator[Case]:
     n = 600_000 if quick else 25_000_000
     x = uniform(n, seed=1) + np.float32(2)  # nothing is 0 before
     yield dropout(x, f"dropout fp32, {n:.1e}")
-    narrow = bfloat16(x)
-    if narrow is not None:
-        yield dropout(narrow, f"dropout bf16, {n:.1e}")
+    for kind, narrow in halves(x):
+        yield dropout(narrow, f"dropout {kind}, {n:.1e}")
     if mindspore_or_none():
         for size in (10_000, 500_000):
             for backward in (False, True):

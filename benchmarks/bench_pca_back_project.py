@@ -9,7 +9,7 @@ import numpy as np
 
 from boost_ext import ops
 from boost_ext.bench.data import matrix, split, uniform
-from boost_ext.bench.frameworks import bfloat16, mindspore_or_none, torch_bfloat16, torch_or_none
+from boost_ext.bench.frameworks import bfloat16, mindspore_or_none, torch_or_none, torch_tensor
 from boost_ext.bench.harness import Case, Peer
 from boost_ext.bench.peers import mindspore_peers
 
@@ -70,7 +70,7 @@ def cases(quick: bool) -> Iterator[Case]:
     if narrow is not None:
         bf16_peers = [numpy32]
         if torch := torch_or_none():
-            tN, tW = torch_bfloat16(narrow), torch.from_numpy(V).bfloat16()
+            tN, tW = torch_tensor(narrow), torch.from_numpy(V).bfloat16()
             bf16_peers.append(Peer("PyTorch mm, all bf16", lambda: torch.mm(tW, tN), tolerance=5e-2))
         yield case("bf16 P", narrow, *bf16_peers)
     yield case("fp16 P", P.astype(np.float16), numpy32)

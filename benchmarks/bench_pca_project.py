@@ -10,7 +10,7 @@ import numpy as np
 from boost_ext import ops
 from boost_ext.bench.cases import ROWS, pca_project
 from boost_ext.bench.data import matrix, split, uniform
-from boost_ext.bench.frameworks import bfloat16, torch_bfloat16, torch_or_none
+from boost_ext.bench.frameworks import bfloat16, torch_or_none, torch_tensor
 from boost_ext.bench.harness import Case, Peer
 
 GOAL = 0.9  # of the read bandwidth
@@ -45,7 +45,7 @@ def cases(quick: bool) -> Iterator[Case]:
     if narrow is not None:
         bf16_peers = [numpy32]
         if torch := torch_or_none():
-            tN, tG = torch_bfloat16(narrow), torch.from_numpy(g).bfloat16()
+            tN, tG = torch_tensor(narrow), torch.from_numpy(g).bfloat16()
             bf16_peers.append(Peer("PyTorch mv, all bf16", lambda: torch.mv(tN, tG), tolerance=5e-2))
         yield case("bf16 P", narrow, *bf16_peers)
     yield case("fp16 P", P.astype(np.float16), numpy32)

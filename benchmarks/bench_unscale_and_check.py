@@ -1,4 +1,4 @@
-"""unscale_and_check of 25e6 elements in 60 tensors: fp32, bf16, with report, only the check."""
+"""unscale_and_check of 25e6 elements in 60 tensors: in fp32 and halves, with report, only the check."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 from boost_ext import ops
 from boost_ext.bench.cases import SCALE, TENSORS, unscale_and_check
 from boost_ext.bench.data import split, uniform
-from boost_ext.bench.frameworks import bfloat16, torch_bfloat16, torch_or_none
+from boost_ext.bench.frameworks import halves, torch_or_none, torch_tensor
 from boost_ext.bench.harness import Case, Peer
 
 
@@ -46,14 +46,11 @@ def cases(quick: bool) -> Iterator[Case]:
         bandwidth_goal=0.9,
         reset=reset,
     )
-    yield from narrow(start)
+    for kind, start16 in halves(start):
+        yield narrow(kind, start16)
 
 
-def narrow(start: Any) -> Iterator[Case]:
-    """In bfloat16."""
-    start16 = bfloat16(start)
-    if start16 is None:
-        return
+def narrow(kind: str, start16: Any) -> Case:
     flat16 = start16.copy()
     grads16 = split(flat16, TENSORS)
 
@@ -62,7 +59,7 @@ def narrow(start: Any) -> Iterator[Case]:
 
     peers = []
     if torch := torch_or_none():
-        tensors, factor = [torch_bfloat16(g) for g in grads16], torch.tensor(SCALE)
+        tensors, factor = [torch_tensor(g) for g in grads16], torch.tensor(SCALE)
 
         def amp() -> Any:
             found = torch.zeros(1)
@@ -70,12 +67,12 @@ def narrow(start: Any) -> Iterator[Case]:
             return [*tensors, found[0]]
 
         peers.append(Peer("PyTorch amp foreach", amp, goal=1))
-    yield Case(
-        f"unscale_and_check bf16, {TENSORS} tensors, {start.size:.1e}",
+    return Case(
+        f"unscale_and_check {kind}, {TENSORS} tensors, {start16.size:.1e}",
         ours=lambda: [*grads16, ops.unscale_and_check(grads16, SCALE)],
         reference=lambda: [SCALE * x.astype(np.float64) for x in split(start16, TENSORS)] + [0.0],
         peers=tuple(peers),
-        traffic=4 * start.size,
+        traffic=4 * start16.size,
         access="update",
         bandwidth_goal=0.9,
         tolerance=1e-2,

@@ -10,7 +10,7 @@ import numpy as np
 
 from boost_ext import ops
 from boost_ext.bench.data import matrix, split, uniform
-from boost_ext.bench.frameworks import mindspore_or_none, torch_bfloat16, torch_or_none
+from boost_ext.bench.frameworks import mindspore_or_none, torch_or_none, torch_tensor
 from boost_ext.bench.harness import Case, Peer
 from boost_ext.bench.peers import grad_scaler_step, mindspore_peers, optimizer_peers, torch_weights
 
@@ -353,7 +353,7 @@ def dropout(x: Any, name: str) -> Case:
 
     peers = [Peer("NumPy", numpy_dropout, goal=5)]
     if torch := torch_or_none():
-        tensor = torch.from_numpy(x) if x.dtype == np.float32 else torch_bfloat16(x)
+        tensor = torch_tensor(x)
         peers.append(Peer("PyTorch", lambda: torch.nn.functional.dropout(tensor, SHARE), goal=1))
     return Case(
         name,

@@ -1,7 +1,8 @@
-"""MindSpore and PyTorch, where they are installed, and arrays in bfloat16."""
+"""MindSpore and PyTorch, where they are installed, and arrays in half precision."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import cache
 from types import ModuleType
 from typing import Any
@@ -40,8 +41,17 @@ def bfloat16(array: Any) -> Any:
     return array.astype(ml_dtypes.bfloat16)
 
 
-def torch_bfloat16(array: Any) -> Any:
-    """A tensor on the storage of `bfloat16`'s result."""
+def halves(*arrays: Any) -> Iterator[tuple[Any, ...]]:
+    """NumPy arrays behind the name of a half precision, "bf16" where there is ml_dtypes, and "fp16"."""
+    if bfloat16(np.zeros(0)) is not None:
+        yield ("bf16", *(bfloat16(a) for a in arrays))
+    yield ("fp16", *(a.astype(np.float16) for a in arrays))
+
+
+def torch_tensor(array: Any) -> Any:
+    """A tensor on the storage of a NumPy array, bfloat16 too."""
     torch = torch_or_none()
     assert torch is not None
-    return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
+    if array.dtype.name == "bfloat16":
+        return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
+    return torch.from_numpy(array)
