@@ -23,6 +23,7 @@
 
 namespace native {
 
+void test_conv2d();
 void test_doors();
 void test_adafactor_step();
 void test_apollo_step();
@@ -413,6 +414,7 @@ int main() {
   test_loss_scale();
   test_refusals();
   test_concurrent_calls();
+  test_conv2d();
   test_doors();
   test_adafactor_step();
   test_apollo_step();

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
 import itertools
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,7 +14,18 @@ import oracle
 from boost_ext import _core
 from dtypes import UNIT, assert_close, assert_same_bits, normal
 
-pytestmark = pytest.mark.usefixtures("isa")
+pytestmark = pytest.mark.usefixtures("isa", "used_memory")
+
+PERTURB = -6  # M_PERTURB of malloc.h
+
+
+@pytest.fixture(scope="module")
+def used_memory() -> Iterator[None]:
+    """malloc() gives memory that holds huge numbers, where glibc can: fresh pages would be zeros, as sums begin."""
+    set_option = getattr(ctypes.CDLL(None), "mallopt", lambda *_: None)
+    set_option(PERTURB, 0x80)  # fills with 0x7f
+    yield
+    set_option(PERTURB, 0)
 
 
 @dataclass(frozen=True)
@@ -84,6 +97,7 @@ CASES = [
     Case(1, 2, (17, 19), 6, (3, 3), (2, 2), (2, 2), (3, 2, 1, 4)),
     Case(1, 2, (17, 19), 2, (3, 3), (1, 1), (2, 3), (2, 2, 3, 3), 2),
     Case(2, 3, (6, 6), 2, (2, 2), (3, 3)),  # columns that no output sees
+    Case(2, 3, (4, 4), 2, (2, 2), (2, 2), padding=(0, 0, 1, 0)),  # and one that is not copied
     Case(1, 1, (7, 7), 1, (2, 2), (4, 4), padding=(5, 5, 5, 5)),  # positions that see zeros alone
     Case(1, 3, (16, 33), 9, (7, 7), (2, 2), padding=(3, 3, 3, 3)),
     Case(0, 2, (5, 5), 2, (3, 3), groups=2),
@@ -102,6 +116,7 @@ IN_TILES = [
     Case(2, 200, (4, 5), 210, (3, 3), padding=(1, 1, 1, 1)),  # many blocks of outputs for few tiles
     Case(9, 33, (32, 32), 32, (3, 3), padding=(1, 1, 1, 1)),  # sums of float64, of ranges of tiles
     Case(1, 32, (6, 6), 32, (3, 3), padding=(1, 9, 1, 8)),  # positions that see zeros alone
+    Case(1, 342, (23, 24), 16, (3, 3), padding=(1, 1, 1, 1)),  # more tiles than are transformed at once
     Case(0, 32, (6, 6), 32, (3, 3)),
 ]
 """What csrc/cpu/winograd.h computes."""

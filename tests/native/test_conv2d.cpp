@@ -1,0 +1,124 @@
+// Convolutions and their gradients on exactly sized arrays, beside sums of float64: direct ones, and those by tiles.
+#include <vector>
+
+#include "harness.h"
+#include "ops/conv2d.h"
+
+namespace native {
+
+void test_conv2d();
+
+namespace {
+
+using namespace boost_ext;
+
+struct Case {
+  Patches p;
+  std::int64_t groups, outputs;
+};
+
+// n, c, h, w; kernel, stride and dilation; padding before; positions.
+const Case kCases[] = {
+    {{3, 4, 5, 7, 3, 3, 1, 1, 1, 1, 1, 1, 5, 7}, 4, 4},
+    {{2, 4, 9, 11, 3, 2, 2, 1, 1, 3, 1, 0, 5, 8}, 2, 10},
+    {{1, 3, 6, 6, 2, 2, 3, 3, 1, 1, 0, 0, 2, 2}, 1, 5},
+    {{2, 16, 9, 7, 3, 3, 1, 1, 1, 1, 1, 1, 9, 7}, 1, 18},
+    {{1, 17, 1, 1, 3, 3, 1, 1, 1, 1, 1, 1, 1, 1}, 1, 33},
+    {{3, 18, 15, 14, 3, 3, 1, 1, 1, 1, 2, 0, 17, 12}, 1, 16},   // two slabs of tiles
+    {{2, 16, 4, 5, 3, 3, 1, 1, 1, 1, 0, 2, 9, 3}, 1, 17},       // rows that see zeros alone, columns that none sees
+    {{1, 342, 23, 24, 3, 3, 1, 1, 1, 1, 1, 1, 23, 24}, 1, 16},  // more tiles than the cache holds, slabs of channels
+    {{31, 16, 15, 15, 3, 3, 1, 1, 1, 1, 1, 1, 15, 15}, 1, 16},  // ranges of tiles
+    {{0, 16, 5, 5, 3, 3, 1, 1, 1, 1, 0, 0, 3, 3}, 1, 16},       // no images
+    {{2, 16, 0, 3, 3, 3, 1, 1, 1, 1, 2, 1, 2, 3}, 1, 16},       // empty images
+    {{2, 16, 2, 2, 3, 3, 1, 1, 1, 1, 0, 0, 0, 0}, 1, 16},       // no positions
+};
+
+// Sums of products and of their absolute values.
+struct Sums {
+  explicit Sums(const Array& of) : sum(static_cast<std::size_t>(of.size())), large(sum.size()) {}
+  void add(std::int64_t i, double x) {
+    sum[static_cast<std::size_t>(i)] += x;
+    large[static_cast<std::size_t>(i)] += std::fabs(x);
+  }
+  bool are(const Array& got) const {
+    bool right = true;
+    for (std::int64_t i = 0; i < got.size(); ++i) {
+      right = right && close(got, i, sum[static_cast<std::size_t>(i)], large[static_cast<std::size_t>(i)]);
+    }
+    return right;
+  }
+  std::vector<double> sum, large;
+};
+
+std::vector<double> values(const Array& array) {
+  std::vector<double> v;
+  for (std::int64_t i = 0; i < array.size(); ++i) v.push_back(array.get(i));
+  return v;
+}
+
+void test_case(const Case& of) {
+  const Patches& p = of.p;
+  const std::int64_t images = p.n * p.c * p.h * p.w, results = p.n * of.outputs * p.oh * p.ow;
+  const std::int64_t channels = p.c / of.groups, outputs = of.outputs / of.groups;
+  std::vector<std::int32_t> patches;
+  for (std::int64_t v : {p.n, p.c, p.h, p.w, p.kh, p.kw, p.sh, p.sw, p.dh, p.dw, p.top, p.left, p.oh, p.ow}) {
+    patches.push_back(static_cast<std::int32_t>(v));
+  }
+  std::mt19937 random(7);
+  Array x(DType::f32, images), dy(DType::f32, results);
+  Array w(DType::f32, of.outputs * channels * p.kh * p.kw, of.outputs);
+  x.fill(random);
+  dy.fill(random);
+  w.fill(random);
+
+  const std::vector<double> from = values(x), weights = values(w), grads = values(dy);
+  Sums y_sums(dy), dx_sums(x), dw_sums(w);
+  const auto add = [&](std::int64_t to, std::int64_t seen, std::int64_t weight) {
+    const double a = from[static_cast<std::size_t>(seen)], b = weights[static_cast<std::size_t>(weight)];
+    const double g = grads[static_cast<std::size_t>(to)];
+    y_sums.add(to, a * b);
+    dx_sums.add(seen, g * b);
+    dw_sums.add(weight, g * a);
+  };
+  for (std::int64_t to = 0; to < results; ++to) {
+    const std::int64_t column = to % p.ow, row = to / p.ow % p.oh, o = to / (p.ow * p.oh) % of.outputs;
+    const std::int64_t first = (to / (p.ow * p.oh * of.outputs) * of.groups + o / outputs) * channels;
+    for (std::int64_t t = 0; t < channels * p.kh * p.kw; ++t) {
+      const std::int64_t i = row * p.sh + t / p.kw % p.kh * p.dh - p.top, j = column * p.sw + t % p.kw * p.dw - p.left;
+      if (i < 0 || i >= p.h || j < 0 || j >= p.w) continue;
+      add(to, ((first + t / (p.kh * p.kw)) * p.h + i) * p.w + j, o * channels * p.kh * p.kw + t);
+    }
+  }
+
+  std::vector<Array> before;
+  for (const std::string& isa : cpu_features()) {
+    set_isa(isa);
+    for (int threads : {1, 3}) {
+      Context context;
+      context.threads = threads;
+      std::vector<Array> found;
+      found.emplace_back(DType::f32, results);
+      found.emplace_back(DType::f32, images);
+      found.emplace_back(DType::f32, w.size(), of.outputs);
+      conv2d(context, x.view(), w.view(), patches, of.groups, found[0].view());
+      conv2d_input_gradient(context, dy.view(), w.view(), patches, of.groups, found[1].view());
+      conv2d_weight_gradient(context, dy.view(), x.view(), patches, of.groups, found[2].view());
+      if (before.empty()) {
+        CHECK(y_sums.are(found[0]));
+        CHECK(dx_sums.are(found[1]));
+        CHECK(dw_sums.are(found[2]));
+        before = std::move(found);
+        continue;
+      }
+      for (std::size_t k = 0; k < 3; ++k) CHECK(found[k].same_bits(before[k]));
+    }
+  }
+}
+
+}  // namespace
+
+void test_conv2d() {
+  for (const Case& of : kCases) test_case(of);
+}
+
+}  // namespace native
