@@ -194,7 +194,7 @@ $(VENVS)/train/installed $(VENVS)/test/installed $(VENVS)/bench/installed: $(VEN
 $(VENVS)/torch/installed: $(VENVS)/wheel/built | $(VENVS)/torch/bin/python
 	$(VENVS)/torch/bin/python -m $(INSTALL) --no-deps --force-reinstall $(VENVS)/wheel/dist/*.whl
 	$(VENVS)/torch/bin/python -m $(INSTALL) $(CONSTRAINTS) "$$(echo $(VENVS)/wheel/dist/*.whl)[torch,test-core]" \
-	  'markdown-it-py>=3' 'psutil>=5.9' scikit-learn
+	  'markdown-it-py>=3' 'psutil>=5.9' scikit-learn 'jax; python_version >= "3.11"'
 	touch $@
 
 # Without build isolation: the tools stay where they are, so that a second build compiles only what has changed.

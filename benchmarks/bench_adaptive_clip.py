@@ -1,8 +1,11 @@
-"""adaptive_clip: gradients of 25e6 weights in 60 matrices, all of them too long."""
+"""adaptive_clip: gradients of 25e6 weights in 60 matrices, all of them too long; and of 500 small ones, beside
+pytorch_optimizer where it is installed."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
+from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
@@ -13,13 +16,17 @@ from boost_ext.bench.frameworks import torch_or_none
 from boost_ext.bench.harness import Case, Peer
 
 CLIPPING, EPS = 0.01, 1e-3
-MATRICES, WIDTH = 60, 512
 
 
 def cases(quick: bool) -> Iterator[Case]:
-    rows = 20 if quick else 813
-    shape = (MATRICES, rows, WIDTH)
-    start, flat_weights = uniform(MATRICES * rows * WIDTH, seed=1), uniform(MATRICES * rows * WIDTH, seed=2)
+    yield _case((60, 20 if quick else 813, 512))
+    if find_spec("pytorch_optimizer"):
+        yield _case((500, 10, 30))
+
+
+def _case(shape: tuple[int, int, int]) -> Case:
+    many = shape[0] == 500
+    start, flat_weights = (uniform(math.prod(shape), seed=seed) for seed in (1, 2))
     flat = start.copy()
     grads, weights = [*flat.reshape(shape)], [*flat_weights.reshape(shape)]
 
@@ -37,16 +44,32 @@ def cases(quick: bool) -> Iterator[Case]:
         norm, limit = np.linalg.norm(g, axis=2), CLIPPING * np.maximum(np.linalg.norm(w, axis=2), EPS)
         return [*(g * np.where(norm > limit, limit / norm, 1)[..., None])]
 
-    yield Case(
-        f"adaptive_clip fp32, {MATRICES} matrices, {start.size:.1e}",
+    return Case(
+        f"adaptive_clip fp32, {shape[0]} matrices, {start.size:.1e}",
         ours=lambda: ops.adaptive_clip(grads, weights, CLIPPING, eps=EPS),
         reference=reference,
-        peers=(Peer("NumPy", numpy, goal=3), *_torch(grads, weights)),
-        traffic=12 * start.size,
+        peers=tuple(_pytorch_optimizer(grads, weights))
+        if many
+        else (Peer("NumPy", numpy, goal=3), *_torch(grads, weights)),
+        traffic=None if many else 12 * start.size,
         access="update",
         bandwidth_goal=0.8,
         reset=reset,
     )
+
+
+def _pytorch_optimizer(grads: Any, weights: Any) -> Iterator[Peer]:
+    import torch
+    from pytorch_optimizer import agc
+
+    pairs = [(torch.from_numpy(g), torch.from_numpy(w)) for g, w in zip(grads, weights, strict=True)]
+
+    def clip() -> Any:
+        for g, w in pairs:
+            g.copy_(agc(w, g, EPS, CLIPPING))
+        return [g for g, _ in pairs]
+
+    yield Peer("pytorch_optimizer.agc", clip, goal=5)
 
 
 def _torch(grads: Any, weights: Any) -> Iterator[Peer]:

@@ -45,12 +45,17 @@ RULES: tuple[tuple[str, tuple[tuple[str, str], ...], dict[str, Any], Callable[..
 )
 """With their peers: a module and a class."""
 
-NEWER: tuple[tuple[str, dict[str, Any], Callable[..., Any]], ...] = (
-    ("AdamW", {"weight_decay": 0.01}, adamw),
-    ("Lion", {"weight_decay": 0.0}, by_sign()),
-    ("Adan", {"weight_decay": 0.0}, by_sign()),
-    ("AdEMAMix", {"weight_decay": 0.0}, by_sign(1 + 5 * 1e-4)),  # alpha = 5 times a slow average, with beta 0.9999
+MU = 0.45  # of NAdam's first steps without momentum_decay: half of beta1
+NEWER: tuple[tuple[str, str, dict[str, Any], Callable[..., Any]], ...] = (
+    ("AdamW", "AdamW", {"weight_decay": 0.01}, adamw),
+    ("Lion", "Lion", {"weight_decay": 0.0}, by_sign()),
+    ("NAdamW", "NAdam", {"weight_decay": 0.0, "momentum_decay": 0.0}, by_sign(1 + 0.1 * MU / (1 - MU**2))),
+    ("Adan", "Adan", {"weight_decay": 0.0}, by_sign()),
+    ("AdEMAMix", "AdEMAMix", {"weight_decay": 0.0}, by_sign(1 + 5 * 1e-4)),  # alpha = 5, and beta3 0.9999
+    ("ScheduleFreeSGD", "ScheduleFreeSGD", {}, sgd),
+    ("ScheduleFreeAdamW", "ScheduleFreeAdamW", {}, by_sign()),
 )
+"""With their peers in pytorch_optimizer, whose NAdam is torch's."""
 
 
 def resnet50(divisor: int) -> list[int]:
@@ -79,8 +84,8 @@ def cases(quick: bool) -> Iterator[Case]:
             yield _case(name, peers, keywords, answer, resnet50(divisor), goal if same else None)
         yield _case(name, peers, keywords, answer, [300_000 if quick else 25_000_000], 1.0 if same else None)
     if find_spec("pytorch_optimizer"):
-        for name, keywords, answer in NEWER:
-            yield _case(name, [("pytorch_optimizer", name)], keywords, answer, [300] * 500, 5.0)
+        for name, other, keywords, answer in NEWER:
+            yield _case(name, [("pytorch_optimizer", other)], keywords, answer, [300] * 500, 5.0)
 
 
 def _case(

@@ -415,17 +415,45 @@ BOOST_EXT_INLINE F odds(S a) {
   BOOST_EXT_EACH(i) r.v[i] = reinterpret_cast<Vf>(reinterpret_cast<Vu>(a.v[i]) & 0xffff0000u);
   return r;
 }
+// The upper halves of words, those of a at even places and those of b at odd ones; and the lower halves.
+BOOST_EXT_INLINE Vs uppers(Vu a, Vu b) {
+#if defined(__aarch64__)
+  return vtrn2q_s16(reinterpret_cast<Vs>(a), reinterpret_cast<Vs>(b));
+#elif defined(__AVX2__) && !defined(__AVX512F__)
+  return reinterpret_cast<Vs>(
+      _mm256_blend_epi16(reinterpret_cast<__m256i>(a >> 16), reinterpret_cast<__m256i>(b), 0xaa));
+#else
+  return reinterpret_cast<Vs>((a >> 16) | (b & 0xffff0000u));
+#endif
+}
+BOOST_EXT_INLINE Vs lowers(Vu a, Vu b) {
+#if defined(__aarch64__)
+  return vtrn1q_s16(reinterpret_cast<Vs>(a), reinterpret_cast<Vs>(b));
+#elif defined(__AVX2__) && !defined(__AVX512F__)
+  return reinterpret_cast<Vs>(
+      _mm256_blend_epi16(reinterpret_cast<__m256i>(a), reinterpret_cast<__m256i>(b << 16), 0xaa));
+#else
+  return reinterpret_cast<Vs>((a & 0xffffu) | (b << 16));
+#endif
+}
+// Whether x > 0x8000 of unsigned numbers, which AVX2 compares only as signed ones.
+BOOST_EXT_INLINE Vs more_than_half(Vs x) {
+#if defined(__AVX2__) && !defined(__AVX512F__)
+  return (x ^ static_cast<std::int16_t>(-0x8000)) > 0;
+#else
+  using Unsigned __attribute__((vector_size(sizeof(Vs)))) = std::uint16_t;
+  return reinterpret_cast<Unsigned>(x) > 0x8000;
+#endif
+}
 // Both together again, rounded as store() does. A nan must have nothing but zeros in its lower half, as what comes of
 // arithmetic on bfloat16 has.
 BOOST_EXT_INLINE S to_bfloats(F even, F odd) {
   S r;
   BOOST_EXT_EACH(i) {
     const Vu a = reinterpret_cast<Vu>(even.v[i]), b = reinterpret_cast<Vu>(odd.v[i]);
-    const Vs upper = reinterpret_cast<Vs>((a >> 16) | (b & 0xffff0000u));
-    const Vs lower = reinterpret_cast<Vs>((a & 0xffffu) | (b << 16));
-    // Up where the lower half is more than 0x8000, or is that and the upper half odd; both moved to signed numbers.
-    const Vs above = (lower | (upper & 1)) ^ static_cast<std::int16_t>(-0x8000);
-    r.v[i] = upper - (above > 0);
+    const Vs upper = uppers(a, b), lower = lowers(a, b);
+    // Up where the lower half is more than 0x8000, or is that and the upper half odd.
+    r.v[i] = upper - more_than_half(lower | (upper & 1));
   }
   return r;
 }

@@ -107,14 +107,3 @@ def test_distributed_tensors():
         assert ops.global_norm([spread.to_local()]) == 2
     finally:
         torch.distributed.destroy_process_group()
-
-
-def test_jax_arrays():
-    numpy = pytest.importorskip("jax.numpy")
-    x = numpy.arange(6.0)
-    with pytest.raises(ValueError, match="must be writable, got a JAX array, which is immutable"):
-        ops.unscale_and_check(x, 0.5)
-    assert x.tolist() == list(range(6))
-    total = np.zeros(6, np.float32)
-    ops.accumulate(total, x, 2.0)
-    assert total.tolist() == [0, 2, 4, 6, 8, 10]

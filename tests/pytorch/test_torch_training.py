@@ -66,12 +66,12 @@ def test_an_older_pytorch(tmp_path: Path):
     assert all(map(torch.equal, torch.load(path), expected))
 
 
-def test_a_compiled_step_has_the_bits_of_a_plain_one():
+@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
+def test_a_compiled_step_goes_where_a_plain_one_does(backend):
     plain, compiled = network(), network()
     expected = trained(plain, boost.AdamW(plain.parameters(), lr=0.01), 5)
-    got = trained(
-        compiled, boost.AdamW(compiled.parameters(), lr=0.01), 5, lambda f: torch.compile(f, backend="aot_eager")
-    )
+    compiling = {"step": lambda f: torch.compile(f, backend=backend)}
+    got = trained(compiled, boost.AdamW(compiled.parameters(), lr=0.01), 5, **compiling)
     for a, b in zip(got, expected, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-6, atol=1e-7)
 
