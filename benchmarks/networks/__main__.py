@@ -33,7 +33,8 @@ def ask(request: dict[str, Any], limit: float = _LIMIT) -> dict[str, Any]:
 
     command = [sys.executable, "-m", f"{__package__}.training", json.dumps(request)]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=limit, check=False)
+        # MindSpore, which this process has imported, has set OMP_NUM_THREADS to 1 where os.environ does not show it.
+        done = subprocess.run(command, capture_output=True, text=True, timeout=limit, check=False, env={**os.environ})
     except subprocess.TimeoutExpired:
         return {"error": f"took more than {limit:.0f} s"}
     found = answer_of(done.stdout)

@@ -7,10 +7,6 @@
 
 namespace boost_ext::cpu::BOOST_EXT_ISA {
 
-inline std::int64_t quotient_up(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
-inline std::int64_t smaller(std::int64_t a, std::int64_t b) { return a < b ? a : b; }
-inline std::int64_t larger(std::int64_t a, std::int64_t b) { return a < b ? b : a; }
-
 // Some elements of a tensor, and the 1/sqrt of what R/mean(R) and C hold for them, from the first row and matrix on.
 struct Stretch {
   std::int64_t begin, count;

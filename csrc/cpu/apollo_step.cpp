@@ -13,7 +13,6 @@ constexpr std::int64_t kAlone = 65536;
 constexpr std::int64_t kColumns = 512, kRows = 16;
 constexpr double kTiny = 1e-30;
 
-std::int64_t smaller(std::int64_t a, std::int64_t b) { return a < b ? a : b; }
 double larger(double a, double b) { return a > b ? a : b; }
 
 // What is known of some channels: a channel is a column, or a row of a matrix of more rows than columns.

@@ -300,7 +300,7 @@ template <class Op, class Each> void on_channels(int threads, const Op& b, std::
     });
   }
   const std::int64_t together = kColumns / b.plane;
-  on_threads(threads, work, (b.channels + together - 1) / together, [&](std::int64_t begin, std::int64_t end) {
+  on_threads(threads, work, quotient_up(b.channels, together), [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t k = begin; k < end; ++k) {
       const std::int64_t first = k * together, left = b.channels - first, channels = left < together ? left : together;
       each(Strip{first, channels, b.plane, channels * b.plane});

@@ -42,8 +42,6 @@ void set_offsets(const Patches& p, const Planes& planes, std::int64_t stride, st
   }
 }
 
-std::int64_t up_to_lanes(std::int64_t n) { return (n + kLanes - 1) / kLanes * kLanes; }
-
 // Where the elements of an image lie in its planes, `stride` apart: in runs of one row of a plane each, found once,
 // since a division takes as long as a short run.
 class Places {
@@ -57,12 +55,12 @@ class Places {
       const std::int64_t row = (y + p.top) / p.sh;
       if (row >= planes.rows) break;
       for (std::int64_t b = 0; b < p.sw; ++b) {
-        const std::int64_t before = p.left > b ? (p.left - b + p.sw - 1) / p.sw : 0;  // columns of padding in the plane
+        const std::int64_t before = p.left > b ? quotient_up(p.left - b, p.sw) : 0;  // columns of padding in the plane
         const std::int64_t x = before * p.sw + b - p.left, fit = planes.pitch - before;
-        const std::int64_t all = (p.w - x + p.sw - 1) / p.sw;
+        const std::int64_t all = quotient_up(p.w - x, p.sw);
         if (x >= p.w || fit <= 0) continue;
         const std::int64_t plane = (y + p.top) % p.sh * p.sw + b;
-        runs_[count_++] = {y * p.w + x, plane * stride + row * planes.pitch + before, all < fit ? all : fit};
+        runs_[count_++] = {y * p.w + x, plane * stride + row * planes.pitch + before, smaller(all, fit)};
       }
     }
   }
@@ -145,7 +143,7 @@ template <int B, int K>
 void dots(std::int64_t n, const float* dy, std::int64_t stride, const float* x, const std::int64_t* offsets,
           std::int64_t taps, double* sums) {
   for (std::int64_t begin = 0; begin < n; begin += kPiece) {
-    const std::int64_t end = begin + kPiece < n ? begin + kPiece : n;
+    const std::int64_t end = smaller(begin + kPiece, n);
     F pieces[B][K];
     _Pragma("GCC unroll 4") for (int b = 0; b < B; ++b) {
       _Pragma("GCC unroll 4") for (int k = 0; k < K; ++k) pieces[b][k] = F{};
@@ -198,7 +196,7 @@ void conv2d(const Context& context, const float* x, const float* w, const Convol
   const Planes planes(p);
   const std::int64_t channels = p.c / of.groups, outputs = of.outputs / of.groups, positions = p.oh * p.ow;
   if (positions == 0) return;
-  const std::int64_t taps = channels * p.kh * p.kw, n = (p.oh - 1) * planes.pitch + p.ow, stride = up_to_lanes(n);
+  const std::int64_t taps = channels * p.kh * p.kw, n = (p.oh - 1) * planes.pitch + p.ow, stride = up_to(kLanes, n);
   Scratch<std::int64_t> offsets(taps);
   Places places(p, planes, planes.size);
   set_offsets(p, planes, planes.size, taps, offsets.get());
@@ -237,7 +235,7 @@ void conv2d_input_gradient(const Context& context, const float* dy, const float*
   // Of each plane its taps, all outputs of the first tap, then of the second; and the weights in that order, for each
   // channel of a group.
   const std::int64_t margin = (p.kh - 1) * p.dh / p.sh * planes.pitch + (p.kw - 1) * p.dw / p.sw;
-  const std::int64_t plane = margin + planes.size + kLanes, stride = up_to_lanes(planes.size);
+  const std::int64_t plane = margin + planes.size + kLanes, stride = up_to(kLanes, planes.size);
   Places places(p, planes, stride);
   Scratch<std::int64_t> offsets(taps), first(planes.count + 1);
   Scratch<float> weights(of.groups * channels * taps);
@@ -305,13 +303,13 @@ void conv2d_weight_gradient(const Context& context, const float* dy, const float
   }
   // So many images in a row as one float32 sum takes, if their planes stay in the cache.
   const std::int64_t of_channel = planes.count * planes.size, fit = kCached / (channels * of_channel);
-  const std::int64_t summed = kPiece / planes.size, most = 1 + (fit < summed ? fit : summed);
-  const std::int64_t together = most < p.n ? most : p.n, stride = together * of_channel;
+  const std::int64_t summed = kPiece / planes.size, most = 1 + smaller(fit, summed);
+  const std::int64_t together = smaller(most, p.n), stride = together * of_channel;
   Scratch<std::int64_t> offsets(taps);
   Places places(p, planes, together * planes.size);
   set_offsets(p, planes, together * planes.size, taps, offsets.get());
-  const std::int64_t of_output = up_to_lanes(together * planes.size + kLanes);
-  const std::int64_t parts = (outputs + kPart - 1) / kPart, largest = (outputs + parts - 1) / parts;
+  const std::int64_t of_output = up_to(kLanes, together * planes.size + kLanes);
+  const std::int64_t parts = quotient_up(outputs, kPart), largest = quotient_up(outputs, parts);
   on_threads(context.threads, p.n * of.outputs * positions * taps / 8, of.groups * parts,
              [&](std::int64_t begin, std::int64_t end) {
                Zeros<float> source(channels * stride + kLanes), grads(kTogether * of_output);
@@ -321,7 +319,7 @@ void conv2d_weight_gradient(const Context& context, const float* dy, const float
                  const std::int64_t o = g * outputs + part * outputs / parts;
                  const std::int64_t count = g * outputs + (part + 1) * outputs / parts - o;
                  for (std::int64_t first = 0; first < p.n; first += together) {
-                   const std::int64_t more = p.n - first, images = together < more ? together : more;
+                   const std::int64_t more = p.n - first, images = smaller(together, more);
                    for (std::int64_t m = 0; m < images; ++m) {
                      for (std::int64_t c = 0; c < channels; ++c) {
                        places.spread(x + (((first + m) * of.groups + g) * channels + c) * p.h * p.w,
@@ -330,7 +328,7 @@ void conv2d_weight_gradient(const Context& context, const float* dy, const float
                    }
                    const std::int64_t n = (images - 1) * planes.size + (p.oh - 1) * planes.pitch + p.ow;
                    for (std::int64_t done = 0; done < count; done += kTogether) {
-                     const std::int64_t here = count - done < kTogether ? count - done : kTogether;
+                     const std::int64_t here = smaller(count - done, kTogether);
                      for (std::int64_t b = 0; b < here; ++b) {
                        float* to = grads.get() + b * of_output;
                        for (std::int64_t m = 0; m < images; ++m) {

@@ -6,6 +6,7 @@
 #include <new>
 
 #include "cpu/simd.h"
+#include "cpu/sizes.h"
 #include "ops/pool.h"
 
 namespace boost_ext::cpu::BOOST_EXT_ISA {
@@ -64,7 +65,7 @@ class Blocks {
     for (std::int64_t t = 0; t < tensors.count; ++t) {
       const View& v = tensors[t];
       block_[t] = by_row != nullptr && by_row[t] && v.size > 0 ? v.size / v.rows : block;
-      first_[t + 1] = first_[t] + (v.size + block_[t] - 1) / block_[t];
+      first_[t + 1] = first_[t] + quotient_up(v.size, block_[t]);
       total_ += v.size;
     }
   }

@@ -52,12 +52,8 @@ template <class T> constexpr int kLanesOf = static_cast<int>(sizeof(VectorOf<T>)
 template <class T> constexpr int kTileColumns = kTileVectors * kLanesOf<T>;
 static_assert(kTileColumns<float> % kLanes == 0 && kTileColumns<double> % kTileRows == 0);
 
-inline constexpr std::int64_t up_to(std::int64_t multiple, std::int64_t n) {
-  return (n + multiple - 1) / multiple * multiple;
-}
 // Columns up to the end of the last panel.
 template <class T> constexpr std::int64_t padded(std::int64_t n) { return up_to(kTileColumns<T>, n); }
-inline std::int64_t smaller(std::int64_t a, std::int64_t b) { return a < b ? a : b; }
 
 constexpr std::int64_t kSquare = 32;  // of elements that are transposed at a time
 // body(i, j) for all elements, a square at a time: of two matrices, one is the other's transpose.

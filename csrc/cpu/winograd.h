@@ -33,11 +33,11 @@ class Factors {
  public:
   Factors(int threads, const Weights& of, std::int64_t first, std::int64_t some)
       : rows_(up_to(kTileRows, some)),
-        stride_((of.channels + kSlab - 1) / kSlab * kSlab * rows_ + kApart),
+        stride_(up_to(kSlab, of.channels) * rows_ + kApart),
         numbers_(kElements * stride_) {
     constexpr std::int64_t kRows = 16;  // which share lines of memory if turned
     const std::int64_t step = of.turned ? of.outputs : 1;
-    on_threads(threads, 4 * kElements * some * of.channels, (rows_ + kRows - 1) / kRows,
+    on_threads(threads, 4 * kElements * some * of.channels, quotient_up(rows_, kRows),
                [&](std::int64_t begin, std::int64_t end) {
                  for (std::int64_t k = 0; k < of.channels; k += kBatch) {
                    for (std::int64_t o = begin * kRows; o < smaller(end * kRows, rows_); ++o) {
@@ -122,8 +122,8 @@ class TiledConvolution {
         weights_{w, of.outputs, of.channels, turned},
         x_(x),
         y_(y),
-        parts_((of.outputs + kOutputsAtOnce - 1) / kOutputsAtOnce) {
-    const std::int64_t groups = (tiles_.count + kTilesAtOnce - 1) / kTilesAtOnce;
+        parts_(quotient_up(of.outputs, kOutputsAtOnce)) {
+    const std::int64_t groups = quotient_up(tiles_.count, kTilesAtOnce);
     const std::int64_t fit = kTransformed / (kElements * of.channels * kTilesAtOnce);
     if (groups >= kShares * threads) {  // each stays in the cache of the core that computes it
       Factors factors(threads, weights_, 0, of.outputs);
@@ -300,8 +300,8 @@ class TiledWeightGradient {
         dw_(dw),
         rows_(up_to(kTileRows, of.outputs)),
         panels_(padded<float>(of.channels) / kColumns),
-        columns_((of.channels + kChannelsAtOnce - 1) / kChannelsAtOnce) {
-    const std::int64_t slabs = (tiles_.count + kSlab - 1) / kSlab, size = of.outputs * 9 * columns_ * kChannelsAtOnce;
+        columns_(quotient_up(of.channels, kChannelsAtOnce)) {
+    const std::int64_t slabs = quotient_up(tiles_.count, kSlab), size = of.outputs * 9 * columns_ * kChannelsAtOnce;
     if (slabs < kRanges || size > kSmall) {
       Scratch<float> left(kElements * left_stride()), right(kElements * right_stride());
       Scratch<double> sums(slabs > 1 ? size : 0);
@@ -371,7 +371,7 @@ class TiledWeightGradient {
         }
       }
     });
-    const std::int64_t parts = (of_.outputs + kGradientsAtOnce - 1) / kGradientsAtOnce;
+    const std::int64_t parts = quotient_up(of_.outputs, kGradientsAtOnce);
     on_threads(threads, work(tiles), parts * columns_, [&](std::int64_t begin, std::int64_t end) {
       Scratch<float> products(kElements * kStride);
       for (std::int64_t i = begin; i < end; ++i) {

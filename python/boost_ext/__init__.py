@@ -47,8 +47,9 @@ __version__: str = build_info()["version"]
 
 if "mindspore" in sys.modules and not (os.environ.get("BOOST_EXT_NUM_THREADS") or os.environ.get("OMP_NUM_THREADS")):
     # MindSpore sets OMP_NUM_THREADS to 1 for the process, which os.environ does not show: nobody asked for that.
-    _cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    set_num_threads(min(_cores, 1024))
+    from boost_ext.machine import cores_allowed as _cores_allowed
+
+    set_num_threads(min(_cores_allowed() or 1, 1024))
 
 _AT_FIRST_USE = (
     "amp",

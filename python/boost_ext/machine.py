@@ -10,7 +10,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-__all__ = ["Watch", "facts", "limits", "usable_cores", "versions"]
+__all__ = ["Watch", "cores_allowed", "facts", "limits", "usable_cores", "versions"]
 
 _PACKAGES = ("numpy", "mindspore", "torch", "ml_dtypes", "scikit-learn", "matplotlib")
 _FEATURES = (
@@ -64,7 +64,7 @@ def facts() -> dict[str, Any]:
         "cpu": model,
         "features": [feature for feature in _FEATURES if feature in features],
         "cores": os.cpu_count(),
-        "cores_allowed": _cores_allowed(),
+        "cores_allowed": cores_allowed(),
         "cores_limit": cores,
         "memory": memory_all,
         "memory_free": memory_free,
@@ -73,13 +73,14 @@ def facts() -> dict[str, Any]:
     }
 
 
-def _cores_allowed() -> int | None:
+def cores_allowed() -> int | None:
+    """How many CPUs this process may use, by affinity."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
 
 
 def usable_cores() -> float:
     """How many cores' time this process gets: by affinity, and by the container's limit."""
-    return min(_cores_allowed() or 1, limits()[0] or float("inf"))
+    return min(cores_allowed() or 1, limits()[0] or float("inf"))
 
 
 def _lines(path: Path) -> list[str]:

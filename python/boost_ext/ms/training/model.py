@@ -168,14 +168,16 @@ class Model(typed.Model):
             return super()._eval_process(*args, **kwargs)
 
     def predict(self, *predict_data: Any, backend: str | None = None, config: Any = None) -> Any:
-        with self._compiled_fast("_predict_network" if all(isinstance(x, Tensor) for x in predict_data) else None):
+        if not all(isinstance(x, Tensor) for x in predict_data):
+            return super().predict(*predict_data, backend=backend, config=config)
+        with self._compiled_fast("_predict_network"):
             return super().predict(*predict_data, backend=backend, config=config)
 
     @contextmanager
-    def _compiled_fast(self, name: str | None) -> Iterator[None]:
+    def _compiled_fast(self, name: str) -> Iterator[None]:
         """In GRAPH_MODE the named network is compiled as training steps are."""
-        network = getattr(self, name) if name else None
-        if name is None or network is None or in_pynative_mode() or isinstance(network, nn.GraphCell):
+        network = getattr(self, name)
+        if network is None or in_pynative_mode() or isinstance(network, nn.GraphCell):
             yield
             return
         forward = self._forwards.get(name)
