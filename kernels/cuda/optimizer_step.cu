@@ -59,7 +59,7 @@ constexpr int kCodeChunk = 8 * kChunk;
 
 // A kernel of its own, which asks for fewer registers than the other one.
 template <class R>
-__global__ void __launch_bounds__(kThreads, 2)
+__global__ void __launch_bounds__(kThreads, R::kStates == 1 ? 4 : 2)
     step_code_blocks(const TableOf<R, true, kCodeChunk> __grid_constant__ table, const StepCall __grid_constant__ call,
                      const RuleAt<R> made) {
   if (call.skips()) return;
