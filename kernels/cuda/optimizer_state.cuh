@@ -99,15 +99,18 @@ template <bool kSigned> struct Codes {
   }
 };
 
+BOOST_EXT_DEVICE Raw upper_halves(const Pack& x) {
+  Raw raw{};
+#pragma unroll
+  for (int j = 0; j < 4; ++j) {
+    raw.word[j] = __float_as_uint(x.v[2 * j]) >> 16 | (__float_as_uint(x.v[2 * j + 1]) & 0xffff0000u);
+  }
+  return raw;
+}
 BOOST_EXT_DEVICE void store_upper_halves(void* p, std::int64_t i, Count n, bool aligned, const Pack& x) {
   unsigned short* to = static_cast<unsigned short*>(p) + i;
   if (n.together || (aligned && n == kPack)) {
-    Raw raw{};
-#pragma unroll
-    for (int j = 0; j < 4; ++j) {
-      raw.word[j] = __float_as_uint(x.v[2 * j]) >> 16 | (__float_as_uint(x.v[2 * j + 1]) & 0xffff0000u);
-    }
-    return store_raw(reinterpret_cast<char*>(to), 4, n.together, n.aligned, raw);
+    return store_raw(reinterpret_cast<char*>(to), 4, n.together, n.aligned, upper_halves(x));
   }
 #pragma unroll
   for (int j = 0; j < kPack; ++j) {

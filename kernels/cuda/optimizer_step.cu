@@ -59,7 +59,7 @@ constexpr int kCodeChunk = 8 * kChunk;
 
 // A kernel of its own, which asks for fewer registers than the other one.
 template <class R>
-__global__ void __launch_bounds__(kThreads, 2)
+__global__ void __launch_bounds__(kThreads, R::kStates == 1 ? 4 : 2)
     step_code_blocks(const TableOf<R, true, kCodeChunk> __grid_constant__ table, const StepCall __grid_constant__ call,
                      const RuleAt<R> made) {
   if (call.skips()) return;
@@ -70,12 +70,16 @@ __global__ void __launch_bounds__(kThreads, 2)
   const R rule = made.get();
   const Ready ready(call, g, table.tensor + chunk.t);
   const std::uint64_t key = call.key_of_tensor(g, table.tensor + chunk.t);
-  if (at.grad_type == DType::f32)
-    step_codes_of(rule, ready, at, chunk.begin, count, key, TypeOf<DType::f32>());
+  if (at.narrow_type == DType::i16)
+    step_codes_of<DType::i16>(rule, ready, at, chunk.begin, count, key, TypeOf<DType::bf16>());
+  else if (at.narrow_type == DType::i8)
+    step_codes_of<DType::i8>(rule, ready, at, chunk.begin, count, key, TypeOf<DType::bf16>());
+  else if (at.grad_type == DType::f32)
+    step_codes_of<DType::f32>(rule, ready, at, chunk.begin, count, key, TypeOf<DType::f32>());
   else if (at.grad_type == DType::f16)
-    step_codes_of(rule, ready, at, chunk.begin, count, key, TypeOf<DType::f16>());
+    step_codes_of<DType::f32>(rule, ready, at, chunk.begin, count, key, TypeOf<DType::f16>());
   else
-    step_codes_of(rule, ready, at, chunk.begin, count, key, TypeOf<DType::bf16>());
+    step_codes_of<DType::f32>(rule, ready, at, chunk.begin, count, key, TypeOf<DType::bf16>());
 }
 
 // All but what step_code_blocks() has done.

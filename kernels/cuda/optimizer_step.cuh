@@ -66,11 +66,16 @@ struct StepCall {
 constexpr int kStepBytes = sizeof(StepCall) + 128;  // and the rule, and some pointers
 template <int kLists, int kElements = kChunk> using StepTable = Table<kLists, kStepBytes, kElements>;
 
-// Whether the whole chunks of a tensor are for step_codes(): float32 weights, and all states codes, on 16 bytes.
+// Whether the whole chunks of a tensor are for step_codes(): float32 weights, or split ones with gradients of bfloat16,
+// and all states codes, on 16 bytes.
 inline bool has_codes(const OptimizerStep& s, std::int64_t t) {
   const auto at = [t](const Views& views) -> const View& { return views[static_cast<std::size_t>(t)]; };
-  if (s.states == 0 || s.weights[t].dtype != DType::f32 || s.narrow[t].data != nullptr || s.centralize[t]) return false;
-  auto addresses = reinterpret_cast<std::uintptr_t>(s.weights[t].data);
+  if (s.states == 0 || s.centralize[t]) return false;
+  const View& narrow = s.narrow[t];
+  const bool split = narrow.data != nullptr && (narrow.dtype == DType::i16 || narrow.dtype == DType::i8);
+  if (split ? s.grads[t].dtype != DType::bf16 : s.weights[t].dtype != DType::f32 || narrow.data != nullptr)
+    return false;
+  auto addresses = reinterpret_cast<std::uintptr_t>(s.weights[t].data) | reinterpret_cast<std::uintptr_t>(narrow.data);
   for (int k = 0; k < s.states; ++k) {
     if (at(s.state[k]).dtype != DType::u8) return false;
     addresses |= reinterpret_cast<std::uintptr_t>(at(s.state[k]).data);
@@ -394,6 +399,11 @@ struct Quads {
     }
     return raw;
   }
+  BOOST_EXT_DEVICE void store_halves(std::uint64_t byte, const Pack& x) const {
+    const Raw raw = upper_halves(x);
+    store_whole(at(byte), make_uint2(raw.word[0], raw.word[1]));
+    store_whole(at(byte) + 2 * kApart, make_uint2(raw.word[2], raw.word[3]));
+  }
   BOOST_EXT_DEVICE void store(std::uint64_t byte, const Pack& x) const {
     const Raw raw = packed(DType::f32, x);
     store_whole(at(byte), make_uint4(raw.word[0], raw.word[1], raw.word[2], raw.word[3]));
@@ -401,27 +411,74 @@ struct Quads {
   }
 };
 
+// The weights of step_codes(): float32, or with kType i16 or i8 split ones, whose residuals are that.
+template <DType kType> class CodeWeights {
+ public:
+  template <int kStates>
+  BOOST_EXT_DEVICE CodeWeights(const Place<kStates>& at, std::int64_t mine)
+      : weights_(at.weights, kBytes * mine), residuals_(kSplit ? at.narrow : at.weights, kOfResidual * mine) {}
+  struct Coming {
+    Raw weights, residuals;
+    BOOST_EXT_DEVICE Pack get() const {
+      Pack w = unpacked(weights, kSplit ? DType::bf16 : DType::f32);
+      if constexpr (kSplit) {
+        const Pack x = kType == DType::i8 ? residuals_of_bytes(residuals) : unpacked(residuals, DType::bf16);
+#pragma unroll
+        for (int j = 0; j < kPack; ++j) w.v[j] = joined(w.v[j], x.v[j]);
+      }
+      return w;
+    }
+  };
+  BOOST_EXT_DEVICE Coming coming(std::uint64_t done) const {
+    Coming all{weights_.raw(kBytes * done, kSplit ? DType::bf16 : DType::f32), {}};
+    if constexpr (kType == DType::i16) all.residuals = residuals_.raw(kOfResidual * done, DType::bf16);
+    if constexpr (kType == DType::i8) {
+      const uint2 bytes = residuals_.codes(done);
+      all.residuals.word[0] = bytes.x, all.residuals.word[1] = bytes.y;
+    }
+    return all;
+  }
+  BOOST_EXT_DEVICE void store(std::uint64_t done, const Pack& w) const {
+    if constexpr (!kSplit) {
+      weights_.store(kBytes * done, w);
+    } else {
+      const Parted parts = parted(w, kType);
+      weights_.store_halves(kBytes * done, parts.weights);
+      if constexpr (kType == DType::i16)
+        residuals_.store_halves(kOfResidual * done, parts.residuals);
+      else
+        residuals_.store(done, bytes_of_residuals(parts.residuals));
+    }
+  }
+
+ private:
+  static constexpr bool kSplit = kType != DType::f32;
+  static constexpr int kBytes = kSplit ? 2 : 4, kOfResidual = kType == DType::i16 ? 2 : 1;
+  Quads weights_, residuals_;
+};
+
 template <class R, class = void> constexpr bool kHasNesterov = false;
 template <class R> constexpr bool kHasNesterov<R, std::void_t<decltype(std::declval<R&>().nesterov)>> = true;
 template <class R, class = void> constexpr bool kHasMoments = false;
 template <class R> constexpr bool kHasMoments<R, std::void_t<decltype(std::declval<R&>().second)>> = true;
 
-// The step of `whole` elements from `begin` on, float32 weights and states of codes. A moment is only ever multiplied
+// The step of `whole` elements from `begin` on, states of codes and weights of kType. A moment is only ever multiplied
 // with its decay, and its scale is a power of two: kScaled has one product for both.
-template <bool kScaled, class R, class GradType>
+template <bool kScaled, DType kType, class R, class GradType>
 BOOST_EXT_DEVICE void step_codes(const R& rule, const Ready& ready, const Place<R::kStates>& at, std::int64_t begin,
                                  int whole, std::uint64_t key, GradType grad_type) {
   constexpr int kStates = R::kStates, kRound = kThreads * kPack, kGrad = GradType::value == DType::f32 ? 4 : 2;
   const CodeTables tables;
   const std::int64_t mine = begin + static_cast<int>(threadIdx.x) / kWarp * static_cast<int>(kStateBlock) +
                             static_cast<int>(threadIdx.x) % kWarp * kQuad;
-  const Quads weights(at.weights, 4 * mine), grads(at.grads, kGrad * mine);
+  const CodeWeights<kType> weights(at, mine);
+  const Quads grads(at.grads, kGrad * mine);
   const Quads codes[] = {{at.state[0].data, mine}, {at.state[kStates - 1].data, mine}};
   float* const scales[] = {at.state[0].scales + mine / kStateBlock, at.state[kStates - 1].scales + mine / kStateBlock};
 #pragma unroll 1
   for (unsigned done = 0; done < static_cast<unsigned>(whole); done += kRound) {
-    const Raw raw_weights = weights.raw(std::uint64_t{4} * done, DType::f32),
-              raw_grads = grads.raw(std::uint64_t{kGrad} * done, grad_type);
+    const auto coming = weights.coming(done);
+    const Raw raw_grads = grads.raw(std::uint64_t{kGrad} * done, grad_type);
     uint2 coded[kStates];
     float scale[kStates];
 #pragma unroll
@@ -433,7 +490,7 @@ BOOST_EXT_DEVICE void step_codes(const R& rule, const Ready& ready, const Place<
     const Hash low(key, mine + done), high(key, mine + done + kApart);
     Random random;
     low.begin(random);
-    Pack w = unpacked(raw_weights, DType::f32), state[kStates];
+    Pack w = coming.get(), state[kStates];
     const Pack u = unpacked(raw_grads, grad_type);
 #pragma unroll
     for (int j = 0; j < kPack; ++j) {
@@ -456,21 +513,21 @@ BOOST_EXT_DEVICE void step_codes(const R& rule, const Ready& ready, const Place<
       codes[k].store(done, sign ? encoded<true>(state[k], by, random, k) : encoded<false>(state[k], by, random, k));
       if (threadIdx.x % kWarp == 0) scales[k][done / static_cast<unsigned>(kStateBlock)] = by.scale;
     }
-    weights.store(std::uint64_t{4} * done, w);
+    weights.store(done, w);
   }
 }
 // With Nesterov's momentum, or without it, so that nobody asks an element which.
-template <class R, class GradType>
+template <DType kType, class R, class GradType>
 BOOST_EXT_DEVICE void step_codes_of(R rule, const Ready& ready, const Place<R::kStates>& at, std::int64_t begin,
                                     int whole, std::uint64_t key, GradType grad_type) {
   if constexpr (kHasNesterov<R>) {
     if (rule.nesterov) {
       rule.nesterov = true;
-      return step_codes<false>(rule, ready, at, begin, whole, key, grad_type);
+      return step_codes<false, kType>(rule, ready, at, begin, whole, key, grad_type);
     }
     rule.nesterov = false;
   }
-  step_codes<kHasMoments<R>>(rule, ready, at, begin, whole, key, grad_type);
+  step_codes<kHasMoments<R>, kType>(rule, ready, at, begin, whole, key, grad_type);
 }
 
 // Of ready gradients, as a unit of the sum of a row that is as many packs.

@@ -15,7 +15,7 @@ from boost_ext import ops
 from dtypes import FLOATS, assert_same_bits, normal
 from on_cuda import needs_cuda
 from ops.cases import leaves
-from ops.narrow_state import Stored
+from ops.narrow_state import Stored, split_master
 from ops.steps import ELEMENTWISE, VARIANTS, Rule, gradient
 
 pytestmark = needs_cuda
@@ -124,29 +124,50 @@ def test_the_cpus_bits(rng, name):
     same([m for m in masters_there if m is not None], [m for m in masters if m is not None])
 
 
-@pytest.mark.parametrize("kind", ["bfloat16", "uint8"])
-@pytest.mark.parametrize("name", ["momentum", "adam", "adam_weight_decay", "adamw", "lion", "nadamw"])
-def test_the_cpus_bits_of_narrow_state(rng, name, kind):
+NARROW = ["momentum", "momentum-nesterov", "adam", "adam-nesterov", "adam_weight_decay", "adamw", "lion", "nadamw"]
+EACH_NARROW = pytest.mark.parametrize("name", NARROW)
+EACH_STATE = pytest.mark.parametrize("state", ["bfloat16", "uint8"])
+LONG: list[tuple[int, ...]] = [(3, 100), (4096,), (20001,), (40960,)]
+
+
+def three_steps(name: str, state: str, weights: Any, grads: Any, masters: Any = None) -> None:
     """Chunks of 4096 elements have a loop of their own; some blocks are 0, tiny, huge, inf or nan."""
-    rule, shapes = VARIANTS[name], [(3, 100), (4096,), (20001,), (40960,)]
-    kinds = [FLOATS[t] for t in ("float32", "bfloat16", "float32", "float16")]
-    weights = [normal(rng, s) for s in shapes]
-    grads = [gradient(rng, s, t) for s, t in zip(shapes, kinds, strict=True)]
     for i, value in enumerate([0, 2.0**-75, 2.0**63, np.inf, np.nan]):
         grads[2][512 * i : 512 * i + 256] *= 0 if value == 0 else 1
         grads[2][512 * i + 7] = value
-    step, results = inspect.unwrap(getattr(ops, f"{name}_step")), []
+    rule, results = VARIANTS[name], []
+    step = inspect.unwrap(getattr(ops, f"{rule.name}_step"))
     for run in (step, device.on_device(step, *device.memory_of("cuda"))):
-        w = copies(weights)
-        stored = [[Stored(kind, s, k) for s in shapes] for k in range(len(rule.start))]
+        w, m = copies(weights), None if masters is None else copies(masters)
+        stored = [[Stored(state, x.shape, k) for x in weights] for k in range(len(rule.start))]
         arrays, scales = ([[getattr(s, part) for s in tensors] for tensors in stored] for part in ("array", "scale"))
+        more = {"seed": 5, "inv_scale": 0.3, "weight_decay": 0.01, "scales": scales, "masters": m}
         for t in (1, 2, 3):
-            run(w, copies(grads), *arrays, lr=0.1, step=t, seed=5, inv_scale=0.3, scales=scales, **rule.hyper)
+            run(w, copies(grads), *arrays, lr=0.1, step=t, **{**rule.hyper, **more})
         floats = [*w, *(x for x in leaves(arrays) if x.dtype.kind != "u")]
         for x in floats:
             x[np.isnan(x)] = np.nan  # which nan it is, is the device's
-        results.append([w, arrays, [[x for x in of if x is not None] for of in scales]])
+        results.append([w, arrays, [[x for x in of if x is not None] for of in scales], m or []])
     same(*results)
+
+
+@EACH_STATE
+@EACH_NARROW
+def test_the_cpus_bits_of_narrow_state(rng, name, state):
+    kinds = [FLOATS[t] for t in ("float32", "bfloat16", "float32", "float16")]
+    grads = [gradient(rng, s, t) for s, t in zip(LONG, kinds, strict=True)]
+    three_steps(name, state, [normal(rng, s) for s in LONG], grads)
+
+
+@pytest.mark.parametrize("gradients", ["bfloat16", "float32"])
+@pytest.mark.parametrize("residual", [np.int16, np.int8], ids=["split16", "split8"])
+@EACH_STATE
+@EACH_NARROW
+def test_the_cpus_bits_of_split_masters(rng, name, state, residual, gradients):
+    parts = [split_master(normal(rng, s), 8 * np.dtype(residual).itemsize) for s in LONG]
+    weights = [w.view(FLOATS["bfloat16"]) for w, _ in parts]
+    grads = [gradient(rng, s, FLOATS[gradients]) for s in LONG]
+    three_steps(name, state, weights, grads, [r for _, r in parts])
 
 
 @pytest.mark.parametrize("name", ["adam", "adam-amsgrad", "lamb"])
