@@ -1,4 +1,4 @@
-"""What HealthMonitor shows of the learning rate: the update ratio of a perceptron's layers beside the accuracy, on mnist1d.
+"""What HealthMonitor shows of the learning rate, on mnist1d: the update ratios of a perceptron beside its accuracy.
 
 ``python -m benchmarks.health_mnist1d [--quick] [--seeds N] [--out DIR] [--page docs/health.md]``: 600 steps of
 ``benchmarks.rules_mnist1d`` for each learning rate, which stays as it is, with a look every 20 steps.
