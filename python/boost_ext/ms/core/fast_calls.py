@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any
@@ -42,11 +43,17 @@ def call_fast(cell: nn.Cell, function: Callable[..., Any], *args: Any) -> Any:
     compiled = len(cell.compile_cache)
     with substituted(table) as met:
         try:
-            return function(*args)
+            result = function(*args)
         except Exception as error:
             if not met or len(cell.compile_cache) > compiled:  # it was compiled: an error of its run
                 raise
             reason = str(error).partition("\n")[0]
+        else:
+            if met:
+                names = Counter(f.__qualname__.removesuffix(".construct") for f in met)
+                shown = ", ".join(f"{count} {name}" for name, count in sorted(names.items()))
+                _logger.info("%s is compiled with faster layers where inputs allow it: %s", type(cell).__name__, shown)
+            return result
     cell.__dict__["_slow"] = True
     _logger.info("%s is compiled without faster layers: %s", type(cell).__name__, reason)
     return function(*args)
