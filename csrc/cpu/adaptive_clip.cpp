@@ -1,18 +1,13 @@
 #include "ops/adaptive_clip.h"
 
 #include "cpu/parallel.h"
+#include "cpu/sums_of_products.h"
 
 namespace boost_ext::cpu::BOOST_EXT_ISA {
 namespace {
 
 template <class T> BOOST_EXT_INLINE double norm(const T* x, std::int64_t n) {
-  D sums[kAccumulators] = {};
-  sweep(n, [&](auto io, std::int64_t i, auto u) BOOST_EXT_INLINE_LAMBDA {
-    D& acc = sums[decltype(u)::value];
-    const D wide = widen(io.load(x + i));
-    acc = add_product(acc, wide, wide);
-  });
-  return __builtin_sqrt(sum((sums[0] + sums[1]) + (sums[2] + sums[3])));
+  return __builtin_sqrt(wide_sum_of_squares(x, n));
 }
 
 // What a gradient this long is multiplied by. Not with inf or nan: both comparisons are false then.

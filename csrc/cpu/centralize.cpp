@@ -8,12 +8,8 @@ namespace boost_ext::cpu::BOOST_EXT_ISA {
 namespace {
 
 template <class T> BOOST_EXT_INLINE void centralize_row(const T* row, T* out, std::int64_t n) {
-  D sums[kAccumulators] = {};
-  sweep(n, [&](auto io, std::int64_t i, auto u) BOOST_EXT_INLINE_LAMBDA {
-    D& acc = sums[decltype(u)::value];
-    acc = acc + widen(io.load(row + i));
-  });
-  const F mean = all(static_cast<float>(sum((sums[0] + sums[1]) + (sums[2] + sums[3])) / static_cast<double>(n)));
+  const double total = sum_of(n, [&](auto io, std::int64_t i) BOOST_EXT_INLINE_LAMBDA { return io.load(row + i); });
+  const F mean = all(static_cast<float>(total / static_cast<double>(n)));
   sweep(n, [&](auto io, std::int64_t i, auto) BOOST_EXT_INLINE_LAMBDA { io.store(out + i, io.load(row + i) - mean); });
 }
 

@@ -18,13 +18,10 @@ template <class T> BOOST_EXT_INLINE float log_sum(const T* row, std::int64_t n) 
   store(lane, largest);
   float most = lane[0];
   for (int i = 1; i < kLanes; ++i) most = lane[i] > most ? lane[i] : most;
-  D sums[kAccumulators] = {};
   const F m = all(most);
-  sweep<Full>(n, [&](auto io, std::int64_t i, auto u) BOOST_EXT_INLINE_LAMBDA {
-    D& acc = sums[decltype(u)::value];
-    acc = acc + widen(io.only(exponential(io.load(row + i) - m)));
-  });
-  return static_cast<float>(most + __builtin_log(sum((sums[0] + sums[1]) + (sums[2] + sums[3]))));
+  const double total = sum_of<Full>(
+      n, [&](auto io, std::int64_t i) BOOST_EXT_INLINE_LAMBDA { return io.only(exponential(io.load(row + i) - m)); });
+  return static_cast<float>(most + __builtin_log(total));
 }
 
 }  // namespace

@@ -11,21 +11,11 @@ struct Moments {
   float mean, rstd;
 };
 
-// The sum over i of term(io, i).
-template <class Term> BOOST_EXT_INLINE double row_sum(std::int64_t n, Term term) {
-  D sums[kAccumulators] = {};
-  sweep<Full>(n, [&](auto io, std::int64_t i, auto u) BOOST_EXT_INLINE_LAMBDA {
-    D& acc = sums[decltype(u)::value];
-    acc = acc + widen(term(io, i));
-  });
-  return sum((sums[0] + sums[1]) + (sums[2] + sums[3]));
-}
-
 template <class T> BOOST_EXT_INLINE Moments moments(const T* row, std::int64_t n, double epsilon) {
   const auto size = static_cast<double>(n);
   const auto mean = static_cast<float>(
-      row_sum(n, [&](auto io, std::int64_t i) BOOST_EXT_INLINE_LAMBDA { return io.load(row + i); }) / size);
-  const double squares = row_sum(n, [&](auto io, std::int64_t i) BOOST_EXT_INLINE_LAMBDA {
+      sum_of<Full>(n, [&](auto io, std::int64_t i) BOOST_EXT_INLINE_LAMBDA { return io.load(row + i); }) / size);
+  const double squares = sum_of<Full>(n, [&](auto io, std::int64_t i) BOOST_EXT_INLINE_LAMBDA {
     const F d = io.load(row + i) - all(mean);
     return io.only(d * d);
   });

@@ -9,12 +9,9 @@
 namespace boost_ext::cpu::BOOST_EXT_ISA {
 
 template <class T> float mean_of(const T* row, std::int64_t n, float scale) {
-  D sums[kAccumulators] = {};
-  sweep(n, [&](auto io, std::int64_t i, auto u) BOOST_EXT_INLINE_LAMBDA {
-    D& mine = sums[decltype(u)::value];
-    mine = mine + widen(scale * io.load(row + i));
-  });
-  return static_cast<float>(sum((sums[0] + sums[1]) + (sums[2] + sums[3])) / static_cast<double>(n));
+  const double total =
+      sum_of(n, [&](auto io, std::int64_t i) BOOST_EXT_INLINE_LAMBDA { return scale * io.load(row + i); });
+  return static_cast<float>(total / static_cast<double>(n));
 }
 
 // What is subtracted from the rows of a gradient.

@@ -1,6 +1,7 @@
 #include "ops/orthogonalize.h"
 
 #include "cpu/products.h"
+#include "cpu/sums_of_products.h"
 
 namespace boost_ext::cpu::BOOST_EXT_ISA {
 namespace {
@@ -9,15 +10,9 @@ constexpr std::int64_t kStrip = 128;  // rows of a product that are one unit of 
 static_assert(kStrip % kTileColumns<float> == 0 && kStrip % kTileRows == 0);
 
 double norm_of(const View& v) {
-  D sums[kAccumulators] = {};
-  typed(v, [&](const auto* x) {
-    sweep(v.size, [&](auto io, std::int64_t i, auto u) BOOST_EXT_INLINE_LAMBDA {
-      const D wide = widen(io.load(x + i));
-      D& mine = sums[decltype(u)::value];
-      mine = add_product(mine, wide, wide);
-    });
-  });
-  return __builtin_sqrt(sum((sums[0] + sums[1]) + (sums[2] + sums[3])));
+  double squares = 0;
+  typed(v, [&](const auto* x) { squares = wide_sum_of_squares(x, v.size); });
+  return __builtin_sqrt(squares);
 }
 
 // A matrix of the iteration, with zeros beyond its columns and room for whole tiles.

@@ -572,6 +572,16 @@ template <class Whole = Ahead, class Body> BOOST_EXT_INLINE void sweep(std::int6
   if (i < n) body(Part{n - i}, i, At<0>{});
 }
 
+// The sum over i of term(io, i), in float64.
+template <class Whole = Ahead, class Term> BOOST_EXT_INLINE double sum_of(std::int64_t n, Term term) {
+  D sums[kAccumulators] = {};
+  sweep<Whole>(n, [&](auto io, std::int64_t i, auto u) BOOST_EXT_INLINE_LAMBDA {
+    D& acc = sums[decltype(u)::value];
+    acc = acc + widen(term(io, i));
+  });
+  return sum((sums[0] + sums[1]) + (sums[2] + sums[3]));
+}
+
 // body(io, i, At<u>) for every thirty-two elements of 0..n; u is 1 for those that are left, whose copying would keep
 // the accumulator of the loop in memory.
 template <class Body> BOOST_EXT_INLINE void sweep_shorts(std::int64_t n, Body&& body) {
