@@ -213,6 +213,6 @@ def test_statistics_of_all_ranks_are_left_to_mindspore() -> None:
     """SyncBatchNorm has the construct of the others, and another operator."""
     substitute, layer = SUBSTITUTES[CONSTRUCT], nn.BatchNorm2d(3)
     assert nn.SyncBatchNorm.construct is CONSTRUCT
-    assert substitute.serves(layer)
+    assert substitute.of(layer) is substitute.function
     layer.bn_train = inner_ops.SyncBatchNorm(epsilon=1e-5, momentum=0.1, group="some", device_num=2)
-    assert not substitute.serves(layer)
+    assert substitute.of(layer) is None

@@ -15,7 +15,7 @@ from mindspore.ops import functional as F
 from boost_ext.ms.core.substitutes import is_known, plain
 from boost_ext.ms.native.conv2d import Geometry, convolved
 
-__all__ = ["conv2d", "same_padding"]
+__all__ = ["conv2d", "same_padding", "watched_conv2d"]
 
 _plain_conv2d = plain(nn.Conv2d.construct)
 
@@ -27,16 +27,30 @@ FEWEST_IN_TILES = 16
 
 
 def conv2d(self: nn.Conv2d, x: Tensor) -> Any:
+    geometry = _geometry_of(self, x)
+    if geometry:
+        return _biased(self, convolved(x, self.weight, geometry))
+    return _plain_conv2d(self, x)
+
+
+def watched_conv2d(self: nn.Conv2d, x: Tensor) -> Any:
+    """The same of a layer that thor watches."""
+    geometry = _geometry_of(self, x)
+    if geometry:
+        return _biased(self, self.conv2d.watch(convolved(x, self.weight, geometry), x))
+    return _plain_conv2d(self, x)
+
+
+def _geometry_of(self: nn.Conv2d, x: Tensor) -> Any:
     if is_known(x) and self.weight.dtype == ms.float32 and self.data_format == "NCHW" and F.rank(x) == 4:
-        geometry = fast_geometry(
+        return fast_geometry(
             F.shape(x), F.shape(self.weight), self.pad_mode, self.padding, self.stride, self.dilation, self.group
         )
-        if geometry:
-            out = convolved(x, self.weight, geometry)
-            if self.has_bias:
-                out = self.bias_add(out, self.bias)
-            return out
-    return _plain_conv2d(self, x)
+    return ()
+
+
+def _biased(self: nn.Conv2d, out: Tensor) -> Tensor:
+    return self.bias_add(out, self.bias) if self.has_bias else out
 
 
 @ops.constexpr  # type: ignore[untyped-decorator]

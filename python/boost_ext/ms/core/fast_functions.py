@@ -18,7 +18,7 @@ from mindspore.ops.composite.multitype_ops import _compile_utils
 from mindspore.ops.function import array_func, math_func, nn_func
 
 from boost_ext.ms.core.fast_batch_norm import CONSTRUCT, batch_norm
-from boost_ext.ms.core.fast_convolutions import conv2d
+from boost_ext.ms.core.fast_convolutions import conv2d, watched_conv2d
 from boost_ext.ms.core.fast_pooling import max_pool, max_pool2d
 from boost_ext.ms.core.substitutes import Substitute, is_known, plain
 from boost_ext.ms.native.cell import float64
@@ -212,7 +212,7 @@ SUBSTITUTES: dict[Any, Substitute] = {
     array_func.swapaxes: Substitute(swapaxes),
     gen_ops_def.transpose: Substitute(transpose),
     math_func.matmul: Substitute(matmul),
-    nn.Conv2d.construct: Substitute(conv2d, ("conv2d", ops.Conv2D)),
+    nn.Conv2d.construct: Substitute(conv2d, ("conv2d", ops.Conv2D), watched_conv2d),
     nn.Dense.construct: Substitute(dense),
     nn.LayerNorm.construct: Substitute(layer_norm, ("layer_norm", ops.LayerNorm)),
     nn.MaxPool2d.construct: Substitute(max_pool, ("max_pool", ops.Primitive)),

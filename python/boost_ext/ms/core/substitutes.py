@@ -46,16 +46,23 @@ class Substitute(NamedTuple):
     function: Callable[..., Any]
     leaves_out: tuple[str, type] | None = None
     """The operator of a layer that it does without: an attribute, and its class."""
+    watched: Callable[..., Any] | None = None
+    """Where that operator is the ``primitive`` of a cell whose ``watch(output, input)`` must see what it does."""
 
-    def serves(self, owner: Any) -> bool:
-        """False for cells that keep their own ``construct``: one that casts the parameters that it names (``to_float``,
-        amp), as another function that it called would not; and one that has got another operator, as thor gives layers
-        theirs to watch."""
+    def of(self, owner: Any) -> Callable[..., Any] | None:
+        """None for cells that keep their own ``construct``: one that casts the parameters that it names (``to_float``,
+        amp), as another function that it called would not; and one that has got another operator."""
         if not isinstance(owner, nn.Cell):
-            return True
+            return self.function
         if any(owner.get_flags().get(flag) for flag in ("fp16", "bf16", "fp32")):
-            return False
-        return self.leaves_out is None or isinstance(getattr(owner, self.leaves_out[0]), self.leaves_out[1])
+            return None
+        if self.leaves_out is None:
+            return self.function
+        name, kind = self.leaves_out
+        operator = getattr(owner, name)
+        if isinstance(operator, kind):
+            return self.function
+        return self.watched if isinstance(getattr(operator, "primitive", None), kind) else None
 
 
 @contextmanager
@@ -65,10 +72,10 @@ def substituted(table: Mapping[Any, Substitute]) -> Iterator[list[Any]]:
 
     def parsed(function: Any, parse_method: Any = None) -> Any:
         original = getattr(function, "__func__", function)
-        if original in table and table[original].serves(getattr(function, "__self__", None)):
+        substitute = table[original].of(getattr(function, "__self__", None)) if original in table else None
+        if substitute is not None:
             met.append(original)
-            function = table[original].function
-        return _parse_cb(function, parse_method)
+        return _parse_cb(substitute or function, parse_method)
 
     parse.parse_cb = parsed
     try:
