@@ -1,7 +1,7 @@
 // A chunk of a tensor as float32, whatever it is stored as, and back: for the optimizers.
 #pragma once
 
-#include "cpu/simd.h"
+#include "cpu/sweep.h"
 
 namespace boost_ext::cpu::BOOST_EXT_ISA {
 

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "cpu/chunks.h"
-#include "cpu/simd.h"
+#include "cpu/sweep.h"
 #include "ops/optimizer_step.h"
 
 namespace boost_ext::cpu::BOOST_EXT_ISA {

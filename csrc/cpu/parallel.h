@@ -5,8 +5,8 @@
 #include <cstdlib>
 #include <new>
 
-#include "cpu/simd.h"
 #include "cpu/sizes.h"
+#include "cpu/sweep.h"
 #include "ops/pool.h"
 
 namespace boost_ext::cpu::BOOST_EXT_ISA {

@@ -3,7 +3,7 @@
 // conversions and additions would be most of the work.
 #pragma once
 
-#include "cpu/simd.h"
+#include "cpu/sweep.h"
 
 namespace boost_ext::cpu::BOOST_EXT_ISA {
 
