@@ -12,6 +12,7 @@ from tests.ms.tiers import standard
 
 from boost_ext import optim
 from boost_ext.boost import BoostTrainOneStepCell
+from boost_ext.ms.core.fast_calls import substitutes
 
 LAYERS = ("table.embedding_table", "body.0.weight", "body.3.weight")
 
@@ -107,6 +108,25 @@ def test_layers_that_level_o1_has_written_anew() -> None:
     for _ in range(2):
         assert thor(net).layers == ("named.weight",)
     assert watches(net) == 1
+
+
+class Convolutional(nn.Cell):
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(16, 16, 3)
+
+    def construct(self, x: Tensor) -> Tensor:
+        return self.conv(x)
+
+
+def test_a_convolution_that_level_o1_casts_keeps_mindspores_kernel() -> None:
+    net = Convolutional()
+    substitute = substitutes()[nn.Conv2d.construct]
+    assert substitute.of(net.conv) is substitute.function
+    thor(net)
+    assert substitute.of(net.conv) is substitute.watched
+    net = amp.auto_mixed_precision(net, "O1")
+    assert substitute.of(net.conv) is None
 
 
 class Two(nn.Cell):

@@ -47,7 +47,7 @@ class Substitute(NamedTuple):
     leaves_out: tuple[str, type] | None = None
     """The operator of a layer that it does without: an attribute, and its class."""
     watched: Callable[..., Any] | None = None
-    """Where that operator is the ``primitive`` of a cell whose ``watch(output, input)`` must see what it does."""
+    """Where that operator is the ``observed`` one of a cell whose ``watch(output, input)`` must see what it does."""
 
     def of(self, owner: Any) -> Callable[..., Any] | None:
         """None for cells that keep their own ``construct``: one that casts the parameters that it names (``to_float``,
@@ -62,7 +62,7 @@ class Substitute(NamedTuple):
         operator = getattr(owner, name)
         if isinstance(operator, kind):
             return self.function
-        return self.watched if isinstance(getattr(operator, "primitive", None), kind) else None
+        return self.watched if isinstance(getattr(operator, "observed", None), kind) else None
 
 
 @contextmanager

@@ -108,6 +108,11 @@ class Observed(nn.Cell):
         self.weight_first = kind == EMBEDDING  # whether the weight comes first
         self.add_flags(**precision)  # or GRAPH_MODE would not cast the weight, which is an argument here
 
+    @property
+    def observed(self) -> ops.Primitive | None:
+        """The primitive; None if level O1 has written this class anew, with casts."""
+        return self.primitive if type(self) is Observed else None
+
     # A local name: level O1 of MindSpore's mixed precision rewrites the source of every cell that is called as
     # `self.x(...)`, with casts, and of no other.
     def construct(self, first: Tensor, second: Tensor, *axis: int) -> Tensor:
