@@ -4,7 +4,7 @@ pytorch_optimizer where it is installed."""
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from typing import Any
 
@@ -19,25 +19,18 @@ CLIPPING, EPS = 0.01, 1e-3
 
 
 def cases(quick: bool) -> Iterator[Case]:
-    yield _case((60, 20 if quick else 813, 512))
+    yield _case((60, 20 if quick else 813, 512), _libraries, of_bandwidth=True)
     if find_spec("pytorch_optimizer"):
-        yield _case((500, 10, 30))
+        yield _case((500, 10, 30), _pytorch_optimizer, of_bandwidth=False)
 
 
-def _case(shape: tuple[int, int, int]) -> Case:
-    many = shape[0] == 500
+def _case(shape: tuple[int, int, int], peers: Callable[[Any, Any], Iterator[Peer]], of_bandwidth: bool) -> Case:
     start, flat_weights = (uniform(math.prod(shape), seed=seed) for seed in (1, 2))
     flat = start.copy()
     grads, weights = [*flat.reshape(shape)], [*flat_weights.reshape(shape)]
 
     def reset() -> None:
         flat[...] = start
-
-    def numpy() -> Any:
-        for g, w in zip(grads, weights, strict=True):
-            norm, limit = np.linalg.norm(g, axis=1), CLIPPING * np.maximum(np.linalg.norm(w, axis=1), EPS)
-            g *= np.where(norm > limit, limit / np.maximum(norm, 1e-6), 1)[:, None]
-        return grads
 
     def reference() -> Any:
         g, w = (x.astype(np.float64).reshape(shape) for x in (start, flat_weights))
@@ -48,34 +41,26 @@ def _case(shape: tuple[int, int, int]) -> Case:
         f"adaptive_clip fp32, {shape[0]} matrices, {start.size:.1e}",
         ours=lambda: ops.adaptive_clip(grads, weights, CLIPPING, eps=EPS),
         reference=reference,
-        peers=tuple(_pytorch_optimizer(grads, weights))
-        if many
-        else (Peer("NumPy", numpy, goal=3), *_torch(grads, weights)),
-        traffic=None if many else 12 * start.size,
+        peers=tuple(peers(grads, weights)),
+        traffic=12 * start.size if of_bandwidth else None,
         access="update",
         bandwidth_goal=0.8,
         reset=reset,
     )
 
 
-def _pytorch_optimizer(grads: Any, weights: Any) -> Iterator[Peer]:
-    import torch
-    from pytorch_optimizer import agc
+def _libraries(grads: Any, weights: Any) -> Iterator[Peer]:
+    """NumPy; and PyTorch as timm.utils.agc does it, tensor by tensor."""
 
-    pairs = [(torch.from_numpy(g), torch.from_numpy(w)) for g, w in zip(grads, weights, strict=True)]
+    def numpy() -> Any:
+        for g, w in zip(grads, weights, strict=True):
+            norm, limit = np.linalg.norm(g, axis=1), CLIPPING * np.maximum(np.linalg.norm(w, axis=1), EPS)
+            g *= np.where(norm > limit, limit / np.maximum(norm, 1e-6), 1)[:, None]
+        return grads
 
-    def clip() -> Any:
-        for g, w in pairs:
-            g.copy_(agc(w, g, EPS, CLIPPING))
-        return [g for g, _ in pairs]
-
-    yield Peer("pytorch_optimizer.agc", clip, goal=5)
-
-
-def _torch(grads: Any, weights: Any) -> Iterator[Peer]:
-    """As timm.utils.agc does it, tensor by tensor."""
+    yield Peer("NumPy", numpy, goal=3)
     if torch := torch_or_none():
-        pairs = [(torch.from_numpy(g), torch.from_numpy(w)) for g, w in zip(grads, weights, strict=True)]
+        pairs = _as_tensors(grads, weights)
 
         def clip() -> Any:
             for g, w in pairs:
@@ -85,3 +70,22 @@ def _torch(grads: Any, weights: Any) -> Iterator[Peer]:
             return [g for g, _ in pairs]
 
         yield Peer("PyTorch, tensor by tensor", clip, goal=2)
+
+
+def _pytorch_optimizer(grads: Any, weights: Any) -> Iterator[Peer]:
+    from pytorch_optimizer import agc
+
+    pairs = _as_tensors(grads, weights)
+
+    def clip() -> Any:
+        for g, w in pairs:
+            g.copy_(agc(w, g, EPS, CLIPPING))
+        return [g for g, _ in pairs]
+
+    yield Peer("pytorch_optimizer.agc", clip, goal=5)
+
+
+def _as_tensors(grads: Any, weights: Any) -> list[tuple[Any, Any]]:
+    from torch import from_numpy
+
+    return [(from_numpy(g), from_numpy(w)) for g, w in zip(grads, weights, strict=True)]

@@ -18,7 +18,7 @@ from boost_ext.files import write_text
 from boost_ext.health import HealthMonitor
 
 from . import report
-from .rules_mnist1d import FIRST_SEED, SETTINGS, Racer, initial
+from .rules_mnist1d import FIRST_SEED, SETTINGS, Racer
 from .weight_averaging_digits import interval
 
 RATES = {
@@ -30,21 +30,17 @@ EVERY = 20
 
 def watched(racer: Racer, seed: int, rate: float, steps: int) -> tuple[dict[str, float], float]:
     """The median update ratio of each matrix, and the accuracy of the test in %."""
-    from mindspore import Tensor
-
-    racer.cell.load_state_dict(racer.start | initial(racer.network, seed))
-    racer.rate.set_data(Tensor(np.float32(rate)))
     weights = {p.name: p for p in racer.network.trainable_params() if p.ndim == 2}
-    draw, (x, y) = np.random.default_rng((seed, 2)), racer.train
     monitor, seen = HealthMonitor(every=EVERY), {name: [] for name in weights}
-    for step in range(1, steps + 1):
-        own = draw.choice(len(y), racer.setting.batch, replace=False)
-        racer.cell(Tensor(x[own]), Tensor(y[own]))
+
+    def look(step: int) -> None:
         health = monitor.check(step, weights=weights)
         for row in health.tensors if health is not None else ():
             if row.update_ratio is not None:
                 seen[row.name].append(row.update_ratio)
-    return {name: float(np.median(ratios)) for name, ratios in seen.items()}, racer.tested()
+
+    _, accuracy = racer.run(seed, rate, steps, falls=False, after=look)
+    return {name: float(np.median(ratios)) for name, ratios in seen.items()}, accuracy
 
 
 def rows(found: list[tuple[str, float, list[Any]]]) -> Iterator[str]:

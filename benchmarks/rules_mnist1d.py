@@ -171,8 +171,11 @@ class Racer:
         self.start = self.cell.state_dict()
         self.rate = next(p for p in self.cell.get_parameters() if p.name == "learning_rate")
 
-    def run(self, seed: int, rate: float, steps: int, falls: bool = True) -> tuple[float, float]:
-        """Accuracies in %: of the signals held out for tuning, and of the test. `falls`: by a cosine, to 0."""
+    def run(
+        self, seed: int, rate: float, steps: int, falls: bool = True, after: Callable[[int], Any] = lambda step: None
+    ) -> tuple[float, float]:
+        """Accuracies in %: of the signals held out for tuning, and of the test. `falls`: by a cosine, to 0. `after` is
+        called behind each step, with its number from 1 on."""
         from mindspore import Tensor
 
         self.cell.load_state_dict(self.start | initial(self.network, seed))
@@ -182,6 +185,7 @@ class Racer:
             self.rate.set_data(Tensor(np.float32(rate * share)))
             own = draw.choice(len(y), self.setting.batch, replace=False)
             self.cell(Tensor(x[own]), Tensor(y[own]))
+            after(step + 1)
         if self.free:
             self.optimizer.eval()
         return self.accuracy(*self.held_out), self.tested()

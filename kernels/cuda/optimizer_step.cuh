@@ -72,7 +72,7 @@ inline bool has_codes(const OptimizerStep& s, std::int64_t t) {
   const auto at = [t](const Views& views) -> const View& { return views[static_cast<std::size_t>(t)]; };
   if (s.states == 0 || s.centralize[t]) return false;
   const View& narrow = s.narrow[t];
-  const bool split = narrow.data != nullptr && (narrow.dtype == DType::i16 || narrow.dtype == DType::i8);
+  const bool split = narrow.data != nullptr && is_residual(narrow);
   if (split ? s.grads[t].dtype != DType::bf16 : s.weights[t].dtype != DType::f32 || narrow.data != nullptr)
     return false;
   auto addresses = reinterpret_cast<std::uintptr_t>(s.weights[t].data) | reinterpret_cast<std::uintptr_t>(narrow.data);
@@ -218,9 +218,7 @@ template <int kStates> BOOST_EXT_DEVICE Coming coming_narrow(const Place<kStates
 // `w` as the rule sees it, of what lies at `weights` and at `narrow`, which there is.
 template <int kStates> BOOST_EXT_DEVICE void combine(const Place<kStates>& at, const Coming& narrow, Pack& w) {
   if (at.is_split()) {
-    const Pack residual = residuals_of(narrow);
-#pragma unroll
-    for (int j = 0; j < kPack; ++j) w.v[j] = joined(w.v[j], residual.v[j]);
+    w = joined(w, residuals_of(narrow));
     return;
   }
   const Pack weight = narrow.get();
@@ -420,13 +418,12 @@ template <DType kType> class CodeWeights {
   struct Coming {
     Raw weights, residuals;
     BOOST_EXT_DEVICE Pack get() const {
-      Pack w = unpacked(weights, kSplit ? DType::bf16 : DType::f32);
       if constexpr (kSplit) {
         const Pack x = kType == DType::i8 ? residuals_of_bytes(residuals) : unpacked(residuals, DType::bf16);
-#pragma unroll
-        for (int j = 0; j < kPack; ++j) w.v[j] = joined(w.v[j], x.v[j]);
+        return joined(unpacked(weights, DType::bf16), x);
+      } else {
+        return unpacked(weights, DType::f32);
       }
-      return w;
     }
   };
   BOOST_EXT_DEVICE Coming coming(std::uint64_t done) const {

@@ -31,6 +31,11 @@ BOOST_EXT_DEVICE float joined(float weight, float residual) {
   const int magnitude = static_cast<int>(__float_as_uint(weight) ^ sign) + (__float_as_int(residual) >> 16);
   return __uint_as_float(static_cast<unsigned>(magnitude > 0 ? magnitude : 0) | sign);  // a 0 that somebody has set
 }
+BOOST_EXT_DEVICE Pack joined(Pack w, const Pack& residuals) {
+#pragma unroll
+  for (int j = 0; j < kPack; ++j) w.v[j] = joined(w.v[j], residuals.v[j]);
+  return w;
+}
 
 // Weights of bfloat16, and their residuals of type t: the upper halves of words.
 struct Parted {
