@@ -44,6 +44,7 @@ LAYERS = {
     "cross_entropy",
     "gelu",
     "layer_norm",
+    "matmul",
     "max_pool",
     "row_sum",
     "strided_copy",

@@ -1,4 +1,4 @@
-// Rows of images, which are short and begin anywhere.
+// Rows of images, and of matrices, which are short and begin anywhere.
 #pragma once
 
 #include "cpu/parallel.h"
@@ -36,6 +36,21 @@ BOOST_EXT_INLINE void copy_row(const float* from, std::int64_t n, float* to) {
     to[i] = from[i];
     BOOST_EXT_NO_CALL();
   }
+}
+
+// Four numbers of each of four rows become four rows of `to`, `stride` apart.
+BOOST_EXT_INLINE void transpose_square(const float* a, const float* b, const float* c, const float* d, float* to,
+                                       std::int64_t stride) {
+  using V4 __attribute__((vector_size(16), aligned(4), may_alias)) = float;
+  const auto at = [](const float* p) BOOST_EXT_INLINE_LAMBDA { return *reinterpret_cast<const V4*>(p); };
+  const V4 low_ab = __builtin_shufflevector(at(a), at(b), 0, 4, 1, 5),
+           high_ab = __builtin_shufflevector(at(a), at(b), 2, 6, 3, 7);
+  const V4 low_cd = __builtin_shufflevector(at(c), at(d), 0, 4, 1, 5),
+           high_cd = __builtin_shufflevector(at(c), at(d), 2, 6, 3, 7);
+  *reinterpret_cast<V4*>(to) = __builtin_shufflevector(low_ab, low_cd, 0, 1, 4, 5);
+  *reinterpret_cast<V4*>(to + stride) = __builtin_shufflevector(low_ab, low_cd, 2, 3, 6, 7);
+  *reinterpret_cast<V4*>(to + 2 * stride) = __builtin_shufflevector(high_ab, high_cd, 0, 1, 4, 5);
+  *reinterpret_cast<V4*>(to + 3 * stride) = __builtin_shufflevector(high_ab, high_cd, 2, 3, 6, 7);
 }
 
 }  // namespace boost_ext::cpu::BOOST_EXT_ISA

@@ -19,10 +19,12 @@ template <class T> class Scratch {
     if (!data_) throw std::bad_alloc();
   }
   ~Scratch() { std::free(data_); }
+  Scratch(Scratch&& other) noexcept : data_(other.data_) { other.data_ = nullptr; }
   Scratch(const Scratch&) = delete;
   Scratch& operator=(const Scratch&) = delete;
   T& operator[](std::int64_t i) { return data_[i]; }
   T* get() { return data_; }
+  const T* get() const { return data_; }
 
  private:
   T* data_;

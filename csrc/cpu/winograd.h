@@ -235,21 +235,10 @@ class TiledConvolution {
 // Rows of `stride` become columns of a panel: kColumns rows of `count` numbers.
 template <std::int64_t kColumns>
 inline void put_columns(const float* from, std::int64_t stride, std::int64_t count, float* panel) {
-  using V4 __attribute__((vector_size(16), aligned(4), may_alias)) = float;
   for (std::int64_t c = 0; c < kColumns; c += 4) {
     for (std::int64_t t = 0; t < count; t += 4) {
       const float* const at = from + c * stride + t;
-      V4 r[4];
-      BOOST_EXT_EACH_OF(4, i) r[i] = *reinterpret_cast<const V4*>(at + i * stride);
-      const V4 low0 = __builtin_shufflevector(r[0], r[1], 0, 4, 1, 5),
-               high0 = __builtin_shufflevector(r[0], r[1], 2, 6, 3, 7);
-      const V4 low1 = __builtin_shufflevector(r[2], r[3], 0, 4, 1, 5),
-               high1 = __builtin_shufflevector(r[2], r[3], 2, 6, 3, 7);
-      float* const to = panel + t * kColumns + c;
-      *reinterpret_cast<V4*>(to) = __builtin_shufflevector(low0, low1, 0, 1, 4, 5);
-      *reinterpret_cast<V4*>(to + kColumns) = __builtin_shufflevector(low0, low1, 2, 3, 6, 7);
-      *reinterpret_cast<V4*>(to + 2 * kColumns) = __builtin_shufflevector(high0, high1, 0, 1, 4, 5);
-      *reinterpret_cast<V4*>(to + 3 * kColumns) = __builtin_shufflevector(high0, high1, 2, 3, 6, 7);
+      transpose_square(at, at + stride, at + 2 * stride, at + 3 * stride, panel + t * kColumns + c, kColumns);
     }
   }
 }

@@ -13,6 +13,7 @@
 #include "ops/gelu.h"
 #include "ops/group_loss_scale.h"
 #include "ops/layer_norm.h"
+#include "ops/matmul.h"
 #include "ops/max_pool.h"
 #include "ops/pca_back_project.h"
 #include "ops/precondition.h"
@@ -54,6 +55,7 @@ BOOST_EXT_GRAPH_FUNCTION_OF(gelu_gradient, kGeluGradient, gelu_gradient)
 BOOST_EXT_GRAPH_FUNCTION_OF(joined, kFlatten, flatten)
 BOOST_EXT_GRAPH_FUNCTION_OF(layer_norm, kLayerNorm, layer_norm)
 BOOST_EXT_GRAPH_FUNCTION_OF(layer_norm_gradient, kLayerNormGradient, layer_norm_gradient)
+BOOST_EXT_GRAPH_FUNCTION_OF(matmul, kMatmul, matmul)
 BOOST_EXT_GRAPH_FUNCTION_OF(max_pool, kMaxPool, max_pool)
 BOOST_EXT_GRAPH_FUNCTION_OF(max_pool_gradient, kMaxPoolGradient, max_pool_gradient)
 BOOST_EXT_GRAPH_FUNCTION_OF(parted, kUnflatten, unflatten)

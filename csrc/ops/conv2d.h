@@ -52,6 +52,11 @@ struct Convolution {
     const bool plain = p.kh == 3 && p.kw == 3 && p.sh == 1 && p.sw == 1 && p.dh == 1 && p.dw == 1 && groups == 1;
     return plain && p.top <= 2 && p.left <= 2 && p.c >= 16 && outputs >= 16;
   }
+  // Of the rest: with so many pairs of channels in a group, or weights, that products of matrices are.
+  bool in_products() const {
+    const std::int64_t channels = p.c / groups, window = p.kh * p.kw;
+    return channels * outputs / groups > 1024 || channels * window > 300 || (channels > 1 && window > 25);
+  }
 };
 
 BOOST_EXT_CPU_KERNEL(void, conv2d, const Context&, const float* x, const float* w, const Convolution& of, float* y)

@@ -14,11 +14,12 @@ import pytest
 from mindspore import Tensor, nn, ops
 from residual_networks import Basic, ResNet, batch, fill
 
-from boost_ext import amp, optim
+from boost_ext import amp, convolutions, optim
 from boost_ext.boost import BoostTrainOneStepCell
 from boost_ext.ms.core import fast_calls, fast_functions
 from boost_ext.ms.core.fast_functions import SUBSTITUTES
 from boost_ext.ms.core.substitutes import substituted
+from boost_ext.ms.native import conv2d, products
 
 pytestmark = pytest.mark.usefixtures("graph_mode")
 SHAPE = (5, 6, 7, 4)
@@ -151,12 +152,16 @@ CASES: dict[str, tuple[nn.Cell, tuple[Tensor, ...]]] = {
     "LayerNorm": (Layer(nn.LayerNorm([8])), (floats(3, 5, 8),)),
     "LayerNorm of two axes": (Layer(nn.LayerNorm([5, 8], 1, 1, epsilon=1e-3)), (floats(3, 5, 8),)),
     "Dense": (Layer(nn.Dense(8, 5)), (floats(4, 8),)),
+    "Dense without a bias": (Layer(nn.Dense(8, 5, has_bias=False)), (floats(4, 8),)),
     "Dense of three axes": (Layer(nn.Dense(8, 5, activation="relu")), (floats(2, 3, 8),)),
     "Conv2d": (Layer(nn.Conv2d(3, 4, 3)), (floats(2, 3, 7, 6),)),
     "Conv2d depthwise": (Layer(nn.Conv2d(4, 8, (3, 2), (2, 1), group=4, has_bias=True)), (floats(2, 4, 7, 6),)),
     "Conv2d padded": (Layer(nn.Conv2d(4, 6, 3, 2, "pad", (2, 1, 0, 3), 2, 2)), (floats(2, 4, 9, 8),)),
     "Conv2d valid": (Layer(nn.Conv2d(4, 4, 5, 1, "valid", group=4)), (floats(2, 4, 9, 8),)),
     "Conv2d in tiles": (Layer(nn.Conv2d(40, 32, 3, has_bias=True)), (floats(2, 40, 7, 6),)),
+    "Conv2d of one element": (Layer(nn.Conv2d(3, 4, 1)), (floats(2, 3, 7, 6),)),
+    "Conv2d of one element, strided": (Layer(nn.Conv2d(40, 36, 1, 2, "valid")), (floats(2, 40, 7, 6),)),
+    "Conv2d of many channels": (Layer(nn.Conv2d(40, 40, 3, 2)), (floats(1, 40, 7, 6),)),
     "axes": (Permuted(), (floats(3, 4, 3),)),
     "matmul": (Product(), (floats(3, 4), floats(4, 5))),
     "matmul of a batch": (Product(), (floats(2, 3, 4, 5), floats(2, 3, 5, 4))),
@@ -169,9 +174,6 @@ LEFT: dict[str, tuple[nn.Cell, tuple[Tensor, ...]]] = {
     "cross_entropy of shares": (Layer(nn.CrossEntropyLoss()), (floats(6, 7), ops.softmax(floats(6, 7), 1))),
     "matmul broadcast": (Product(), (floats(2, 3, 4), floats(1, 4, 5))),
     "matmul by a vector": (Product(), (floats(3, 4), floats(4))),
-    "Conv2d of one element": (Layer(nn.Conv2d(3, 4, 1)), (floats(2, 3, 7, 6),)),
-    "Conv2d of many channels": (Layer(nn.Conv2d(40, 40, 3, 2)), (floats(1, 40, 7, 6),)),
-    "Dense without a bias": (Layer(nn.Dense(8, 5, has_bias=False)), (floats(4, 8),)),
 }
 
 
@@ -245,6 +247,24 @@ def near(theirs: list[np.ndarray], ours: list[np.ndarray], tolerance: float) -> 
         np.testing.assert_allclose(got, expected, rtol=tolerance, atol=tolerance * max(abs(expected).max(), 1e-3))
 
 
+def recorded(function: Any, calls: list[str]) -> Any:
+    def call(*args: Any) -> Any:
+        found = function(*args)
+        calls.append(found.func.rpartition("boost_ext_")[2])
+        return found
+
+    return call
+
+
+@pytest.fixture(params=["mindspores products", "native products"])
+def whose_products(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As without AVX-512, and as with it where oneDNN does not see it."""
+    isa = "avx512" if request.param == "native products" else "avx2"
+    monkeypatch.setattr(products, "build_info", lambda: {"isa": isa})
+    monkeypatch.setattr(convolutions, "are_slow", lambda: False)
+
+
+@pytest.mark.usefixtures("whose_products")
 @pytest.mark.parametrize("case", [*CASES, *LEFT])
 def test_values_and_gradients_are_mindspores(case: str) -> None:
     cell, inputs = (CASES | LEFT)[case]
@@ -292,6 +312,7 @@ DIFFERENTIABLE = {
 """The same functions, where MindSpore cannot differentiate its own twice, or does it wrong."""
 
 
+@pytest.mark.usefixtures("whose_products")
 @pytest.mark.parametrize("case", CASES)
 def test_gradients_of_gradients_are_mindspores(case: str) -> None:
     cell, inputs = CASES[case]
@@ -463,6 +484,23 @@ def test_an_error_of_a_run_is_no_reason_to_compile_again() -> None:
     assert "_slow" not in cell.__dict__
 
 
+@pytest.mark.parametrize("isa", ["avx2", "avx512"])
+def test_what_is_native_depends_on_the_instruction_sets(isa: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    cell, inputs = CASES["Conv2d of many channels"]
+    product, factors = CASES["matmul"]
+    for hidden in (False, True):
+        monkeypatch.setattr(products, "build_info", lambda: {"isa": isa})
+        monkeypatch.setattr(convolutions, "are_slow", lambda hidden=hidden: isa == "avx512" and not hidden)
+        made: list[str] = []
+        monkeypatch.setattr(products, "_primitive", recorded(products._primitive, made))
+        monkeypatch.setattr(conv2d, "_primitive", recorded(conv2d._primitive, made))
+        with substituted(SUBSTITUTES):
+            Once(cell)(*inputs)
+            Once(product)(*factors)
+        native = isa == "avx512"
+        assert made == ["conv2d"] * native + ["matmul"] * (native and hidden)
+
+
 class Attending(nn.Cell):  # type: ignore[misc]
     """As transformers write it: queries, keys and values out of one product."""
 
@@ -477,7 +515,9 @@ class Attending(nn.Cell):  # type: ignore[misc]
 
 
 @pytest.mark.parametrize("mode", [ms.GRAPH_MODE, ms.PYNATIVE_MODE], ids=["graph", "pynative"])
-def test_a_training_has_mindspores_bits(mode: int) -> None:
+def test_a_training_has_mindspores_bits(mode: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With its products, which native ones equal up to rounding errors."""
+    monkeypatch.setattr(convolutions, "are_slow", lambda: True)
     x = Tensor(np.random.default_rng(0).standard_normal((4, 6, 8)).astype(np.float32))
     trained = {}
     for which in ("plain", "ours"):

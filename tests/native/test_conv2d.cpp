@@ -1,8 +1,9 @@
-// Convolutions and their gradients on exactly sized arrays, beside sums of float64: direct ones, and those by tiles.
+// Convolutions, their gradients and products of matrices on exactly sized arrays, beside sums of float64.
 #include <vector>
 
 #include "harness.h"
 #include "ops/conv2d.h"
+#include "ops/matmul.h"
 
 namespace native {
 
@@ -31,6 +32,11 @@ const Case kCases[] = {
     {{0, 16, 5, 5, 3, 3, 1, 1, 1, 1, 0, 0, 3, 3}, 1, 16},       // no images
     {{2, 16, 0, 3, 3, 3, 1, 1, 1, 1, 2, 1, 2, 3}, 1, 16},       // empty images
     {{2, 16, 2, 2, 3, 3, 1, 1, 1, 1, 0, 0, 0, 0}, 1, 16},       // no positions
+    {{2, 40, 9, 7, 1, 1, 1, 1, 1, 1, 0, 0, 9, 7}, 1, 33},       // products: pixels side by side
+    {{3, 36, 5, 5, 1, 1, 2, 2, 1, 1, 0, 0, 3, 3}, 1, 35},       // and every other one
+    {{2, 70, 5, 6, 3, 2, 2, 1, 2, 3, 1, 2, 2, 5}, 2, 66},       // planes
+    {{1, 130, 4, 3, 2, 2, 3, 3, 1, 1, 0, 0, 1, 1}, 1, 9},       // pixels that no position sees, slabs of weights
+    {{9, 70, 90, 90, 3, 3, 2, 2, 1, 1, 0, 1, 44, 45}, 1, 20},   // some images after the other
 };
 
 // Sums of products and of their absolute values.
@@ -115,10 +121,47 @@ void test_case(const Case& of) {
   }
 }
 
+// Around tiles, slabs and blocks, with all factors transposed and not.
+void test_product(std::int64_t count, std::int64_t m, std::int64_t k, std::int64_t n) {
+  const std::vector<std::int32_t> sizes{static_cast<std::int32_t>(count), static_cast<std::int32_t>(m),
+                                        static_cast<std::int32_t>(k), static_cast<std::int32_t>(n)};
+  for (int flags = 0; flags < 4; ++flags) {
+    const bool is_a = flags % 2 == 1, is_b = flags / 2 == 1;
+    std::mt19937 random(3);
+    Array a(DType::f32, count * m * k), b(DType::f32, count * k * n);
+    a.fill(random);
+    b.fill(random);
+    Sums sums(Array(DType::f32, count * m * n));
+    for (std::int64_t to = 0; to < count * m * n; ++to) {
+      const std::int64_t i = to / n % m, j = to % n, item = to / (m * n) * k;
+      for (std::int64_t t = 0; t < k; ++t) {
+        const std::int64_t left = is_a ? (item + t) * m + i : item * m + i * k + t;
+        const std::int64_t right = is_b ? item * n + j * k + t : (item + t) * n + j;
+        sums.add(to, a.get(left) * b.get(right));
+      }
+    }
+    std::vector<Array> before;
+    for (const std::string& isa : cpu_features()) {
+      set_isa(isa);
+      for (int threads : {1, 3}) {
+        Context context;
+        context.threads = threads;
+        Array out(DType::f32, count * m * n);
+        matmul(context, a.view(), b.view(), sizes, is_a, is_b, out.view());
+        CHECK(before.empty() ? sums.are(out) : out.same_bits(before[0]));
+        if (before.empty()) before.push_back(std::move(out));
+      }
+    }
+  }
+}
+
 }  // namespace
 
 void test_conv2d() {
   for (const Case& of : kCases) test_case(of);
+  test_product(1, 9, 131, 33);
+  test_product(3, 5, 7, 4);
+  test_product(1, 260, 3, 515);
 }
 
 }  // namespace native

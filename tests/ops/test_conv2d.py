@@ -105,6 +105,27 @@ CASES = [
 ]
 
 
+IN_PRODUCTS = [
+    Case(2, 40, (9, 7), 34, (1, 1)),
+    Case(3, 33, (4, 4), 65, (1, 1), (2, 2)),  # every other pixel; columns of several images
+    Case(2, 66, (5, 6), 34, (1, 1), groups=2),
+    Case(1, 35, (3, 3), 40, (1, 1), padding=(1, 0, 2, 1)),  # positions that see zeros
+    Case(2, 36, (8, 8), 40, (3, 3), (2, 2), padding=(1, 1, 1, 1)),
+    Case(2, 34, (9, 7), 33, (3, 2), (2, 1), padding=(1, 0, 0, 1)),
+    Case(1, 40, (7, 9), 30, (3, 3), (1, 1), (2, 2), (2, 2, 1, 3)),
+    Case(2, 3, (20, 21), 9, (7, 7), (2, 2), padding=(3, 3, 3, 3)),  # the first of a ResNet
+    Case(2, 3, (16, 16), 70, (8, 8), (8, 8)),  # and of a vision transformer
+    Case(1, 40, (6, 6), 40, (2, 2), (3, 3)),  # pixels that no position sees
+    Case(1, 129, (4, 5), 40, (5, 5), padding=(2, 2, 2, 2)),  # several slabs
+    Case(2, 80, (6, 6), 80, (3, 3), (1, 1), padding=(1, 1, 1, 1), groups=2),
+    Case(9, 70, (90, 90), 30, (3, 3), (2, 2), padding=(0, 1, 0, 1)),  # planes of some images after the other
+    Case(0, 40, (6, 6), 40, (1, 1)),
+    Case(2, 40, (2, 2), 40, (3, 3), (2, 2)),  # no positions
+]
+"""What csrc/cpu/convolution_products.h computes."""
+CASES += IN_PRODUCTS
+
+
 IN_TILES = [
     Case(2, 16, (8, 8), 18, (3, 3), padding=(1, 1, 1, 1)),
     Case(1, 64, (1, 1), 33, (3, 3), padding=(1, 1, 1, 1)),  # a tile with one output

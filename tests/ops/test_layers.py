@@ -146,6 +146,52 @@ def test_row_sum(rng, dtype, shape):
     assert_close(out, wide.sum(0), abs(wide).sum(0), roundings=64)
 
 
+PRODUCTS = [
+    *((1, 1, 1, 1), (1, 9, 7, 33), (2, 8, 128, 32), (1, 17, 129, 65), (3, 70, 300, 100), (1, 300, 257, 600)),
+    *((1, 5, 0, 4), (2, 0, 3, 4), (0, 3, 4, 5), (1, 1, 500, 1), (40, 33, 34, 35), (1, 600, 3, 70)),
+]
+"""How many, rows, inner size, columns: around tiles of 4 or 8 by 16 or 32, slabs of 128, blocks of 256 by 512."""
+
+
+@pytest.mark.parametrize("transpose_b", [False, True])
+@pytest.mark.parametrize("transpose_a", [False, True])
+@pytest.mark.parametrize("sizes", PRODUCTS, ids=str)
+def test_matmul(rng, sizes, transpose_a, transpose_b):
+    count, m, k, n = sizes
+    a = normal(rng, (count, k, m) if transpose_a else (count, m, k))
+    b = normal(rng, (count, n, k) if transpose_b else (count, k, n))
+    out = np.full((count, m, n), np.nan, np.float32)
+    _core.call("matmul", a, b, np.array(sizes, np.int32), flag(transpose_a), flag(transpose_b), out)
+    left = a.astype(np.float64).swapaxes(1, 2) if transpose_a else a.astype(np.float64)
+    right = b.astype(np.float64).swapaxes(1, 2) if transpose_b else b.astype(np.float64)
+    assert_close(out, left @ right, abs(left) @ abs(right), roundings=max(k, 1))
+
+
+def test_an_inf_stays_in_its_row_and_column(rng):
+    a, b = normal(rng, (9, 40)), normal(rng, (40, 35))
+    a[3, 7], b[5, 34] = np.inf, np.nan
+    out = np.empty((9, 35), np.float32)
+    _core.call("matmul", a, b, np.array([1, 9, 40, 35], np.int32), flag(False), flag(False), out)
+    assert not np.isfinite(out[3]).any()
+    assert np.isnan(out[:, 34]).all()
+    assert np.isfinite(np.delete(out[:, :34], 3, axis=0)).all()
+
+
+@pytest.mark.parametrize(
+    ("sizes", "message"),
+    [
+        ([1, 2, 3], "matmul: sizes must hold 4 numbers, got 3"),
+        ([1, 2, -3, 2], "matmul: sizes must be >= 0, got -3"),
+        ([1, 2, 4, 2], "matmul: [ab] must have 8 elements, got 6"),
+        ([1, 2, 3, 3], "matmul: (b must have 9|out must have 6) elements, got"),
+    ],
+)
+def test_sizes_of_matmul(sizes, message):
+    a, b, out = np.ones((2, 3), np.float32), np.ones((3, 2), np.float32), np.ones((2, 2), np.float32)
+    with pytest.raises(ValueError, match=message):
+        _core.call("matmul", a, b, np.array(sizes, np.int32), flag(False), flag(False), out)
+
+
 def cross_entropy(x, labels, ignored=-100, mean=True):
     loss, lse = np.empty(1, np.float32), np.empty(len(x), np.float32)
     _core.call("cross_entropy", x, labels, np.array([ignored], np.int32), flag(mean), loss, lse)

@@ -1,7 +1,8 @@
 """What stands for MindSpore's convolutions in compiled training steps (:mod:`boost_ext.ms.core.substitutes`).
 
 MindSpore's kernels copy each image into a matrix of patches and multiply that, also where that has a single row, and
-where less than half of the products would do (csrc/cpu/winograd.h).
+where less than half of the products would do (csrc/cpu/winograd.h). With AVX-512 most of them are 60 times slower still,
+or AVX-512 is hidden from them (boost_ext/convolutions.py).
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from mindspore.ops import functional as F
 
 from boost_ext.ms.core.substitutes import is_known, plain
 from boost_ext.ms.native.conv2d import Geometry, convolved
+from boost_ext.ms.native.products import has_avx512
 
 __all__ = ["conv2d", "same_padding", "watched_conv2d"]
 
@@ -43,9 +45,9 @@ def watched_conv2d(self: nn.Conv2d, x: Tensor) -> Any:
 
 def _geometry_of(self: nn.Conv2d, x: Tensor) -> Any:
     if is_known(x) and self.weight.dtype == ms.float32 and self.data_format == "NCHW" and F.rank(x) == 4:
-        return fast_geometry(
-            F.shape(x), F.shape(self.weight), self.pad_mode, self.padding, self.stride, self.dilation, self.group
-        )
+        shapes = (F.shape(x), F.shape(self.weight))
+        layout = (self.pad_mode, self.padding, self.stride, self.dilation, self.group)
+        return fast_geometry(*shapes, *layout, has_avx512())
     return ()
 
 
@@ -55,12 +57,19 @@ def _biased(self: nn.Conv2d, out: Tensor) -> Tensor:
 
 @ops.constexpr  # type: ignore[untyped-decorator]
 def fast_geometry(
-    x: Geometry, w: Geometry, pad_mode: str, padding: Any, stride: Geometry, dilation: Geometry, groups: int
+    x: Geometry,
+    w: Geometry,
+    pad_mode: str,
+    padding: Any,
+    stride: Geometry,
+    dilation: Geometry,
+    groups: int,
+    with_products: bool,
 ) -> Geometry:
-    """The geometry of a convolution that is faster without a matrix of patches; () for others, and for an error that
-    MindSpore finds."""
+    """The geometry of a convolution that is faster than MindSpore's, as all are `with_products`; () for others, and for
+    an error that MindSpore finds."""
     (n, c, height, width), (outputs, channels, kh, kw) = x, w
-    if min(*x, *w) < 1 or channels * groups != c or outputs % groups or kh * kw == 1:
+    if min(*x, *w) < 1 or channels * groups != c or outputs % groups:
         return ()
     padding = padding if isinstance(padding, tuple) else (padding,) * 4
     down = _axis(height, kh, stride[0], dilation[0], pad_mode, padding[:2])
@@ -68,8 +77,8 @@ def fast_geometry(
     if down[1] < 1 or across[1] < 1:
         return ()
     plain = (kh, kw, *stride, *dilation, groups) == (3, 3, 1, 1, 1, 1, 1) and max(down[0], across[0]) <= 2
-    if not (plain and min(channels, outputs) >= FEWEST_IN_TILES):
-        if channels * outputs // groups > MOST_PAIRS or channels * kh * kw > LARGEST_PATCH:
+    if not (with_products or (plain and min(channels, outputs) >= FEWEST_IN_TILES)):
+        if kh * kw == 1 or channels * outputs // groups > MOST_PAIRS or channels * kh * kw > LARGEST_PATCH:
             return ()
         if channels > 1 and kh * kw > LARGEST_KERNEL:
             return ()

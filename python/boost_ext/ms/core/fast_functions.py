@@ -23,6 +23,7 @@ from boost_ext.ms.core.fast_pooling import max_pool, max_pool2d
 from boost_ext.ms.core.substitutes import Substitute, is_known, plain
 from boost_ext.ms.native.cell import float64
 from boost_ext.ms.native.layers import BiasAdded, CrossEntropy, Gelu, LayerNorm, Sliced, permuted
+from boost_ext.ms.native.products import has_avx512_alone, product
 
 __all__ = ["SUBSTITUTES"]
 
@@ -64,9 +65,12 @@ def layer_norm(self: nn.LayerNorm, input_x: Tensor) -> Any:
 
 
 def dense(self: nn.Dense, x: Tensor) -> Any:
-    if self.has_bias and is_known(x) and self.weight.dtype == ms.float32 and self.bias.dtype == ms.float32:
+    if is_known(x) and self.weight.dtype == ms.float32:
         shape = F.shape(x)
-        out = _bias_added(self.matmul(ops.reshape(x, (-1, shape[-1])), self.weight), self.bias)
+        rows = ops.reshape(x, (-1, shape[-1]))
+        out = product(rows, self.weight, False, True) if has_avx512_alone() else self.matmul(rows, self.weight)
+        if self.has_bias:
+            out = _bias_added(out, self.bias) if self.bias.dtype == ms.float32 else self.bias_add(out, self.bias)
         if self.activation_flag:
             out = self.activation(out)
         return ops.reshape(out, (*shape[:-1], F.shape(out)[-1]))
@@ -114,14 +118,15 @@ def swapaxes(input: Tensor, axis0: int, axis1: int) -> Any:
 
 
 def matmul(input: Any, other: Any) -> Any:
-    """Without the copies that the gradient of MindSpore's function makes of transposed factors."""
+    """Native, or without the copies that the gradient of MindSpore's function makes of transposed factors."""
     if isinstance(input, Tensor) and isinstance(other, Tensor) and is_known(input) and is_known(other):
         rank, shape = F.rank(other), F.shape(input)
         if rank == 2 and F.rank(input) > 1:
-            out = _mat_mul(ops.reshape(input, (-1, shape[-1])), other)
+            rows = ops.reshape(input, (-1, shape[-1]))
+            out = product(rows, other, False, False) if has_avx512_alone() else _mat_mul(rows, other)
             return ops.reshape(out, (*shape[:-1], F.shape(other)[1]))
         if rank > 2 and shape[:-2] == F.shape(other)[:-2]:
-            return _batch_mat_mul(input, other)
+            return product(input, other, False, False) if has_avx512_alone() else _batch_mat_mul(input, other)
     return _plain_matmul(input, other)
 
 

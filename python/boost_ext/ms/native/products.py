@@ -1,0 +1,76 @@
+"""Products of matrices, as native functions of graphs with gradients of any order."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import numpy as np
+from mindspore import Tensor, ops
+
+from boost_ext import convolutions
+from boost_ext._core import build_info
+
+from .cell import as_first, custom
+
+__all__ = ["has_avx512", "has_avx512_alone", "product"]
+
+Sizes = tuple[int, int, int, int]
+"""How many products, the rows of the left factor, its columns, and the columns of the right one, both transposed."""
+
+
+@ops.constexpr  # type: ignore[untyped-decorator]
+def has_avx512() -> bool:
+    """In a graph: whether native functions run with AVX-512, where oneDNN computes no convolution fast that is larger
+    than 1 x 1 or has a stride (boost_ext/convolutions.py)."""
+    return bool(build_info()["isa"] == "avx512")
+
+
+@ops.constexpr  # type: ignore[untyped-decorator]
+def has_avx512_alone() -> bool:
+    """In a graph: whether AVX-512 is hidden from oneDNN, too, so that MindSpore's products take twice the time of
+    native ones. Otherwise both are as fast."""
+    return bool(build_info()["isa"] == "avx512" and not convolutions.are_slow())
+
+
+def product(a: Tensor, b: Tensor, transpose_a: bool, transpose_b: bool) -> Tensor:
+    """float32 a (..., m, k) times float32 b (..., k, n), each with its last two axes swapped first where that is said
+    (csrc/ops/matmul.h). All axes before are the same."""
+    shapes = (a.shape, b.shape, transpose_a, transpose_b)
+    return _native(*shapes)(a, b, _sizes(*shapes), _flag(transpose_a), _flag(transpose_b))
+
+
+@ops.constexpr  # type: ignore[untyped-decorator]
+def _sizes(a: Any, b: Any, transpose_a: bool, transpose_b: bool) -> Tensor:
+    m, k = a[-2:][::-1] if transpose_a else a[-2:]
+    n = b[-2] if transpose_b else b[-1]
+    return Tensor(np.array([np.prod(a[:-2], dtype=np.int64), m, k, n], np.int32))
+
+
+@ops.constexpr  # type: ignore[untyped-decorator]
+def _flag(x: bool) -> Tensor:
+    return Tensor([x])
+
+
+# The graph compiler takes a primitive out of a function of constants, but knows no cached functions.
+@ops.constexpr  # type: ignore[untyped-decorator]
+def _native(a: Any, b: Any, transpose_a: bool, transpose_b: bool) -> ops.Custom:
+    return _primitive(a, b, transpose_a, transpose_b)
+
+
+@functools.cache
+def _primitive(a: Any, b: Any, transpose_a: bool, transpose_b: bool) -> ops.Custom:
+    shape = (*a[:-1], b[-2] if transpose_b else b[-1])
+    if transpose_a:
+        shape = (*a[:-2], a[-1], shape[-1])
+
+    def bprop(
+        a: Tensor, b: Tensor, sizes: Tensor, flag_a: Tensor, flag_b: Tensor, out: Tensor, dout: Tensor
+    ) -> tuple[Tensor, ...]:
+        da = product(b, dout, transpose_b, True) if transpose_a else product(dout, b, False, not transpose_b)
+        db = product(dout, a, True, transpose_a) if transpose_b else product(a, dout, not transpose_a, False)
+        return da, db, sizes, flag_a, flag_b
+
+    primitive = custom("matmul", lambda *inputs: shape, as_first, bprop=bprop)
+    primitive.add_prim_attr("shapes", (*a, 0, *b, 0, int(transpose_a), int(transpose_b)))  # see conv2d.py
+    return primitive
