@@ -86,3 +86,19 @@ def test_a_plan_on_any_terminal() -> None:
         assert all(name in text for name in decided.features)
     assert repr(decided) == str(decided)
     assert repr(decided).startswith("boost plan: level O1, mode auto\n")
+
+
+GIVEN = {
+    "AMD EPYC (family 26, model 2)": "cpu family\t: 26\nmodel\t\t: 2\nmodel name\t: AMD EPYC\nflags\t\t: fma avx2\n",
+    "Intel(R) Xeon(R) Platinum 8481C": "cpu family : 6\nmodel : 143\nmodel name : Intel(R) Xeon(R) Platinum 8481C\n",
+    "": "CPU implementer : 0x41\nFeatures : asimd sve\n",
+}
+"""What /proc/cpuinfo says of a core, by the name that we make of it."""
+
+
+@pytest.mark.parametrize("name", GIVEN)
+def test_a_cpu_without_a_number_in_its_name_gets_its_family(tmp_path: Path, name: str) -> None:
+    (tmp_path / "cpuinfo").write_text(GIVEN[name] + "\n" + GIVEN[name])
+    got, features = machine._cpu(tmp_path / "cpuinfo")
+    assert got == name if name else got
+    assert features == {"AMD": {"fma", "avx2"}, "Int": set(), "": {"asimd", "sve"}}[name[:3]]

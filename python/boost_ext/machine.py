@@ -91,15 +91,13 @@ def _lines(path: Path) -> list[str]:
         return []
 
 
-def _cpu() -> tuple[str, set[str]]:
-    model, features = platform.processor(), set[str]()
-    for line in _lines(Path("/proc/cpuinfo")):
-        key, _, value = (part.strip() for part in line.partition(":"))
-        if key == "model name":
-            model = value
-        elif key in ("flags", "Features"):
-            features = set(value.split())
-    return model or platform.machine(), features
+def _cpu(information: Path = Path("/proc/cpuinfo")) -> tuple[str, set[str]]:
+    told = {key.strip(): value.strip() for key, _, value in (line.partition(":") for line in _lines(information))}
+    name = told.get("model name") or platform.processor() or platform.machine()
+    # A virtual machine may say "AMD EPYC" of every generation.
+    if not any(letter.isdigit() for letter in name) and "cpu family" in told and "model" in told:
+        name = f"{name} (family {told['cpu family']}, model {told['model']})"
+    return name, set(told.get("flags", told.get("Features", "")).split())
 
 
 def _memory() -> tuple[int | None, int | None]:

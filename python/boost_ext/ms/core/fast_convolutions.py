@@ -1,8 +1,8 @@
 """What stands for MindSpore's convolutions in compiled training steps (:mod:`boost_ext.ms.core.substitutes`).
 
 MindSpore's kernels copy each image into a matrix of patches and multiply that, also where that has a single row, and
-where less than half of the products would do (csrc/cpu/winograd.h). With AVX-512 most of them are 60 times slower still,
-or AVX-512 is hidden from them (boost_ext/convolutions.py).
+where less than half of the products would do (csrc/cpu/winograd.h). On a CPU with AVX-512 most of them are 60 times
+slower still, or do without AVX-512 (boost_ext/convolutions.py).
 """
 
 from __future__ import annotations
