@@ -2,7 +2,8 @@
 
 oneDNN 3.10, which MindSpore 2.10 brings, computes convolutions larger than 1 × 1 with its reference kernel where it
 finds AVX-512, and with a fast one where it does not (docs/benchmarks.md). An environment variable hides AVX-512 from
-oneDNN, which reads it once: after MindSpore's first convolution or matrix product it is too late to set it.
+oneDNN, which reads it once: after MindSpore's first convolution or matrix product it is too late to set it. Compiled
+training steps have kernels of their own (boost_ext/ms/core/fast_convolutions.py).
 """
 
 from __future__ import annotations
@@ -94,8 +95,8 @@ def advice() -> str | None:
         return None
     return (
         "this CPU has AVX-512, where MindSpore 2.10 computes convolutions larger than 1x1 by a kernel that was "
-        f"60 times slower where it was measured; if the network has any, set {VARIABLE}={FAST} before MindSpore starts "
-        "(not otherwise: matrix products are slower with it)."
+        "60 times slower where it was measured; if the network has any, and boost_ext does not compile its steps, set "
+        f"{VARIABLE}={FAST} before MindSpore starts (not otherwise: matrix products are slower with it)."
     )
 
 

@@ -450,6 +450,14 @@ def test_cells_in_half_precision_keep_their_own_functions(level: str) -> None:
     assert found[0] == pytest.approx(found[1], rel=2e-3)
 
 
+def test_the_compiler_warns_of_nothing(capfd: pytest.CaptureFixture[str]) -> None:
+    """It writes to the process's stderr."""
+    net = nn.WithLossCell(nn.SequentialCell(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Flatten()), nn.MSELoss())
+    cell = BoostTrainOneStepCell(net, optim.Momentum(net.trainable_params(), 0.01, 0.9)).set_train()
+    cell(floats(2, 3, 5, 5), floats(2, 100))
+    assert "WARNING" not in capfd.readouterr().err
+
+
 def test_which_functions_are_met() -> None:
     with substituted(SUBSTITUTES) as met:
         ms.value_and_grad(Attending())(floats(4, 6, 8))

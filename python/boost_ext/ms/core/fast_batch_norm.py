@@ -42,7 +42,8 @@ def batch_norm(self: _BatchNorm, x: Tensor) -> Any:
         self._check_input_dim(F.shape(x), self.cls_name)
         planes = as_planes(F.shape(x), F.shape(self.gamma)[0])
         if planes:
-            y, _, _ = _batch_norm(
+            # By an index: the compiler warns of what is unpacked and not used.
+            y = _batch_norm(
                 ops.reshape(x, planes),
                 self.gamma,
                 self.beta,
@@ -50,6 +51,6 @@ def batch_norm(self: _BatchNorm, x: Tensor) -> Any:
                 float64(1.0 - self.momentum),
                 self.moving_mean,
                 self.moving_variance,
-            )
+            )[0]
             return ops.reshape(y, F.shape(x))
     return _plain(self, x)
