@@ -166,7 +166,7 @@ class ScatterBlock {
     }
   }
 
-  // Columns of the right factor. What is beyond `columns` is any number.
+  // Columns of the right factor. What is beyond `columns` is of another panel, or zero.
   void pack(const float* b, std::int64_t k, std::int64_t some, std::int64_t column, std::int64_t columns) {
     float* const panel = panel_.get();
     if (b_.in_columns) {
@@ -226,7 +226,9 @@ class ScatterBlock {
   const ScatterMatrix a_, b_;
   const ScatterOut out_;
   const std::int64_t width_;
-  Scratch<float> left_, panel_, lines_, sums_;
+  Scratch<float> left_;
+  Zeros<float> panel_;
+  Scratch<float> lines_, sums_;
 };
 
 // out = a b for `count` matrices.
@@ -244,9 +246,10 @@ inline void multiply_scattered(int threads, std::int64_t count, const ScatterMat
     return;
   }
   // Blocks of a product stay in the second cache; smaller ones where there are too few for all threads.
+  const std::int64_t wanted = threads > 1 ? kShares * threads : 1;
   std::int64_t high = smaller(kMostRows, rows), wide = smaller(kMostColumns, columns);
   const auto blocks = [&] { return count * quotient_up(rows, high) * quotient_up(columns, wide); };
-  while (blocks() < kShares * threads && (high > kFewest || wide > kFewest)) {
+  while (blocks() < wanted && (high > kFewest || wide > kFewest)) {
     if (wide >= high)
       wide = up_to(kTileColumns<float>, quotient_up(wide, 2));
     else
