@@ -1,18 +1,20 @@
-// conv2d and its gradients, for convolutions with few input channels a group: depthwise ones, and those of images; and
-// for those of 3 x 3 and stride 1 with many.
+// conv2d and its gradients: directly where few input channels meet in a group, as in depthwise convolutions and those
+// of images; by tiles for 3 x 3 and stride 1 with many (in_tiles()); as products of matrices for all others
+// (in_products()).
 //
 //   y[n, o, i, j]  <- sum over c, a, b of w[o, c, a, b] x[n, g c_g + c, i sh + a dh - top, j sw + b dw - left]
 //
 // where o is an output of group g of c_g channels, and x is 0 outside of the image. dx and dw are the gradients of the
-// sum of dy y. Each is summed directly, without a matrix of patches, or by tiles of 2 x 2 outputs (in_tiles()).
+// sum of dy y. None makes a matrix of patches.
 // x, dx    float32, n images of c channels, h by w
 // w, dw    float32, (outputs, c / groups, kh, kw)
 // y, dy    float32, n images of `outputs` channels, oh by ow
 // patches  14 numbers, those of Patches in their order
-// y, dx and dw are written. Sums are float32, but those of dw are float64 beyond 64 terms, of tiles beyond 128; their
-// order is fixed. What is outside of an image is a factor, too: inf and nan of w or dy make more of dx and dw nan than
-// the formula does. By tiles, inf and nan make nan of all that the tiles which see them give, and rounding errors are
-// relative to the sums of absolute values of all that a tile sees: a few times those of a direct sum.
+// y, dx and dw are written. Sums are float32, but those of dw are float64 beyond 64 terms, of tiles beyond 128; those
+// of products are float32 sums of 128 each, added in float32. Their order is fixed. What is outside of an image is a
+// factor, too: inf and nan of w or dy make more of dx and dw nan than the formula does. By tiles, inf and nan make nan
+// of all that the tiles which see them give, and rounding errors are relative to the sums of absolute values of all
+// that a tile sees: a few times those of a direct sum.
 #pragma once
 
 #include "ops/patches.h"
