@@ -162,12 +162,24 @@ CASES: dict[str, tuple[nn.Cell, tuple[Tensor, ...]]] = {
     "Conv2d of one element": (Layer(nn.Conv2d(3, 4, 1)), (floats(2, 3, 7, 6),)),
     "Conv2d of one element, strided": (Layer(nn.Conv2d(40, 36, 1, 2, "valid")), (floats(2, 40, 7, 6),)),
     "Conv2d of many channels": (Layer(nn.Conv2d(40, 40, 3, 2)), (floats(1, 40, 7, 6),)),
+    "Conv1d": (Layer(nn.Conv1d(3, 4, 5, has_bias=True)), (floats(2, 3, 11),)),
+    "Conv1d of many channels": (Layer(nn.Conv1d(40, 36, 3, 2, "pad", 2, 2)), (floats(2, 40, 12),)),
+    "Conv2dTranspose": (Layer(nn.Conv2dTranspose(4, 3, 3, 2, has_bias=True)), (floats(2, 4, 5, 6),)),
+    "Conv2dTranspose valid": (Layer(nn.Conv2dTranspose(4, 6, (2, 3), (3, 1), "valid", group=2)), (floats(2, 4, 5, 6),)),
+    "Conv2dTranspose padded": (
+        Layer(nn.Conv2dTranspose(40, 36, 4, 2, "pad", (1, 2, 1, 0), dilation=1)),
+        (floats(2, 40, 5, 6),),
+    ),
     "axes": (Permuted(), (floats(3, 4, 3),)),
     "matmul": (Product(), (floats(3, 4), floats(4, 5))),
     "matmul of a batch": (Product(), (floats(2, 3, 4, 5), floats(2, 3, 5, 4))),
     "matmul by a matrix": (Product(), (floats(2, 3, 4), floats(4, 5))),
 }
 LEFT: dict[str, tuple[nn.Cell, tuple[Tensor, ...]]] = {
+    "Conv2dTranspose with more output": (
+        Layer(nn.Conv2dTranspose(4, 3, 3, 2, "pad", 1, output_padding=1)),
+        (floats(2, 4, 5, 6),),
+    ),
     "cross_entropy none": (CrossEntropy(reduction="none"), (floats(6, 7),)),
     "cross_entropy weighted": (CrossEntropy(weight=Tensor(np.arange(1, 8, dtype=np.float32))), (floats(6, 7),)),
     "cross_entropy smoothed": (CrossEntropy(label_smoothing=0.1), (floats(6, 7),)),
@@ -349,12 +361,15 @@ class OneOfTwo(nn.Cell):  # type: ignore[misc]
     ("make", "name"),
     [
         (lambda: nn.Conv2d(3, 4, 3, weight_init="ones"), "conv2d"),
+        (lambda: nn.Conv2dTranspose(3, 4, 3, weight_init="ones"), "conv2d_transpose"),
+        (lambda: nn.Dense(5, 6, weight_init="ones"), "matmul"),
         (lambda: nn.BatchNorm2d(3), "bn_train"),
         (lambda: nn.LayerNorm([5]), "layer_norm"),
         (lambda: nn.MaxPool2d(2, 2), "max_pool"),
     ],
-    ids=["Conv2d", "BatchNorm2d", "LayerNorm", "MaxPool2d"],
+    ids=["Conv2d", "Conv2dTranspose", "Dense", "BatchNorm2d", "LayerNorm", "MaxPool2d"],
 )
+@pytest.mark.usefixtures("whose_products")
 def test_a_layer_with_another_operator_keeps_it(make: Any, name: str) -> None:
     x = floats(2, 3, 4, 5)
     theirs = arrays(OneOfTwo(make, name).set_train()(x))

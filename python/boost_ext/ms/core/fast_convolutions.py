@@ -14,12 +14,13 @@ from mindspore import Tensor, nn, ops
 from mindspore.ops import functional as F
 
 from boost_ext.ms.core.substitutes import is_known, plain
-from boost_ext.ms.native.conv2d import Geometry, convolved
+from boost_ext.ms.native.conv2d import Geometry, convolved, input_gradient
 from boost_ext.ms.native.products import has_avx512
 
-__all__ = ["conv2d", "same_padding", "watched_conv2d"]
+__all__ = ["conv1d", "conv2d", "conv2d_transpose", "same_padding", "watched_conv2d"]
 
-_plain_conv2d = plain(nn.Conv2d.construct)
+_plain_conv1d, _plain_conv2d = plain(nn.Conv1d.construct), plain(nn.Conv2d.construct)
+_plain_conv2d_transpose = plain(nn.Conv2dTranspose.construct)
 
 MOST_PAIRS, LARGEST_PATCH, LARGEST_KERNEL = 1024, 300, 25
 """Beyond so many pairs of an input and an output channel in a group, elements of a patch in it, or elements of a kernel
@@ -28,8 +29,18 @@ FEWEST_IN_TILES = 16
 """From so many input and output channels on, 3 x 3 and stride 1 run by tiles, as csrc/ops/conv2d.h has it."""
 
 
+def conv1d(self: nn.Conv1d, x: Tensor) -> Any:
+    if F.rank(x) == 3 and is_known(x):
+        n, channels, length = F.shape(x)
+        geometry = _geometry_of(self, x, (n, channels, 1, length))
+        if geometry:
+            out = _biased(self, convolved(ops.reshape(x, (n, channels, 1, length)), self.weight, geometry))
+            return ops.reshape(out, (n, F.shape(out)[1], F.shape(out)[3]))
+    return _plain_conv1d(self, x)
+
+
 def conv2d(self: nn.Conv2d, x: Tensor) -> Any:
-    geometry = _geometry_of(self, x)
+    geometry = _geometry_of(self, x, F.shape(x))
     if geometry:
         return _biased(self, convolved(x, self.weight, geometry))
     return _plain_conv2d(self, x)
@@ -37,21 +48,33 @@ def conv2d(self: nn.Conv2d, x: Tensor) -> Any:
 
 def watched_conv2d(self: nn.Conv2d, x: Tensor) -> Any:
     """The same of a layer that thor watches."""
-    geometry = _geometry_of(self, x)
+    geometry = _geometry_of(self, x, F.shape(x))
     if geometry:
         return _biased(self, self.conv2d.watch(convolved(x, self.weight, geometry), x))
     return _plain_conv2d(self, x)
 
 
-def _geometry_of(self: nn.Conv2d, x: Tensor) -> Any:
-    if is_known(x) and self.weight.dtype == ms.float32 and self.data_format == "NCHW" and F.rank(x) == 4:
-        shapes = (F.shape(x), F.shape(self.weight))
+def conv2d_transpose(self: nn.Conv2dTranspose, x: Tensor) -> Any:
+    """By the gradient of the convolution that it transposes, of an image for which x would be the result."""
+    if self.output_padding == 0 and is_known(x) and F.rank(x) == 4:
+        image = transposed_shape(
+            F.shape(x), F.shape(self.weight), self.pad_mode, self.padding, self.stride, self.dilation, self.group
+        )
+        geometry = _geometry_of(self, x, image)
+        if geometry:
+            return _biased(self, input_gradient(x, self.weight, geometry))
+    return _plain_conv2d_transpose(self, x)
+
+
+def _geometry_of(self: Any, x: Tensor, image: Geometry) -> Any:
+    """Of a convolution of an image of this shape."""
+    if is_known(x) and self.weight.dtype == ms.float32 and self.data_format == "NCHW" and len(image) == 4:
         layout = (self.pad_mode, self.padding, self.stride, self.dilation, self.group)
-        return fast_geometry(*shapes, *layout, has_avx512())
+        return fast_geometry(image, F.shape(self.weight), *layout, has_avx512())
     return ()
 
 
-def _biased(self: nn.Conv2d, out: Tensor) -> Tensor:
+def _biased(self: Any, out: Tensor) -> Tensor:
     return self.bias_add(out, self.bias) if self.has_bias else out
 
 
@@ -86,6 +109,27 @@ def fast_geometry(
         *(n, c, height, width, kh, kw, *stride, *dilation),
         *(down[0], across[0], down[1], across[1], outputs, groups),
     )
+
+
+@ops.constexpr  # type: ignore[untyped-decorator]
+def transposed_shape(
+    x: Geometry, w: Geometry, pad_mode: str, padding: Any, stride: Geometry, dilation: Geometry, groups: int
+) -> Geometry:
+    """Of the image for which a convolution with w has a result of the shape of x: the smallest, or the largest one in
+    the mode ``same``, as MindSpore's layers have it; () for an error that MindSpore finds."""
+    if x[1] != w[0]:
+        return ()
+    padding = padding if isinstance(padding, tuple) else (padding,) * 4
+    sizes = []
+    for i in (0, 1):
+        reach, padded = (w[2 + i] - 1) * dilation[i] + 1, sum(padding[2 * i : 2 * i + 2])
+        size = {
+            "same": x[2 + i] * stride[i],
+            "valid": x[2 + i] * stride[i] + max(reach - stride[i], 0),
+            "pad": (x[2 + i] - 1) * stride[i] + reach - padded,
+        }[pad_mode]
+        sizes.append(size)
+    return x[0], w[1] * groups, *sizes
 
 
 def _axis(size: int, kernel: int, stride: int, dilation: int, pad_mode: str, padding: Geometry) -> tuple[int, int]:

@@ -18,7 +18,7 @@ from mindspore.ops.composite.multitype_ops import _compile_utils
 from mindspore.ops.function import array_func, math_func, nn_func
 
 from boost_ext.ms.core.fast_batch_norm import CONSTRUCT, batch_norm
-from boost_ext.ms.core.fast_convolutions import conv2d, watched_conv2d
+from boost_ext.ms.core.fast_convolutions import conv1d, conv2d, conv2d_transpose, watched_conv2d
 from boost_ext.ms.core.fast_pooling import max_pool, max_pool2d
 from boost_ext.ms.core.substitutes import Substitute, is_known, plain
 from boost_ext.ms.native.cell import float64
@@ -66,15 +66,30 @@ def layer_norm(self: nn.LayerNorm, input_x: Tensor) -> Any:
 
 def dense(self: nn.Dense, x: Tensor) -> Any:
     if is_known(x) and self.weight.dtype == ms.float32:
-        shape = F.shape(x)
-        rows = ops.reshape(x, (-1, shape[-1]))
+        rows = ops.reshape(x, (-1, F.shape(x)[-1]))
         out = product(rows, self.weight, False, True) if has_avx512_alone() else self.matmul(rows, self.weight)
-        if self.has_bias:
-            out = _bias_added(out, self.bias) if self.bias.dtype == ms.float32 else self.bias_add(out, self.bias)
-        if self.activation_flag:
-            out = self.activation(out)
-        return ops.reshape(out, (*shape[:-1], F.shape(out)[-1]))
+        return _finished(self, out, F.shape(x))
     return _plain_dense(self, x)
+
+
+def watched_dense(self: nn.Dense, x: Tensor) -> Any:
+    """The same of a layer that thor watches."""
+    if is_known(x) and self.weight.dtype == ms.float32:
+        rows = ops.reshape(x, (-1, F.shape(x)[-1]))
+        if has_avx512_alone():
+            out = self.matmul.watch(product(rows, self.weight, False, True), rows)
+        else:
+            out = self.matmul(rows, self.weight)
+        return _finished(self, out, F.shape(x))
+    return _plain_dense(self, x)
+
+
+def _finished(self: nn.Dense, out: Tensor, shape: Ints) -> Tensor:
+    if self.has_bias:
+        out = _bias_added(out, self.bias) if self.bias.dtype == ms.float32 else self.bias_add(out, self.bias)
+    if self.activation_flag:
+        out = self.activation(out)
+    return ops.reshape(out, (*shape[:-1], F.shape(out)[-1]))
 
 
 def cross_entropy(
@@ -217,8 +232,10 @@ SUBSTITUTES: dict[Any, Substitute] = {
     array_func.swapaxes: Substitute(swapaxes),
     gen_ops_def.transpose: Substitute(transpose),
     math_func.matmul: Substitute(matmul),
+    nn.Conv1d.construct: Substitute(conv1d, ("conv2d", ops.Conv2D)),
+    nn.Conv2dTranspose.construct: Substitute(conv2d_transpose, ("conv2d_transpose", ops.Conv2DTranspose)),
     nn.Conv2d.construct: Substitute(conv2d, ("conv2d", ops.Conv2D), watched_conv2d),
-    nn.Dense.construct: Substitute(dense),
+    nn.Dense.construct: Substitute(dense, ("matmul", ops.MatMul), watched_dense),
     nn.LayerNorm.construct: Substitute(layer_norm, ("layer_norm", ops.LayerNorm)),
     nn.MaxPool2d.construct: Substitute(max_pool, ("max_pool", ops.Primitive)),
     nn_func.cross_entropy: Substitute(cross_entropy),

@@ -1,4 +1,4 @@
-"""Convolutions of few input channels a group or of 3 x 3, as native functions of graphs with gradients of any order."""
+"""Convolutions as native functions of graphs, with gradients of any order."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from mindspore import Tensor, ops
 
 from .cell import as_first, custom
 
-__all__ = ["Geometry", "convolved"]
+__all__ = ["Geometry", "convolved", "input_gradient"]
 
 Geometry = tuple[int, ...]
 """The numbers of csrc/ops/patches.h, the outputs, and the groups."""
@@ -21,7 +21,8 @@ def convolved(x: Tensor, w: Tensor, geometry: Geometry) -> Tensor:
     return _native("conv2d", geometry)(x, w, _patches(geometry), _groups(geometry))
 
 
-def _input_gradient(dy: Tensor, w: Tensor, geometry: Geometry) -> Tensor:
+def input_gradient(dy: Tensor, w: Tensor, geometry: Geometry) -> Tensor:
+    """Its gradient for float32 dy (n, outputs, oh, ow), which is a transposed convolution of dy."""
     return _native("conv2d_input_gradient", geometry)(dy, w, _patches(geometry), _groups(geometry))
 
 
@@ -52,13 +53,13 @@ def _primitive(symbol: str, geometry: Geometry) -> ops.Custom:
     oh, ow, outputs, groups = geometry[12:]
 
     def of_conv2d(x: Tensor, w: Tensor, patches: Tensor, groups: Tensor, out: Tensor, dout: Tensor) -> Any:
-        return _input_gradient(dout, w, geometry), _weight_gradient(dout, x, geometry), patches, groups
+        return input_gradient(dout, w, geometry), _weight_gradient(dout, x, geometry), patches, groups
 
     def of_input_gradient(dy: Tensor, w: Tensor, patches: Tensor, groups: Tensor, out: Tensor, dout: Tensor) -> Any:
         return convolved(dout, w, geometry), _weight_gradient(dy, dout, geometry), patches, groups
 
     def of_weight_gradient(dy: Tensor, x: Tensor, patches: Tensor, groups: Tensor, out: Tensor, dout: Tensor) -> Any:
-        return convolved(x, dout, geometry), _input_gradient(dy, dout, geometry), patches, groups
+        return convolved(x, dout, geometry), input_gradient(dy, dout, geometry), patches, groups
 
     shape, bprop = {
         "conv2d": ((n, outputs, oh, ow), of_conv2d),
