@@ -362,7 +362,7 @@ class OneOfTwo(nn.Cell):  # type: ignore[misc]
     [
         (lambda: nn.Conv2d(3, 4, 3, weight_init="ones"), "conv2d"),
         (lambda: nn.Conv2dTranspose(3, 4, 3, weight_init="ones"), "conv2d_transpose"),
-        (lambda: nn.Dense(5, 6, weight_init="ones"), "matmul"),
+        (lambda: nn.Dense(5, 6, "ones", "ones"), "matmul"),
         (lambda: nn.BatchNorm2d(3), "bn_train"),
         (lambda: nn.LayerNorm([5]), "layer_norm"),
         (lambda: nn.MaxPool2d(2, 2), "max_pool"),
