@@ -161,11 +161,10 @@ def test_a_construct_around_ours_has_all_that_ours_does(mode: int) -> None:
         for make, net in zip((Counting, boost.BoostTrainOneStepCell), nets, strict=True)
     ]
     losses = [train(cell, 5) for cell in cells]
-    # The user's construct is compiled with MindSpore's products of matrices, ours may be with native ones.
-    np.testing.assert_allclose(*losses, rtol=1e-6)
+    np.testing.assert_array_equal(*losses)
     np.testing.assert_allclose(cells[0].total.asnumpy(), sum(losses[0]), rtol=1e-6)
     assert cells[0].steps_made == cells[1].steps_made == 5
-    assert 0.25 < cells[0].grad_norm.asnumpy() == pytest.approx(cells[1].grad_norm.asnumpy(), rel=1e-5)
+    assert cells[0].grad_norm.asnumpy() == cells[1].grad_norm.asnumpy() > 0.25
     assert cells[0].observe()["micro_batch"] == 1
 
 

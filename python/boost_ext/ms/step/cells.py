@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import numbers
 from collections.abc import Mapping
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 import mindspore as ms
@@ -20,6 +20,7 @@ from mindspore import Parameter, Tensor, nn, ops
 from boost_ext.arguments import checked_keywords
 from boost_ext.ms import native
 from boost_ext.ms.core.compiled import Compile, Gradients, require_compile
+from boost_ext.ms.core.fast_calls import call_fast
 from boost_ext.ms.core.for_cells import released
 from boost_ext.ms.core.optimizer_copy import has_own_construct
 from boost_ext.ms.core.resume import load_state, state_of
@@ -295,8 +296,9 @@ class BoostTrainOneStepCell(nn.TrainOneStepCell):
 
     def __call__(self, *inputs: Any, **kwargs: Any) -> Any:
         if self.own_construct:
+            step = partial(super().__call__, **kwargs)
             with self._rank_sync.step(self):
-                return super().__call__(*inputs, **kwargs)
+                return step(*inputs) if native.in_pynative_mode() else call_fast(self, step, *inputs)
         for require in self._require_own_weights:
             require()
         # The host chooses the pipeline: each is a graph of its own, and is compiled at its first step.
