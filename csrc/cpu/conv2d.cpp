@@ -113,7 +113,7 @@ void conv2d(const Context& context, const float* x, const float* w, const Convol
   const std::int64_t taps = channels * p.kh * p.kw, n = (p.oh - 1) * planes.pitch + p.ow, stride = up_to(kLanes, n);
   Scratch<std::int64_t> offsets(taps);
   Places places(p, planes, planes.size);
-  set_offsets(p, planes, planes.size, taps, offsets.get());
+  for (std::int64_t t = 0; t < taps; ++t) offsets[t] = offset_of(p, planes, planes.size, t);
   on_threads(context.threads, p.n * of.outputs * positions * taps / 8, p.n * of.groups,
              [&](std::int64_t begin, std::int64_t end) {
                Zeros<float> source(channels * planes.count * planes.size + kLanes);
@@ -223,7 +223,7 @@ void conv2d_weight_gradient(const Context& context, const float* dy, const float
   const std::int64_t together = smaller(most, p.n), stride = together * of_channel;
   Scratch<std::int64_t> offsets(taps);
   Places places(p, planes, together * planes.size);
-  set_offsets(p, planes, together * planes.size, taps, offsets.get());
+  for (std::int64_t t = 0; t < taps; ++t) offsets[t] = offset_of(p, planes, together * planes.size, t);
   const std::int64_t of_output = up_to(kLanes, together * planes.size + kLanes);
   const std::int64_t parts = quotient_up(outputs, kPart), largest = quotient_up(outputs, parts);
   on_threads(context.threads, p.n * of.outputs * positions * taps / 8, of.groups * parts,

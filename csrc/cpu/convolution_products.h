@@ -99,10 +99,7 @@ class ConvolutionProducts {
     Scratch<float> memory(most * p_.c * channel);
     Places places(p_, planes_, planes_.size);
     Axis taps(channels_ * window_);
-    for (std::int64_t t = 0; t < channels_ * window_; ++t) {
-      const Tap tap(p_, planes_, t % window_);
-      taps.add(t / window_ * channel + tap.plane * planes_.size + tap.offset);
-    }
+    for (std::int64_t t = 0; t < channels_ * window_; ++t) taps.add(offset_of(p_, planes_, planes_.size, t));
     for (std::int64_t first = 0; first < p_.n; first += most) {
       const std::int64_t images = smaller(most, p_.n - first);
       on_threads(threads_, 2 * images * p_.c * channel, images * p_.c, [&](std::int64_t begin, std::int64_t end) {

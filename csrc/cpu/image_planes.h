@@ -31,15 +31,12 @@ struct Tap {
   }
 };
 
-// Where the elements begin that each weight of an output meets, in all channels of a group, with `stride` from one
-// plane to the next.
-inline void set_offsets(const Patches& p, const Planes& planes, std::int64_t stride, std::int64_t taps,
-                        std::int64_t* offsets) {
+// Where the elements begin that weight t of an output meets, in all channels of a group, with `stride` from one plane
+// to the next.
+inline std::int64_t offset_of(const Patches& p, const Planes& planes, std::int64_t stride, std::int64_t t) {
   const std::int64_t window = p.kh * p.kw;
-  for (std::int64_t t = 0; t < taps; ++t) {
-    const Tap tap(p, planes, t % window);
-    offsets[t] = (t / window * planes.count + tap.plane) * stride + tap.offset;
-  }
+  const Tap tap(p, planes, t % window);
+  return (t / window * planes.count + tap.plane) * stride + tap.offset;
 }
 
 // Where the elements of an image lie in its planes, `stride` apart: in runs of one row of a plane each, found once,

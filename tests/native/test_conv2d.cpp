@@ -62,6 +62,18 @@ std::vector<double> values(const Array& array) {
   return v;
 }
 
+// body(context) with each instruction set, on one thread and on three.
+template <class Body> void each_way(Body body) {
+  for (const std::string& isa : cpu_features()) {
+    set_isa(isa);
+    for (int threads : {1, 3}) {
+      Context context;
+      context.threads = threads;
+      body(context);
+    }
+  }
+}
+
 void test_case(const Case& of) {
   const Patches& p = of.p;
   const std::int64_t images = p.n * p.c * p.h * p.w, results = p.n * of.outputs * p.oh * p.ow;
@@ -97,28 +109,23 @@ void test_case(const Case& of) {
   }
 
   std::vector<Array> before;
-  for (const std::string& isa : cpu_features()) {
-    set_isa(isa);
-    for (int threads : {1, 3}) {
-      Context context;
-      context.threads = threads;
-      std::vector<Array> found;
-      found.emplace_back(DType::f32, results);
-      found.emplace_back(DType::f32, images);
-      found.emplace_back(DType::f32, w.size(), of.outputs);
-      conv2d(context, x.view(), w.view(), patches, of.groups, found[0].view());
-      conv2d_input_gradient(context, dy.view(), w.view(), patches, of.groups, found[1].view());
-      conv2d_weight_gradient(context, dy.view(), x.view(), patches, of.groups, found[2].view());
-      if (before.empty()) {
-        CHECK(y_sums.are(found[0]));
-        CHECK(dx_sums.are(found[1]));
-        CHECK(dw_sums.are(found[2]));
-        before = std::move(found);
-        continue;
-      }
-      for (std::size_t k = 0; k < 3; ++k) CHECK(found[k].same_bits(before[k]));
+  each_way([&](const Context& context) {
+    std::vector<Array> found;
+    found.emplace_back(DType::f32, results);
+    found.emplace_back(DType::f32, images);
+    found.emplace_back(DType::f32, w.size(), of.outputs);
+    conv2d(context, x.view(), w.view(), patches, of.groups, found[0].view());
+    conv2d_input_gradient(context, dy.view(), w.view(), patches, of.groups, found[1].view());
+    conv2d_weight_gradient(context, dy.view(), x.view(), patches, of.groups, found[2].view());
+    if (before.empty()) {
+      CHECK(y_sums.are(found[0]));
+      CHECK(dx_sums.are(found[1]));
+      CHECK(dw_sums.are(found[2]));
+      before = std::move(found);
+      return;
     }
-  }
+    for (std::size_t k = 0; k < 3; ++k) CHECK(found[k].same_bits(before[k]));
+  });
 }
 
 // Around tiles, slabs and blocks, with all factors transposed and not.
@@ -141,17 +148,12 @@ void test_product(std::int64_t count, std::int64_t m, std::int64_t k, std::int64
       }
     }
     std::vector<Array> before;
-    for (const std::string& isa : cpu_features()) {
-      set_isa(isa);
-      for (int threads : {1, 3}) {
-        Context context;
-        context.threads = threads;
-        Array out(DType::f32, count * m * n);
-        matmul(context, a.view(), b.view(), sizes, is_a, is_b, out.view());
-        CHECK(before.empty() ? sums.are(out) : out.same_bits(before[0]));
-        if (before.empty()) before.push_back(std::move(out));
-      }
-    }
+    each_way([&](const Context& context) {
+      Array out(DType::f32, count * m * n);
+      matmul(context, a.view(), b.view(), sizes, is_a, is_b, out.view());
+      CHECK(before.empty() ? sums.are(out) : out.same_bits(before[0]));
+      if (before.empty()) before.push_back(std::move(out));
+    });
   }
 }
 

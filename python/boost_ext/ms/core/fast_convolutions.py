@@ -24,7 +24,7 @@ _plain_conv2d_transpose = plain(nn.Conv2dTranspose.construct)
 
 MOST_PAIRS, LARGEST_PATCH, LARGEST_KERNEL = 1024, 300, 25
 """Beyond so many pairs of an input and an output channel in a group, elements of a patch in it, or elements of a kernel
-of several channels, a matrix is faster: measured, docs/benchmarks.md#layers."""
+of several channels, a matrix is faster: measured, docs/benchmarks.md#layers; as csrc/ops/conv2d.h has it."""
 FEWEST_IN_TILES = 16
 """From so many input and output channels on, 3 x 3 and stride 1 run by tiles, as csrc/ops/conv2d.h has it."""
 
