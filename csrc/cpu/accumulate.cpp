@@ -3,14 +3,9 @@
 #include "cpu/parallel.h"
 
 namespace boost_ext::cpu::BOOST_EXT_ISA {
-namespace {
-
-constexpr std::int64_t kBlock = 16384;
-
-}  // namespace
 
 void accumulate(const Context& context, Tensors accumulators, Tensors grads, float factor, bool first) {
-  Blocks(grads, kBlock).run(context.threads, [&](Block at) {
+  Blocks(grads).run(context.threads, [&](Block at) {
     float* a = static_cast<float*>(accumulators[at.tensor].data) + at.begin;
     typed(grads[at.tensor], [&](auto* p) BOOST_EXT_INLINE_LAMBDA {
       const auto* g = p + at.begin;

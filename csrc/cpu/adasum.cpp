@@ -53,7 +53,7 @@ void adasum_dots(const Context& context, Tensors a, Tensors b, double* dots) {
 }
 
 void adasum_combine(const Context& context, Tensors a, Tensors b, const double* dots, Tensors out) {
-  Blocks(a, kBlock).run(context.threads, [&](Block at) {
+  Blocks(a).run(context.threads, [&](Block at) {
     const double* d = dots + 3 * at.tensor;
     const float ca = coefficient(d[0], d[1]);
     const float cb = coefficient(d[0], d[2]);

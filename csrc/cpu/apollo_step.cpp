@@ -6,7 +6,6 @@
 namespace boost_ext::cpu::BOOST_EXT_ISA {
 namespace {
 
-constexpr std::int64_t kBlock = 4096;
 // Up to so many elements a matrix is one thread's.
 constexpr std::int64_t kAlone = 65536;
 // That are projected at a time, a unit of work: sums of columns stay in the first cache.
@@ -59,7 +58,7 @@ class Matrix {
       factors_[j] = static_cast<float>(rate * static_cast<double>(factors_[j]));
     }
     View whole = s_.weights[t_];
-    Blocks(Tensors(&whole, 1), kBlock).run(threads_, [&](Block at) { update(at); }, 4);
+    Blocks(Tensors(&whole, 1)).run(threads_, [&](Block at) { update(at); }, 4);
   }
 
  private:

@@ -32,7 +32,8 @@ template <class From, class To> void convert(const From* from, To* to, std::int6
   sixteens(n, [&](auto io, std::int64_t i) BOOST_EXT_INLINE_LAMBDA { io.store(to + i, io.load(from + i)); });
 }
 
-// n <= kChunk elements as float32: where they lie, or converted in `scratch`. So rules are compiled for float32 only.
+// Elements as float32: where they lie, or converted in `scratch`, which has room for kChunk. So rules are compiled for
+// float32 only.
 inline float* as_floats(const View& v, std::int64_t begin, std::int64_t n, float* scratch) {
   if (!is_half(v)) return static_cast<float*>(v.data) + begin;
   typed(v, [&](auto* p) { convert(p + begin, scratch, n); });

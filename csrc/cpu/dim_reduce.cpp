@@ -6,7 +6,7 @@
 namespace boost_ext::cpu::BOOST_EXT_ISA {
 namespace {
 
-constexpr std::int64_t kBlock = 8192;
+constexpr std::int64_t kBlock = 8192;  // stays in the cache from saving to the step
 
 View vector(float* data, std::int64_t n) {
   View v;
@@ -68,7 +68,7 @@ void dim_reduce_apply(const Context& context, Tensors momentum, Tensors grads, T
   const auto alpha = static_cast<float>(c.alpha);
   const auto rho = static_cast<float>(c.rho.value);
   const auto inv_scale = static_cast<float>(c.inv_scale.value);
-  Blocks(grads, kBlock).run(context.threads, [&](Block at) {
+  Blocks(grads).run(context.threads, [&](Block at) {
     float* m = static_cast<float*>(momentum[at.tensor].data) + at.begin;
     const float* proj = static_cast<const float*>(grad_proj[at.tensor].data) + at.begin;
     const float* d = static_cast<const float*>(dn[at.tensor].data) + at.begin;

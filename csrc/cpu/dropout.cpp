@@ -6,7 +6,6 @@
 namespace boost_ext::cpu::BOOST_EXT_ISA {
 namespace {
 
-constexpr std::int64_t kBlock = 16384;
 constexpr int kGroup = 8 * (kWidth > 8 ? kWidth : 8);  // elements whose halves are made at once
 
 // Thirty-two elements: x times the scale where `kept` has all bits, otherwise 0.
@@ -80,7 +79,7 @@ void in_rows(const T* x, T* y, Block at, const DropoutShare& share, const Dropou
 
 void dropout(const Context& context, const View& x, const DropoutShare& share, const DropoutKey& key,
              std::int64_t shared, const View& out) {
-  Blocks(Tensors(&out, 1), kBlock)
+  Blocks(Tensors(&out, 1))
       .run(
           context.threads,
           [&](Block at) {

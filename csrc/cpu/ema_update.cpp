@@ -3,14 +3,9 @@
 #include "cpu/parallel.h"
 
 namespace boost_ext::cpu::BOOST_EXT_ISA {
-namespace {
-
-constexpr std::int64_t kBlock = 16384;
-
-}  // namespace
 
 void ema_update(const Context& context, Tensors averages, Tensors weights, float rate) {
-  Blocks(weights, kBlock).run(context.threads, [&](Block at) {
+  Blocks(weights).run(context.threads, [&](Block at) {
     float* a = static_cast<float*>(averages[at.tensor].data) + at.begin;
     typed(weights[at.tensor], [&](auto* p) BOOST_EXT_INLINE_LAMBDA {
       const auto* w = p + at.begin;

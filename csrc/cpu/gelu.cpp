@@ -6,7 +6,6 @@
 namespace boost_ext::cpu::BOOST_EXT_ISA {
 namespace {
 
-constexpr std::int64_t kBlock = 4096;
 constexpr std::int64_t kWork = 10;  // what an element costs, in elements that are copied
 
 struct Normal {
@@ -64,7 +63,7 @@ template <class Kind, class T> BOOST_EXT_INLINE void slopes(const T* dy, const T
 }  // namespace
 
 void gelu(const Context& context, const View& x, bool tanh, const View& y) {
-  Blocks(Tensors(&y, 1), kBlock)
+  Blocks(Tensors(&y, 1))
       .run(
           context.threads,
           [&](Block at) {
@@ -77,7 +76,7 @@ void gelu(const Context& context, const View& x, bool tanh, const View& y) {
 }
 
 void gelu_gradient(const Context& context, const View& dy, const View& x, bool tanh, const View& dx) {
-  Blocks(Tensors(&dx, 1), kBlock)
+  Blocks(Tensors(&dx, 1))
       .run(
           context.threads,
           [&](Block at) {

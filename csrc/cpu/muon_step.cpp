@@ -6,8 +6,6 @@
 namespace boost_ext::cpu::BOOST_EXT_ISA {
 namespace {
 
-constexpr std::int64_t kBlock = 4096;
-
 // Moments, and what is to be orthogonalized. Centralized, a block is a row.
 void gather(const MuonStep& s, std::int64_t t, Block at, float* to) {
   const Decay average(s.settings->momentum);
@@ -36,11 +34,11 @@ void step_matrix(const MuonStep& s, std::int64_t t, int threads) {
   Scratch<float> memory(matrix.size);
   matrix.data = memory.get();
   matrix.dtype = DType::f32;
-  Blocks(one, kBlock, s.centralize + t).run(threads, [&](Block at) { gather(s, t, at, memory.get()); }, 4);
+  Blocks(one, s.centralize + t).run(threads, [&](Block at) { gather(s, t, at, memory.get()); }, 4);
   Context context;
   context.threads = threads;
   orthogonalize(context, one, one, s.settings->iterations, s.settings->eps);
-  Blocks(one, kBlock).run(threads, [&](Block at) { update(s, t, at, memory.get()); }, 3);
+  Blocks(one).run(threads, [&](Block at) { update(s, t, at, memory.get()); }, 3);
 }
 
 }  // namespace

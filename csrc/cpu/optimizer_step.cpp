@@ -9,7 +9,7 @@
 namespace boost_ext::cpu::BOOST_EXT_ISA {
 namespace {
 
-constexpr std::int64_t kBlock = 4096;
+constexpr std::int64_t kBlock = 4096;  // where squares are summed
 
 // The mean of the ready gradients of one row.
 float row_mean(const WideWeights& weights, const View& grads, Block at, float scale, float l2) {
@@ -53,7 +53,7 @@ class RowMeans {
   RowMeans(const Context& context, const OptimizerStep& s)
       : by_row_(s.weights.count), ahead_(s.weights.count), first_(s.weights.count), means_(count(s)) {
     if (!any_) return;
-    Blocks(s.weights, kBlock, ahead_.get()).run(context.threads, [&](Block at) {
+    Blocks(s.weights, ahead_.get()).run(context.threads, [&](Block at) {
       if (!ahead_[at.tensor]) return;
       const WideWeights weights(s.weights[at.tensor], s.narrow[at.tensor]);
       weights.catch_up(at.begin, at.count);
@@ -87,7 +87,7 @@ template <Storage kStorage> struct Stored {
   static constexpr Storage value = kStorage;
 };
 
-// Some elements of a tensor, n <= kChunk of them from `begin` on.
+// Some elements of a tensor, n of them from `begin` on: a whole block where nothing is converted, or up to kChunk.
 struct Chunk {
   std::int64_t tensor, begin, n;
 };
@@ -157,29 +157,32 @@ enum class Narrow : std::uint8_t { never, any, fast };
 // values alone: to the compiler a store of codes may change all that is behind a reference, and it would read that
 // again. after(chunk, weights, squares) after each chunk, done(at, squares) after each block.
 template <int kStates, bool kGradient, bool kWrite, Narrow kNarrow, class BodyOf, class After, class Done>
-void each_element(const Context& context, const OptimizerStep& s, RowMeans& means, BodyOf body_of, After after,
-                  Done done_with) {
+void each_element(const Context& context, const OptimizerStep& s, RowMeans& means, Blocks& blocks, BodyOf body_of,
+                  After after, Done done_with) {
   const auto step_block = [&](Block at, auto storage) {
     constexpr Storage kStorage = decltype(storage)::value;
     const View& weights = s.weights[at.tensor];
     const WideWeights wide(weights, s.narrow[at.tensor]);
     const float scale = s.scale[at.tensor];
     const float l2 = s.l2[at.tensor];
-    if (kGradient) wide.catch_up(at.begin, at.count);
     const View& grads = s.grads[at.tensor];
     const float* of_rows = kGradient ? means.of(at.tensor) : nullptr;
     const std::int64_t row = of_rows ? weights.size / weights.rows : 0;
     const auto body = body_of(at.tensor);
-    float mean = 0;
-    if (kGradient && means.by_row()[at.tensor]) mean = row_mean(wide, grads, at, scale, l2);
+    const bool centred = kGradient && means.by_row()[at.tensor];
+    if (centred) wide.catch_up(at.begin, at.count);
+    float mean = centred ? row_mean(wide, grads, at, scale, l2) : 0;
     alignas(64) float w_scratch[kChunk], g_scratch[kChunk], waiting[kStates + 1][kChunk];
     Squares squares;
-    for (std::int64_t done = 0; done < at.count; done += kChunk) {
+    using StatesOf = States<kStorage, kStates>;
+    const bool in_place = !StatesOf::kBlocks && wide.in_place() && !is_half(grads);
+    const std::int64_t unit = in_place ? at.count : kChunk;
+    for (std::int64_t done = 0; done < at.count; done += unit) {
       const std::int64_t left = at.count - done;
-      const Chunk c{at.tensor, at.begin + done, left < kChunk ? left : kChunk};
+      const Chunk c{at.tensor, at.begin + done, left < unit ? left : unit};
+      if (kGradient && !centred) wide.catch_up(c.begin, c.n);
       float* w = wide.floats(c.begin, c.n, w_scratch);
       const float* g = kGradient ? as_floats(grads, c.begin, c.n, g_scratch) : w;
-      using StatesOf = States<kStorage, kStates>;
       StatesOf states(s, c, waiting);
       for (std::int64_t from = 0, to = c.n, block = 0; from < c.n; from = to, to = c.n) {
         if (of_rows) {  // as far as this row goes
@@ -222,7 +225,7 @@ void each_element(const Context& context, const OptimizerStep& s, RowMeans& mean
     }
     step_block(at, Stored<Storage::floats>());
   };
-  Blocks(s.weights, kBlock, means.by_row()).run(context.threads, step, (kGradient ? 2 : 1) + kStates);
+  blocks.run(context.threads, step, (kGradient ? 2 : 1) + kStates);
 }
 
 // The rules with state of 8 and 16 bits, but for lamb: as the table of ops/optimizer_rules.cpp has it.
@@ -246,8 +249,9 @@ template <class R> struct Plain : R {
 
 template <Narrow kNarrow, class R> void apply_rule(const Context& context, const OptimizerStep& s, const R& rule) {
   RowMeans means(context, s);
+  Blocks blocks(s.weights, means.by_row());
   each_element<R::kStates, true, true, kNarrow>(
-      context, s, means,
+      context, s, means, blocks,
       [&](std::int64_t t) {
         return [rule, of = of_tensor(s, t)](Squares&, F w, F u, F* state)
                    BOOST_EXT_INLINE_LAMBDA { return rule(of, w, u, state); };
@@ -271,7 +275,7 @@ void apply_lamb(const Context& context, const OptimizerStep& s) {
   Blocks blocks(s.weights, kBlock, means.by_row());
   Scratch<double> w_squares(blocks.count()), r_squares(blocks.count());
   each_element<2, true, false, Narrow::fast>(
-      context, s, means,
+      context, s, means, blocks,
       [&](std::int64_t) {
         return [rule](Squares& squares, F w, F u, F* mv) BOOST_EXT_INLINE_LAMBDA {
           rule.moments(u, mv);
@@ -306,8 +310,9 @@ void apply_lamb(const Context& context, const OptimizerStep& s) {
     }
     trust[t] = w > 0 && r > 0 ? static_cast<float>(__builtin_sqrt(w) / __builtin_sqrt(r)) : 1.0F;
   }
+  Blocks suitable(s.weights, means.by_row());
   each_element<2, false, true, Narrow::fast>(
-      context, s, means,
+      context, s, means, suitable,
       [&](std::int64_t t) {
         return [rule, of = of_tensor(s, t), rate = s.lr[t] * trust[t]](Squares&, F w, F, const F* mv)
                    BOOST_EXT_INLINE_LAMBDA { return w - rate * rule.direction(of, w, mv); };

@@ -57,9 +57,20 @@ template <class Fn> void on_threads(int threads, std::int64_t work, std::int64_t
   run_chunks(static_cast<int>(n), items, 1 + (items - 1) / (n * kChunksPerThread), call, &fn);
 }
 
+// A block of tensors with so many elements, for loops that sum nothing over it. What says where the next one lies waits
+// behind all that this one has asked the memory for, so large tensors have long blocks: a step of Adam took 0.9 of the
+// time with 64K elements instead of 4K (AMD EPYC, Zen 5).
+inline std::int64_t suitable_block(std::int64_t elements) {
+  constexpr std::int64_t kLeast = 4096, kMost = 65536, kEnough = 128;  // of them for the threads of a large machine
+  const std::int64_t even = elements / kEnough / kLeast * kLeast;
+  return even < kLeast ? kLeast : even < kMost ? even : kMost;
+}
+
 // The blocks of a list of tensors, in order.
 class Blocks {
  public:
+  explicit Blocks(Tensors tensors, const unsigned char* by_row = nullptr)
+      : Blocks(tensors, suitable_block(elements_of(tensors)), by_row) {}
   // Where by_row says so, a block is a row of its tensor instead, however long.
   Blocks(Tensors tensors, std::int64_t block, const unsigned char* by_row = nullptr)
       : tensors_(tensors), first_(tensors.count + 1), block_(tensors.count), total_(0) {
@@ -96,6 +107,11 @@ class Blocks {
   }
 
  private:
+  static std::int64_t elements_of(Tensors tensors) {
+    std::int64_t total = 0;
+    for (std::int64_t t = 0; t < tensors.count; ++t) total += tensors[t].size;
+    return total;
+  }
   Tensors tensors_;
   Scratch<std::int64_t> first_;
   Scratch<std::int64_t> block_;

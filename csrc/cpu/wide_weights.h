@@ -12,7 +12,9 @@ class WideWeights {
   // As kernels get them: weights, or their float32 masters; and the half weights beside these, or the residuals.
   WideWeights(const View& weights, const View& narrow) : weights_(weights), narrow_(narrow) {}
 
-  // n <= kChunk of them: where they lie, or in `scratch`.
+  // Whether rules see and write the weights themselves.
+  bool in_place() const { return !is_half(weights_) && narrow_.data == nullptr; }
+  // n <= kChunk of them, or any number in place: where they lie, or in `scratch`.
   __attribute__((noinline)) float* floats(std::int64_t begin, std::int64_t n, float* scratch) const {
     if (!is_residual(narrow_)) return as_floats(weights_, begin, n, scratch);
     with_residual([&](const BFloat* weights, auto* residual) {
