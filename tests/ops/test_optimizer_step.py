@@ -65,6 +65,20 @@ def test_many_tensors(rng, rule):
             assert_same_bits(a, b)
 
 
+@EACH_ELEMENTWISE
+def test_long_blocks(rng, rule):
+    """A large tensor gets the bits of its parts, which have short ones."""
+    size = 2_000_001
+    weights, grads, ends = normal(rng, size), gradient(rng, size), range(9000, size, 9000)
+    parts = np.split(weights.copy(), ends)
+    state, of_parts = rule.states([weights]), rule.states(parts)
+    rule([weights], [grads], state)
+    rule(parts, np.split(grads, ends), of_parts)
+    assert_same_bits(weights, np.concatenate(parts))
+    for s, t in zip(state, of_parts, strict=True):
+        assert_same_bits(s[0], np.concatenate(t))
+
+
 @pytest.mark.parametrize("masters", [False, True])
 @pytest.mark.parametrize("of_gradient", DTYPES)
 @pytest.mark.parametrize("of_weight", DTYPES)

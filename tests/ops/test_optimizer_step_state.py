@@ -77,6 +77,19 @@ def test_as_numpy_stores_it(rng, rule, kind):
         weights = moved
 
 
+@EACH_KIND
+def test_long_blocks(rng, kind):
+    """Of a tensor that is large enough for them: they end where a block of codes ends."""
+    rule, size = RULES["adam"], 2_000_001
+    state = make(rule, [(size,)], kind)
+    weights, grads = [normal(rng, size)], [gradient(rng, size)]
+    others = [w.copy() for w in weights]
+    expected = emulated(rule, others, grads, state, 1, 0)
+    stepped(rule, weights, grads, state, 1)
+    assert_stored(state, expected)
+    assert_same_bits(weights[0], others[0])
+
+
 def check_lamb(rule: Rule, before: Any, after: Any, state: Any, step: int) -> None:
     """It steps by the moments as they are stored."""
     b1, b2, eps = (rule.hyper[name] for name in ("beta1", "beta2", "eps"))

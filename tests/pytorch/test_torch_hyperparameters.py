@@ -71,6 +71,13 @@ def test_the_constructor_refuses(name, key, value):
         getattr(boost, name)(parameters(((4, 6),)), **{key: value})
 
 
+@pytest.mark.parametrize("group", [[1], "params", None])
+def test_a_group_that_is_no_dict_is_refused(group):
+    optimizer = boost.AdamW(parameters(((4, 6),)))
+    with pytest.raises(TypeError, match="AdamW: param_group must be a dict, got"):
+        optimizer.add_param_group(group)
+
+
 @EACH
 def test_a_group_and_a_checkpoint_are_refused(name, key, value):
     first, second = parameters(((4, 6), (5,)))

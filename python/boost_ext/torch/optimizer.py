@@ -175,8 +175,10 @@ class FusedOptimizer(torch.optim.Optimizer):
         return converted(p, name, saved, group["state_dtype"], non_negative)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        group = dict(param_group)
         who = type(self).__name__
+        if not isinstance(param_group, dict):
+            raise TypeError(f"{who}: param_group must be a dict, got {type(param_group).__name__}")
+        group = dict(param_group)
         dtype = str(group.get("state_dtype", self.defaults["state_dtype"])).removeprefix("torch.")
         if dtype not in STATE_DTYPES:
             raise ValueError(f"{who}: state_dtype must be one of {', '.join(STATE_DTYPES)}, got {dtype!r}")
