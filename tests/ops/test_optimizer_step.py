@@ -139,6 +139,20 @@ def test_a_master_follows_a_weight_that_was_set(rng, rule, kind):
     assert np.isnan(weight[7])
 
 
+@pytest.mark.parametrize("kind", KINDS[1:], ids=str)
+@EACH_RULE
+def test_a_master_follows_where_gradients_are_centralized(rng, rule, kind):
+    """Before the mean of a row, in which a decay of the gradient counts."""
+    weight, grad = normal(rng, (4, 1500), kind), gradient(rng, (4, 1500))
+    wide = [weight.astype(np.float32)]
+    master = wide[0] + 10
+    one, two = rule.states([weight]), rule.states([weight])
+    rule([weight], [grad], one, masters=[master], centralize=True, weight_decay=0.01)
+    rule(wide, [grad], two, centralize=True, weight_decay=0.01)
+    assert_same_bits(master, wide[0])
+    assert_same_bits(weight, wide[0].astype(kind))
+
+
 @EACH_ELEMENTWISE
 @pytest.mark.parametrize("bad", [np.inf, -np.inf, np.nan])
 @pytest.mark.parametrize("place", [0, 77, -1])
