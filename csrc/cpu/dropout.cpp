@@ -6,7 +6,8 @@
 namespace boost_ext::cpu::BOOST_EXT_ISA {
 namespace {
 
-constexpr int kGroup = 8 * (kWidth > 8 ? kWidth : 8);  // elements whose halves are made at once
+constexpr int kSets = 4;  // of counters: 0.74 of the time of two (AMD EPYC, Zen 5, AVX-512), 0.8 with AVX2
+constexpr int kGroup = 4 * kWidth * kSets;  // elements whose halves are made at once
 
 // Thirty-two elements: x times the scale where `kept` has all bits, otherwise 0.
 template <class T> BOOST_EXT_INLINE void drop(const T* x, T* y, float scale, S kept) {
@@ -38,10 +39,8 @@ BOOST_EXT_INLINE void each_its_own(const T* x, T* y, Block at, const DropoutShar
   const auto most = static_cast<std::int16_t>((share.dropped - 1) ^ 0x8000u);
   const auto group = [&](const T* from, T* to, std::int64_t i) BOOST_EXT_INLINE_LAMBDA {
     const auto block = static_cast<std::uint64_t>(at.begin + i) / kPhiloxHalves;
-    Vs half[kGroup / (2 * kWidth)];
-#pragma GCC unroll 8
-    for (int h = 0; h < kGroup / (2 * kWidth); h += 2)
-      halves(key, block + static_cast<std::uint64_t>(h * kWide / 2), half + h);
+    Vs half[2 * kSets];
+    halves<kSets>(key, block, half);
 #pragma GCC unroll 4
     for (int e = 0; e < kGroup; e += 2 * kLanes) {
       S kept;

@@ -11,8 +11,9 @@ namespace {
 
 constexpr std::int64_t kBlock = 4096;  // where squares are summed
 
-// The mean of the ready gradients of one row.
+// The mean of the ready gradients of one row, whose weights take over what was set from outside.
 float row_mean(const WideWeights& weights, const View& grads, Block at, float scale, float l2) {
+  weights.catch_up(at.begin, at.count);
   float g_scratch[kChunk], w_scratch[kChunk];
   D sums[kAccumulators] = {};
   for (std::int64_t done = 0; done < at.count; done += kChunk) {
@@ -56,7 +57,6 @@ class RowMeans {
     Blocks(s.weights, ahead_.get()).run(context.threads, [&](Block at) {
       if (!ahead_[at.tensor]) return;
       const WideWeights weights(s.weights[at.tensor], s.narrow[at.tensor]);
-      weights.catch_up(at.begin, at.count);
       means_[first_[at.tensor] + at.begin / at.count] =
           row_mean(weights, s.grads[at.tensor], at, s.scale[at.tensor], s.l2[at.tensor]);
     });
@@ -170,7 +170,6 @@ void each_element(const Context& context, const OptimizerStep& s, RowMeans& mean
     const std::int64_t row = of_rows ? weights.size / weights.rows : 0;
     const auto body = body_of(at.tensor);
     const bool centred = kGradient && means.by_row()[at.tensor];
-    if (centred) wide.catch_up(at.begin, at.count);
     float mean = centred ? row_mean(wide, grads, at, scale, l2) : 0;
     alignas(64) float w_scratch[kChunk], g_scratch[kChunk], waiting[kStates + 1][kChunk];
     Squares squares;

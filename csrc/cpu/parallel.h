@@ -69,17 +69,16 @@ inline std::int64_t suitable_block(std::int64_t elements) {
 // The blocks of a list of tensors, in order.
 class Blocks {
  public:
-  explicit Blocks(Tensors tensors, const unsigned char* by_row = nullptr)
-      : Blocks(tensors, suitable_block(elements_of(tensors)), by_row) {}
+  explicit Blocks(Tensors tensors, const unsigned char* by_row = nullptr) : Blocks(tensors, kSuitable, by_row) {}
   // Where by_row says so, a block is a row of its tensor instead, however long.
   Blocks(Tensors tensors, std::int64_t block, const unsigned char* by_row = nullptr)
-      : tensors_(tensors), first_(tensors.count + 1), block_(tensors.count), total_(0) {
+      : tensors_(tensors), first_(tensors.count + 1), block_(tensors.count), total_(elements_of(tensors)) {
+    if (block == kSuitable) block = suitable_block(total_);
     first_[0] = 0;
     for (std::int64_t t = 0; t < tensors.count; ++t) {
       const View& v = tensors[t];
       block_[t] = by_row != nullptr && by_row[t] && v.size > 0 ? v.size / v.rows : block;
       first_[t + 1] = first_[t] + quotient_up(v.size, block_[t]);
-      total_ += v.size;
     }
   }
   std::int64_t count() { return first_[tensors_.count]; }
@@ -107,6 +106,7 @@ class Blocks {
   }
 
  private:
+  static constexpr std::int64_t kSuitable = 0;
   static std::int64_t elements_of(Tensors tensors) {
     std::int64_t total = 0;
     for (std::int64_t t = 0; t < tensors.count; ++t) total += tensors[t].size;

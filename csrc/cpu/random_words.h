@@ -53,26 +53,38 @@ BOOST_EXT_INLINE Vq even_lanes(Vq a, Vq b) { return Vq{a[0], b[0]}; }
 BOOST_EXT_INLINE Vq odd_lanes(Vq a, Vq b) { return Vq{a[1], b[1]}; }
 #endif
 
-// The words of kWide blocks of four, in such an order of lanes that their halves come out in the order of the elements:
-// 4 * kWidth of them.
-BOOST_EXT_INLINE void halves(const DropoutKey& key, std::uint64_t block, Vs* out) {
-  Vq at;
-  for (int i = 0; i < kWide; ++i) at[i] = block + static_cast<std::uint64_t>(i / 2 + (i % 2) * (kWide / 2));
-  Vq w0 = at, w1 = at >> 32, w2 = Vq{} + key.draw, w3 = Vq{} + key.stream;
+// The words of kSets times kWide blocks of four, in such an order of lanes that their halves come out in the order of
+// the elements: kSets times 4 * kWidth of them. A set waits for its own products, so that several at once take little
+// longer than one.
+template <int kSets> BOOST_EXT_INLINE void halves(const DropoutKey& key, std::uint64_t block, Vs* out) {
+  Vq w0[kSets], w1[kSets], w2[kSets], w3[kSets];
+#pragma GCC unroll 8
+  for (int s = 0; s < kSets; ++s) {
+    Vq at;
+    for (int i = 0; i < kWide; ++i)
+      at[i] = block + static_cast<std::uint64_t>(s * kWide + i / 2 + (i % 2) * (kWide / 2));
+    w0[s] = at, w1[s] = at >> 32, w2[s] = Vq{} + key.draw, w3[s] = Vq{} + key.stream;
+  }
   auto k0 = static_cast<std::uint32_t>(key.seed), k1 = static_cast<std::uint32_t>(key.seed >> 32);
 #pragma GCC unroll 10
   for (int round = 0; round < kPhiloxRounds; ++round) {
-    const Vq a = product(w0, kPhiloxFactor0), b = product(w2, kPhiloxFactor1);
-    w0 = (b >> 32) ^ w1 ^ std::uint64_t{k0};
-    w1 = b;
-    w2 = (a >> 32) ^ w3 ^ std::uint64_t{k1};
-    w3 = a;
+#pragma GCC unroll 8
+    for (int s = 0; s < kSets; ++s) {
+      const Vq a = product(w0[s], kPhiloxFactor0), b = product(w2[s], kPhiloxFactor1);
+      w0[s] = (b >> 32) ^ w1[s] ^ std::uint64_t{k0};
+      w1[s] = b;
+      w2[s] = (a >> 32) ^ w3[s] ^ std::uint64_t{k1};
+      w3[s] = a;
+    }
     k0 += kPhiloxStep0;
     k1 += kPhiloxStep1;
   }
-  const Vq first = (w0 & 0xffffffffu) | (w1 << 32), second = (w2 & 0xffffffffu) | (w3 << 32);
-  out[0] = reinterpret_cast<Vs>(even_lanes(first, second));
-  out[1] = reinterpret_cast<Vs>(odd_lanes(first, second));
+#pragma GCC unroll 8
+  for (int s = 0; s < kSets; ++s) {
+    const Vq first = (w0[s] & 0xffffffffu) | (w1[s] << 32), second = (w2[s] & 0xffffffffu) | (w3[s] << 32);
+    out[2 * s] = reinterpret_cast<Vs>(even_lanes(first, second));
+    out[2 * s + 1] = reinterpret_cast<Vs>(odd_lanes(first, second));
+  }
 }
 
 }  // namespace boost_ext::cpu::BOOST_EXT_ISA
