@@ -52,6 +52,7 @@ def cases(quick: bool) -> Iterator[Case]:
         ("LayerNorm", nn.LayerNorm([512]), (rows, 512), (rows, 512)),
         ("BatchNorm2d", nn.BatchNorm2d(144).set_train(), *2 * [(images, 144, 32, 32)]),
         ("Dense", nn.Dense(512, 2048), (rows, 512), (rows, 2048)),
+        ("Dense", nn.Dense(2048, 2048), (16, 2048), (16, 2048)),
         ("cross_entropy", cross_entropy, (rows, words), ()),
         ("x.T", transposed, (words, 512), (512, words)),
         ("x.transpose(2, 0, 3, 1, 4)", heads, (4, rows // 4, 3, 8, 64), (3, 4, 8, rows // 4, 64)),

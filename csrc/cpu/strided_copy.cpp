@@ -1,11 +1,10 @@
 #include "ops/strided_copy.h"
 
-#include "cpu/parallel.h"
+#include "cpu/image_rows.h"
 
 namespace boost_ext::cpu::BOOST_EXT_ISA {
 namespace {
 
-constexpr std::int64_t kTile = 16;  // elements that lie one after the other in the source: a cache line of four bytes
 constexpr std::int64_t kPiece = 4096;  // elements of a row that a thread copies at once
 struct Sixteen {
   std::uint64_t low, high;
@@ -58,11 +57,11 @@ template <class T> class Copy {
   }
 
   void rows(int threads) const {
-    const std::int64_t n = shape_[axes_ - 1], stride = strides_[axes_ - 1], pieces = (n + kPiece - 1) / kPiece;
+    const std::int64_t n = shape_[axes_ - 1], stride = strides_[axes_ - 1], pieces = quotient_up(n, kPiece);
     on_threads(threads, size_, size_ / n * pieces, [&](std::int64_t begin, std::int64_t end) {
       for (std::int64_t item = begin; item < end; ++item) {
         const Place at = place(item / pieces, axes_ - 1);
-        const std::int64_t first = item % pieces * kPiece, count = n - first < kPiece ? n - first : kPiece;
+        const std::int64_t first = item % pieces * kPiece, count = smaller(kPiece, n - first);
         const T* from = source_ + at.from + first * stride;
         T* to = to_ + at.to + first;
         if (stride == 1)
@@ -73,27 +72,56 @@ template <class T> class Copy {
     });
   }
 
-  // The last axis and the near one, tile by tile, so that a line of the cache is read once.
+  // Squares of the last axis and the near one, which stay in the first cache: both sides are walked in runs of a side.
+  // A square is turned in memory of its own, since lines a power of two apart drive each other out.
   void tiles(int threads) const {
-    const std::int64_t last = shape_[axes_ - 1], near = shape_[near_], strips = (near + kTile - 1) / kTile;
-    const std::int64_t far_stride = strides_[axes_ - 1], near_stride = strides_[near_];
+    constexpr std::int64_t kSide = sizeof(T) > 4 ? 32 : 64;
+    const std::int64_t last = shape_[axes_ - 1], near = shape_[near_];
+    const std::int64_t across = quotient_up(last, kSide), squares = quotient_up(near, kSide) * across;
     std::int64_t step = 1;
     for (int axis = near_ + 1; axis < axes_; ++axis) step *= shape_[axis];
-    on_threads(threads, size_, size_ / (last * near) * strips, [&](std::int64_t begin, std::int64_t end) {
+    on_threads(threads, size_, size_ / (last * near) * squares, [&](std::int64_t begin, std::int64_t end) {
+      alignas(64) T turned[kSide * kSide];
       for (std::int64_t item = begin; item < end; ++item) {
-        const Place at = place(item / strips, near_);
-        const std::int64_t first = item % strips * kTile, count = near - first < kTile ? near - first : kTile;
-        const T* from = source_ + at.from + first * near_stride;
-        T* to = to_ + at.to + first * step;
-        for (std::int64_t j = 0; j < last; j += kTile) {
-          const std::int64_t width = last - j < kTile ? last - j : kTile;
-          for (std::int64_t i = 0; i < count; ++i) {
-            for (std::int64_t l = 0; l < width; ++l)
-              to[i * step + j + l] = from[i * near_stride + (j + l) * far_stride];
-          }
-        }
+        const Place at = place(item / squares, near_);
+        const std::int64_t i = item % squares / across * kSide, j = item % across * kSide;
+        const std::int64_t height = smaller(kSide, near - i), width = smaller(kSide, last - j);
+        turn<kSide>(source_ + at.from + i * strides_[near_] + j * strides_[axes_ - 1], height, width, turned);
+        T* to = to_ + at.to + i * step + j;
+        for (std::int64_t n = 0; n < height; ++n, to += step)
+          std::memcpy(to, turned + n * kSide, static_cast<std::size_t>(width) * sizeof(T));
       }
     });
+  }
+
+  template <std::int64_t kSide> void turn(const T* from, std::int64_t height, std::int64_t width, T* to) const {
+    const std::int64_t near = strides_[near_], far = strides_[axes_ - 1];
+    std::int64_t l = 0;
+    if constexpr (sizeof(T) == sizeof(float)) {
+      const auto at = [&](std::int64_t i, std::int64_t column) {
+        return reinterpret_cast<const float*>(from + i + column * far);
+      };
+      const auto memory = reinterpret_cast<std::uintptr_t>(from);
+      for (; near == 1 && l + 4 <= width; l += 4) {
+        for (std::int64_t line = 0; line < height; line += 16) {  // of the square after this one
+          for (int c = 0; c < 4; ++c) {
+            const auto ahead = static_cast<std::uintptr_t>((kSide + l + c) * far + line);
+            __builtin_prefetch(reinterpret_cast<const void*>(memory + ahead * sizeof(T)));
+          }
+        }
+        std::int64_t i = 0;
+        for (; i + 4 <= height; i += 4) {
+          transpose_square(at(i, l), at(i, l + 1), at(i, l + 2), at(i, l + 3),
+                           reinterpret_cast<float*>(to + i * kSide + l), kSide);
+        }
+        for (; i < height; ++i) {
+          for (int c = 0; c < 4; ++c) to[i * kSide + l + c] = from[i + (l + c) * far];
+        }
+      }
+    }
+    for (; l < width; ++l) {
+      for (std::int64_t i = 0; i < height; ++i) to[i * kSide + l] = from[i * near + l * far];
+    }
   }
 
   const T* source_;

@@ -39,11 +39,16 @@ class Factors {
     const std::int64_t step = of.turned ? of.outputs : 1;
     on_threads(threads, 4 * kElements * some * of.channels, quotient_up(rows_, kRows),
                [&](std::int64_t begin, std::int64_t end) {
+                 const auto from = [&](std::int64_t k, std::int64_t o) {
+                   const std::int64_t row = first + smaller(o, some - 1);
+                   return of.w + (smaller(k, of.channels - 1) * step + row * (of.turned ? 1 : of.channels)) * 9;
+                 };
+                 const std::int64_t o_begin = begin * kRows, o_end = smaller(end * kRows, rows_);
                  for (std::int64_t k = 0; k < of.channels; k += kBatch) {
-                   for (std::int64_t o = begin * kRows; o < smaller(end * kRows, rows_); ++o) {
-                     const std::int64_t row = first + smaller(o, some - 1);
-                     transform(of.w + (k * step + row * (of.turned ? 1 : of.channels)) * 9, step * 9,
-                               smaller(kBatch, of.channels - k), of.turned,
+                   for (std::int64_t o = o_begin; o < o_end; ++o) {
+                     const std::int64_t next = o + kAhead - o_end;
+                     const float* const ahead = next < 0 ? from(k, o + kAhead) : from(k + kBatch, o_begin + next);
+                     transform(from(k, o), ahead, step * 9, smaller(kBatch, of.channels - k), of.turned,
                                numbers_.get() + (k / kSlab * rows_ + o) * kSlab + k % kSlab);
                    }
                  }
@@ -57,10 +62,13 @@ class Factors {
  private:
   // So many channels at a time that what is stored number by number is in the cache when it is loaded as vectors.
   static constexpr std::int64_t kBatch = 32;
+  static constexpr std::int64_t kAhead = 4;  // batches
 
-  void transform(const float* w, std::int64_t step, std::int64_t channels, bool turned, float* to) const {
+  void transform(const float* w, const float* ahead, std::int64_t step, std::int64_t channels, bool turned,
+                 float* to) const {
     float lanes[9][kBatch] = {};
     for (std::int64_t l = 0; l < channels; ++l) {
+      __builtin_prefetch(ahead + l * step);
       for (int t = 0; t < 9; ++t) lanes[t][l] = w[l * step + t];
     }
     for (std::int64_t l = 0; l < channels; l += kWidth) {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import sys
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -523,6 +524,24 @@ def test_what_is_native_depends_on_the_instruction_sets(isa: str, monkeypatch: p
             Once(product)(*factors)
         native = isa == "avx512"
         assert made == ["conv2d"] * native + ["matmul"] * (native and hidden)
+
+
+@pytest.mark.parametrize("isa", ["baseline", "avx2"])
+def test_products_of_few_rows_and_a_large_matrix_are_native(isa: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(products, "build_info", lambda: {"isa": isa})
+    made: list[str] = []
+    monkeypatch.setattr(products, "_primitive", recorded(products._primitive, made))
+    fast = isa == "avx2"
+    for rows, width, native in ((32, 64, fast), (36, 64, False), (32, 63, False)):
+        for cell, inputs in (
+            (Layer(nn.Dense(64, width)), (floats(rows, 64),)),
+            (Layer(nn.Dense(64, width)), (floats(rows // 4, 4, 64),)),
+            (Product(), (floats(rows, 64), floats(64, width))),
+        ):
+            made.clear()
+            near(*both(partial(Once, cell), inputs), tolerance=1e-6)
+            near(*both(partial(Gradients, cell, len(inputs)), inputs), tolerance=1e-5)
+            assert bool(made) == native, (rows, width)
 
 
 class Attending(nn.Cell):  # type: ignore[misc]

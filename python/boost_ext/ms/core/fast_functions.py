@@ -23,7 +23,7 @@ from boost_ext.ms.core.fast_pooling import max_pool, max_pool2d
 from boost_ext.ms.core.substitutes import Substitute, is_known, plain
 from boost_ext.ms.native.cell import float64
 from boost_ext.ms.native.layers import BiasAdded, CrossEntropy, Gelu, LayerNorm, Sliced, permuted
-from boost_ext.ms.native.products import has_avx512_alone, product
+from boost_ext.ms.native.products import has_avx512_alone, product, wins
 
 __all__ = ["SUBSTITUTES"]
 
@@ -67,7 +67,8 @@ def layer_norm(self: nn.LayerNorm, input_x: Tensor) -> Any:
 def dense(self: nn.Dense, x: Tensor) -> Any:
     if is_known(x) and self.weight.dtype == ms.float32:
         rows = ops.reshape(x, (-1, F.shape(x)[-1]))
-        out = product(rows, self.weight, False, True) if has_avx512_alone() else self.matmul(rows, self.weight)
+        native = wins(F.shape(rows)[0], F.shape(self.weight))
+        out = product(rows, self.weight, False, True) if native else self.matmul(rows, self.weight)
         return _finished(self, out, F.shape(x))
     return _plain_dense(self, x)
 
@@ -76,7 +77,7 @@ def watched_dense(self: nn.Dense, x: Tensor) -> Any:
     """The same of a layer that thor watches."""
     if is_known(x) and self.weight.dtype == ms.float32:
         rows = ops.reshape(x, (-1, F.shape(x)[-1]))
-        if has_avx512_alone():
+        if wins(F.shape(rows)[0], F.shape(self.weight)):
             out = self.matmul.watch(product(rows, self.weight, False, True), rows)
         else:
             out = self.matmul(rows, self.weight)
@@ -138,7 +139,8 @@ def matmul(input: Any, other: Any) -> Any:
         rank, shape = F.rank(other), F.shape(input)
         if rank == 2 and F.rank(input) > 1:
             rows = ops.reshape(input, (-1, shape[-1]))
-            out = product(rows, other, False, False) if has_avx512_alone() else _mat_mul(rows, other)
+            native = wins(F.shape(rows)[0], F.shape(other))
+            out = product(rows, other, False, False) if native else _mat_mul(rows, other)
             return ops.reshape(out, (*shape[:-1], F.shape(other)[1]))
         if rank > 2 and shape[:-2] == F.shape(other)[:-2]:
             return product(input, other, False, False) if has_avx512_alone() else _batch_mat_mul(input, other)
