@@ -41,7 +41,7 @@ BOOST_EXT_INLINE void each_its_own(const T* x, T* y, Block at, const DropoutShar
     const auto block = static_cast<std::uint64_t>(at.begin + i) / kPhiloxHalves;
     Vs half[2 * kSets];
     halves<kSets>(key, block, half);
-#pragma GCC unroll 4
+#pragma GCC unroll 8
     for (int e = 0; e < kGroup; e += 2 * kLanes) {
       S kept;
       BOOST_EXT_EACH(p) kept.v[p] = (half[e / (2 * kWidth) + p] ^ kSigned) > most;
