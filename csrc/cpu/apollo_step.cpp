@@ -34,7 +34,7 @@ class Matrix {
         rank_(step.first[t].size / channels_),
         block_(apollo_block(rank_)),
         signs_(depth_),
-        offsets_((depth_ + block_ - 1) / block_),
+        offsets_(quotient_up(depth_, block_)),
         order_(wide_ ? depth_ : 0),
         ends_(wide_ ? rank_ + 1 : 0),
         factors_(channels_),
@@ -44,7 +44,7 @@ class Matrix {
   void run() {
     draw();
     if (s_.centralize[t_]) find_means(s_.grads[t_], s_.scale[t_], threads_, means_.get());
-    const std::int64_t of = wide_ ? kColumns : kRows, units = (channels_ + of - 1) / of;
+    const std::int64_t of = wide_ ? kColumns : kRows, units = quotient_up(channels_, of);
     Scratch<Sums> sums(units);
     on_threads(threads_, channels_ * depth_ * 4, units, [&](std::int64_t begin, std::int64_t end) {
       Unit unit(wide_ ? kColumns : 2 * block_);
@@ -159,7 +159,7 @@ class Matrix {
 
   template <class T> void sum_rows(const T* g, std::int64_t first, std::int64_t count, Unit& unit) {
     const float scale = s_.scale[t_];
-    const std::int64_t some = (kChunk + block_ - 1) / block_ * block_;
+    const std::int64_t some = up_to(block_, kChunk);
     float* const sums = unit.sums.get();
     for (std::int64_t i = 0; i < count; ++i) {
       const F off = all(mean(first + i));

@@ -19,7 +19,7 @@ template <int kSums, class Terms>
 void column_sums(int threads, std::int64_t rows, std::int64_t n, float* const (&out)[kSums], Terms terms) {
   constexpr int kGroups = 4 / kSums;  // of sixteen columns at a time
   constexpr std::int64_t kRows = 64, kColumns = kGroups * kLanes;
-  on_threads(threads, kSums * rows * n, (n + kColumns - 1) / kColumns, [&](std::int64_t begin, std::int64_t end) {
+  on_threads(threads, kSums * rows * n, quotient_up(n, kColumns), [&](std::int64_t begin, std::int64_t end) {
     const auto strip = [&](auto io, std::int64_t j, auto groups) BOOST_EXT_INLINE_LAMBDA {
       constexpr int kCount = decltype(groups)::value;
       D all_rows[kCount][kSums] = {};

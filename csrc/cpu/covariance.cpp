@@ -176,9 +176,9 @@ void covariance(const Context& context, const View& x, const Patches& p, double 
   }
   // Large blocks are cut into strips of columns, long sums of few others into parts; by sizes alone, so that the bits
   // do not depend on how many threads there are.
-  const std::int64_t strips = (width + kStrip - 1) / kStrip;
+  const std::int64_t strips = quotient_up(width, kStrip);
   const std::int64_t wanted = blocks * strips >= 8 || strips > 1 ? 1 : 1 + rows / 1024;
-  const std::int64_t parts = wanted < 8 ? wanted : 8, share = (rows + parts - 1) / parts;
+  const std::int64_t parts = wanted < 8 ? wanted : 8, share = quotient_up(rows, parts);
   const float scale = normalizer(x);
   factor /= static_cast<double>(scale) * static_cast<double>(scale);
   const bool in_place = parts == 1 && width == block;

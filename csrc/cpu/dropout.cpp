@@ -6,7 +6,7 @@
 namespace boost_ext::cpu::BOOST_EXT_ISA {
 namespace {
 
-constexpr int kSets = 4;  // of counters: 0.74 of the time of two (AMD EPYC, Zen 5, AVX-512), 0.8 with AVX2
+constexpr int kSets = 4;  // of counters: 0.73 of the time of two (AMD EPYC, Zen 5, AVX-512), 0.79 with AVX2
 constexpr int kGroup = 4 * kWidth * kSets;  // elements whose halves are made at once
 
 // Thirty-two elements: x times the scale where `kept` has all bits, otherwise 0.

@@ -102,7 +102,7 @@ class Subspace {
   // product = q C
   void apply() {
     for (std::int64_t n = 0; n < k_ * stride_; ++n) narrow_[n] = static_cast<float>(q_[n]);
-    on_threads(threads_, d_ * d_ * (1 + k_ / 8), (d_ + kStrip - 1) / kStrip, [&](std::int64_t begin, std::int64_t end) {
+    on_threads(threads_, d_ * d_ * (1 + k_ / 8), quotient_up(d_, kStrip), [&](std::int64_t begin, std::int64_t end) {
       ProductBuffers buffers(k_);
       for (std::int64_t c = begin * kStrip; c < smaller(end * kStrip, d_); c += kStrip) {
         product(narrow_.get(), stride_, k_, d_, matrix_.get() + c, d_, smaller(kStrip, d_ - c), buffers,
@@ -215,7 +215,7 @@ class Matrix {
     if ((s_.settings->step.step - 1) % s_.settings->update_gap == 0) refresh();
     each_in_squares(depth_, rank_,
                     [&](std::int64_t i, std::int64_t j) { across_[j * depth_ + i] = basis_[i * rank_ + j]; });
-    on_threads(threads_, channels_ * depth_ * (4 + rank_ / 4), (channels_ + kStrip - 1) / kStrip,
+    on_threads(threads_, channels_ * depth_ * (4 + rank_ / 4), quotient_up(channels_, kStrip),
                [&](std::int64_t begin, std::int64_t end) {
                  Unit unit(*this);
                  for (std::int64_t k = begin; k < end; ++k) {
@@ -264,19 +264,17 @@ class Matrix {
   // The products of u with itself along the longer side.
   void square(double* to) {
     Scratch<float> lines(channels_ * depth_);
-    on_threads(threads_, 4 * rows_ * columns_, (rows_ + kSquare - 1) / kSquare,
-               [&](std::int64_t begin, std::int64_t end) {
-                 Scratch<float> some(wide_ ? kSquare * columns_ : 0);
-                 for (std::int64_t r = begin * kSquare; r < smaller(end * kSquare, rows_); r += kSquare) {
-                   const std::int64_t count = smaller(kSquare, rows_ - r);
-                   float* const rows = wide_ ? some.get() : lines.get() + r * columns_;
-                   for (std::int64_t i = 0; i < count; ++i) ready(r + i, 0, columns_, rows + i * columns_);
-                   if (!wide_) continue;
-                   each_in_squares(columns_, count, [&](std::int64_t j, std::int64_t i) {
-                     lines[j * depth_ + r + i] = rows[i * columns_ + j];
-                   });
-                 }
-               });
+    on_threads(threads_, 4 * rows_ * columns_, quotient_up(rows_, kSquare), [&](std::int64_t begin, std::int64_t end) {
+      Scratch<float> some(wide_ ? kSquare * columns_ : 0);
+      for (std::int64_t r = begin * kSquare; r < smaller(end * kSquare, rows_); r += kSquare) {
+        const std::int64_t count = smaller(kSquare, rows_ - r);
+        float* const rows = wide_ ? some.get() : lines.get() + r * columns_;
+        for (std::int64_t i = 0; i < count; ++i) ready(r + i, 0, columns_, rows + i * columns_);
+        if (!wide_) continue;
+        each_in_squares(columns_, count,
+                        [&](std::int64_t j, std::int64_t i) { lines[j * depth_ + r + i] = rows[i * columns_ + j]; });
+      }
+    });
     View x, out;
     x.data = lines.get();
     x.size = channels_ * depth_;

@@ -105,7 +105,7 @@ class Iteration {
   // from a place divisible by kLanes.
   template <class Pack, class Then> void product(Matrix& a, bool symmetric, Pack pack, Matrix& out, Then then) {
     const std::int64_t work = out.rows * out.stride * (4 + a.columns / 8);
-    on_threads(threads_, work, (out.rows + kStrip - 1) / kStrip, [&](std::int64_t begin, std::int64_t end) {
+    on_threads(threads_, work, quotient_up(out.rows, kStrip), [&](std::int64_t begin, std::int64_t end) {
       ProductBuffers buffers(kStrip);
       for (std::int64_t row = begin * kStrip; row < smaller(end * kStrip, out.rows); row += kStrip) {
         const std::int64_t first = symmetric ? row : 0, rows = smaller(kStrip, out.rows - row);

@@ -24,9 +24,9 @@ struct Grid {
     columns = g.size == 0 ? 0 : g.size / rows;
     high = left.block > 0 ? left.block : kStrip;
     wide = plain ? kPlainBlock : right.block > 0 ? right.block : kDiagonalColumns;
-    across = (columns + wide - 1) / wide;
-    strips = (smaller(high, rows) + kStrip - 1) / kStrip;
-    count = columns == 0 ? 0 : (rows + high - 1) / high * strips * across;
+    across = quotient_up(columns, wide);
+    strips = quotient_up(smaller(high, rows), kStrip);
+    count = columns == 0 ? 0 : quotient_up(rows, high) * strips * across;
   }
   // Without rows where the last block has fewer strips.
   Strip strip(std::int64_t i) const {

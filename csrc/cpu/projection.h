@@ -56,7 +56,7 @@ struct CodeRows {
 // fn(rows), from column 0 of row 0 on.
 template <class Fn> BOOST_EXT_INLINE void with_rows(const View& P, const float* scale, std::int64_t n, Fn&& fn) {
   if (P.dtype == DType::i8) {
-    const std::int64_t blocks = (n + kProjectionBlock - 1) / kProjectionBlock;
+    const std::int64_t blocks = quotient_up(n, kProjectionBlock);
     return fn(CodeRows{static_cast<const std::int8_t*>(P.data), n, scale, blocks, 0});
   }
   typed(P, [&](auto* p) BOOST_EXT_INLINE_LAMBDA { fn(float_rows(p, n)); });

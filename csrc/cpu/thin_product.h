@@ -3,8 +3,6 @@
 // columns. Sums are those of that file.
 #pragma once
 
-#include <type_traits>
-
 #include "cpu/image_rows.h"
 #include "cpu/products.h"
 
@@ -194,29 +192,31 @@ inline bool is_thin(std::int64_t m, std::int64_t k, bool transpose_a, bool trans
   return transpose_a ? !transpose_b && k <= kThin : m <= kThin;
 }
 
+// on_threads() by what is read, written and multiplied.
+template <class Body> void over(int threads, const ThinProduct& p, std::int64_t items, Body body) {
+  const std::int64_t moved = larger(p.m * p.n, p.k * larger(p.m, p.n));
+  on_threads(threads, moved + p.m * p.k * p.n / 8, items, body);
+}
+
+template <int kVectors> void multiply_by_rows(int threads, const ThinProduct& p) {
+  const AcrossRows<kVectors> across(p.a, p.m, p.k);
+  over(threads, p, p.n, [&](std::int64_t begin, std::int64_t end) { thin_times_rows(p, across, begin, end); });
+}
+
 // Of which is_thin() is true.
 inline void multiply_thin(int threads, const ThinProduct& p, bool transpose_a, bool transpose_b) {
   constexpr std::int64_t kWide = kTileColumns<float>;
-  const std::int64_t work = larger(p.m * p.n, p.k * larger(p.m, p.n)) + p.m * p.k * p.n / 8;
-  const auto over = [&](std::int64_t items, auto body) { on_threads(threads, work, items, body); };
   if (transpose_a) {
     Scratch<float> panels(padded<float>(p.n) * p.k);
     for (std::int64_t j = 0; j < p.n; j += kWide)
       pack_panel(p.b + j, p.n, p.k, smaller(kWide, p.n - j), 1, panels.get() + j * p.k);
-    over(quotient_up(p.m, kTileRows), [&](std::int64_t begin, std::int64_t end) {
+    over(threads, p, quotient_up(p.m, kTileRows), [&](std::int64_t begin, std::int64_t end) {
       times_thin(p, panels.get(), begin * kTileRows, smaller(end * kTileRows, p.m));
     });
   } else if (transpose_b) {
-    const auto times_rows = [&](auto vectors) {
-      const AcrossRows<decltype(vectors)::value> across(p.a, p.m, p.k);
-      over(p.n, [&](std::int64_t begin, std::int64_t end) { thin_times_rows(p, across, begin, end); });
-    };
-    if (p.m <= kLanesOf<float>)
-      times_rows(std::integral_constant<int, 1>());
-    else
-      times_rows(std::integral_constant<int, kTileVectors>());
+    p.m <= kLanesOf<float> ? multiply_by_rows<1>(threads, p) : multiply_by_rows<kTileVectors>(threads, p);
   } else {
-    over(quotient_up(p.n, kWide),
+    over(threads, p, quotient_up(p.n, kWide),
          [&](std::int64_t begin, std::int64_t end) { ThinStrip(p).run(begin * kWide, smaller(end * kWide, p.n)); });
   }
 }
