@@ -88,6 +88,14 @@ BOOST_EXT_INLINE void multiply_tile(const T* a, const T* b, std::int64_t count, 
   BOOST_EXT_EACH_ROW(m) BOOST_EXT_EACH_VECTOR(v) tile[m][v] = sums[m][v];
 }
 
+// To where a product begins, in rows of `stride`; the first slab writes, later ones add.
+BOOST_EXT_INLINE void add_tile(const Tile<float>& tile, bool first, float* to, std::int64_t stride) {
+  BOOST_EXT_EACH_ROW(m) BOOST_EXT_EACH_VECTOR(v) {
+    float* const at = to + m * stride + v * kLanesOf<float>;
+    put(at, first ? tile[m][v] : vector_at(at) + tile[m][v]);
+  }
+}
+
 // A panel from `rows` rows of up to kTileColumns columns, times `scale`, with zeros to its right.
 template <class T>
 BOOST_EXT_INLINE void pack_panel(const T* from, std::int64_t stride, std::int64_t rows, std::int64_t columns,

@@ -58,8 +58,7 @@ BOOST_EXT_INLINE Vq odd_lanes(Vq a, Vq b) { return Vq{a[1], b[1]}; }
 // longer than one.
 template <int kSets> BOOST_EXT_INLINE void halves(const DropoutKey& key, std::uint64_t block, Vs* out) {
   Vq w0[kSets], w1[kSets], w2[kSets], w3[kSets];
-#pragma GCC unroll 8
-  for (int s = 0; s < kSets; ++s) {
+  BOOST_EXT_EACH_OF(kSets, s) {
     Vq at;
     for (int i = 0; i < kWide; ++i)
       at[i] = block + static_cast<std::uint64_t>(s * kWide + i / 2 + (i % 2) * (kWide / 2));
@@ -68,8 +67,7 @@ template <int kSets> BOOST_EXT_INLINE void halves(const DropoutKey& key, std::ui
   auto k0 = static_cast<std::uint32_t>(key.seed), k1 = static_cast<std::uint32_t>(key.seed >> 32);
 #pragma GCC unroll 10
   for (int round = 0; round < kPhiloxRounds; ++round) {
-#pragma GCC unroll 8
-    for (int s = 0; s < kSets; ++s) {
+    BOOST_EXT_EACH_OF(kSets, s) {
       const Vq a = product(w0[s], kPhiloxFactor0), b = product(w2[s], kPhiloxFactor1);
       w0[s] = (b >> 32) ^ w1[s] ^ std::uint64_t{k0};
       w1[s] = b;
@@ -79,8 +77,7 @@ template <int kSets> BOOST_EXT_INLINE void halves(const DropoutKey& key, std::ui
     k0 += kPhiloxStep0;
     k1 += kPhiloxStep1;
   }
-#pragma GCC unroll 8
-  for (int s = 0; s < kSets; ++s) {
+  BOOST_EXT_EACH_OF(kSets, s) {
     const Vq first = (w0[s] & 0xffffffffu) | (w1[s] << 32), second = (w2[s] & 0xffffffffu) | (w3[s] << 32);
     out[2 * s] = reinterpret_cast<Vs>(even_lanes(first, second));
     out[2 * s + 1] = reinterpret_cast<Vs>(odd_lanes(first, second));

@@ -70,6 +70,7 @@ struct BFloat {
 
 #define BOOST_EXT_EACH(i) _Pragma("GCC unroll 4") for (int i = 0; i < kParts; ++i)
 #define BOOST_EXT_EACH2(i) _Pragma("GCC unroll 8") for (int i = 0; i < 2 * kParts; ++i)
+#define BOOST_EXT_EACH_OF(n, i) _Pragma("GCC unroll 16") for (int i = 0; i < n; ++i)
 
 BOOST_EXT_INLINE F operator+(F a, F b) {
   BOOST_EXT_EACH(i) a.v[i] += b.v[i];

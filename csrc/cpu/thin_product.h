@@ -20,8 +20,6 @@ constexpr int kThinSums = 12, kDeep = 4;
 constexpr int kThinSums = 12, kDeep = 2;
 #endif
 
-#define BOOST_EXT_UNROLLED(i, n) _Pragma("GCC unroll 16") for (int i = 0; i < (n); ++i)
-
 struct ThinProduct {
   const float* a;
   const float* b;
@@ -48,10 +46,13 @@ template <int kVectors> class AcrossRows {
   Scratch<float> data_;
 };
 
+// Rows of b at once.
+template <int kVectors> constexpr int kThinTile = kThinSums / kVectors < 16 ? kThinSums / kVectors : 16;
+
 // out = a b^T for some of the rows of b (n, k): its elements meet whole columns of a.
 template <int kVectors>
 void thin_times_rows(const ThinProduct& p, const AcrossRows<kVectors>& across, std::int64_t begin, std::int64_t end) {
-  constexpr int kTile = kThinSums / kVectors < 16 ? kThinSums / kVectors : 16;
+  constexpr int kTile = kThinTile<kVectors>;
   constexpr std::int64_t kMostParts = quotient_up(kThin, AcrossRows<kVectors>::kRows);
   constexpr std::int64_t kLine = 16, kLines = kSlab / kLine;  // of memory
   const auto b = reinterpret_cast<std::uintptr_t>(p.b);
@@ -71,14 +72,14 @@ void thin_times_rows(const ThinProduct& p, const AcrossRows<kVectors>& across, s
             __builtin_prefetch(reinterpret_cast<const void*>(b + static_cast<std::uintptr_t>(at) * sizeof(float)));
           }
           Vf right[kVectors];
-          BOOST_EXT_UNROLLED(v, kVectors) right[v] = vector_at(x + v * kLanesOf<float>);
-          BOOST_EXT_UNROLLED(t, kTile) {
+          BOOST_EXT_EACH_OF(kVectors, v) right[v] = vector_at(x + v * kLanesOf<float>);
+          BOOST_EXT_EACH_OF(kTile, t) {
             const Vf left = rows[t * kSlab + i] - Vf{};
-            BOOST_EXT_UNROLLED(v, kVectors) slab[t][v] = fused(left, right[v], slab[t][v]);
+            BOOST_EXT_EACH_OF(kVectors, v) slab[t][v] = fused(left, right[v], slab[t][v]);
           }
         }
-        BOOST_EXT_UNROLLED(t, kTile) {
-          BOOST_EXT_UNROLLED(v, kVectors) sums[part][t][v] = k == 0 ? slab[t][v] : sums[part][t][v] + slab[t][v];
+        BOOST_EXT_EACH_OF(kTile, t) {
+          BOOST_EXT_EACH_OF(kVectors, v) sums[part][t][v] = k == 0 ? slab[t][v] : sums[part][t][v] + slab[t][v];
         }
       }
     }
@@ -144,14 +145,14 @@ class ThinStrip {
   template <int kRows>
   BOOST_EXT_INLINE void add_wide(const float* from, std::int64_t stride, std::int64_t r, std::int64_t c) {
     Vf right[kRows][kTileVectors];
-    BOOST_EXT_UNROLLED(t, kRows)
+    BOOST_EXT_EACH_OF(kRows, t)
     BOOST_EXT_EACH_VECTOR(v) right[t][v] = vector_at(from + t * stride + v * kLanesOf<float>);
     const float* left = left_.get() + r;
     float* sums = sums_.get() + c;
     for (std::int64_t i = 0; i < p_.m; ++i, left += kSlab, sums += kStrip) {
       Vf sum[kTileVectors] = {};
       if (r > 0) BOOST_EXT_EACH_VECTOR(v) sum[v] = vector_at(sums + v * kLanesOf<float>);
-      BOOST_EXT_UNROLLED(t, kRows) {
+      BOOST_EXT_EACH_OF(kRows, t) {
         const Vf x = left[t] - Vf{};
         BOOST_EXT_EACH_VECTOR(v) sum[v] = fused(x, right[t][v], sum[v]);
       }
@@ -177,7 +178,7 @@ inline void times_thin(const ThinProduct& p, const float* panels, std::int64_t b
       Tile<float> tile;
       multiply_tile<1, kTileRows>(left, panels + j * p.k, p.k, tile);
       if (rows == kTileRows && j + kWide <= p.n) {
-        BOOST_EXT_EACH_ROW(m) BOOST_EXT_EACH_VECTOR(v) put(to + m * p.n + j + v * kLanesOf<float>, tile[m][v]);
+        add_tile(tile, true, to + j, p.n);
       } else {
         const auto bytes = static_cast<std::size_t>(smaller(kWide, p.n - j)) * sizeof(float);
         for (std::int64_t m = 0; m < rows; ++m) std::memcpy(to + m * p.n + j, tile[m], bytes);
@@ -200,7 +201,10 @@ template <class Body> void over(int threads, const ThinProduct& p, std::int64_t 
 
 template <int kVectors> void multiply_by_rows(int threads, const ThinProduct& p) {
   const AcrossRows<kVectors> across(p.a, p.m, p.k);
-  over(threads, p, p.n, [&](std::int64_t begin, std::int64_t end) { thin_times_rows(p, across, begin, end); });
+  constexpr int kTile = kThinTile<kVectors>;
+  over(threads, p, quotient_up(p.n, kTile), [&](std::int64_t begin, std::int64_t end) {
+    thin_times_rows(p, across, begin * kTile, smaller(end * kTile, p.n));
+  });
 }
 
 // Of which is_thin() is true.

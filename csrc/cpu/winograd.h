@@ -90,13 +90,6 @@ BOOST_EXT_INLINE void read_ahead(const float* rows) {
   for (int i = 0; i < kTileRows * kSlab; i += 16) __builtin_prefetch(rows + i, 0, 2);
 }
 
-BOOST_EXT_INLINE void add_tile(const Tile<float>& tile, bool first, float* to, std::int64_t stride) {
-  BOOST_EXT_EACH_ROW(m) BOOST_EXT_EACH_VECTOR(v) {
-    float* const at = to + m * stride + v * kLanesOf<float>;
-    put(at, first ? tile[m][v] : vector_at(at) + tile[m][v]);
-  }
-}
-
 // y of `outputs` planes from the products of a block of tiles: rows of kTilesAtOnce, `stride` between elements.
 inline void put_outputs(const float* m, std::int64_t stride, std::int64_t outputs, const Tiles& tiles,
                         std::int64_t first, std::int64_t some, const Layer& of, float* y) {

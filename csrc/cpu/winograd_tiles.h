@@ -38,8 +38,6 @@ BOOST_EXT_INLINE Vf first_pairs(Vf even, Vf odd) { return __builtin_shufflevecto
 BOOST_EXT_INLINE Vf last_pairs(Vf even, Vf odd) { return __builtin_shufflevector(even, odd, 2, 6, 3, 7); }
 #endif
 
-#define BOOST_EXT_EACH_OF(n, i) _Pragma("GCC unroll 4") for (int i = 0; i < n; ++i)
-
 // B^T d B, in place.
 BOOST_EXT_INLINE void transform_inputs(Vf& a, Vf& b, Vf& c, Vf& d) {
   const Vf second = b;
