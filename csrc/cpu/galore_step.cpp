@@ -19,7 +19,7 @@ static_assert(kStrip % kTileColumns<float> == 0 && kStrip % kTileRows == 0);
 void product(const float* a, std::int64_t a_stride, std::int64_t rows, std::int64_t inner, const float* b,
              std::int64_t b_stride, std::int64_t columns, ProductBuffers& buffers, float* out, std::int64_t stride) {
   const auto pack = [=](std::int64_t k, std::int64_t count, std::int64_t j, float* panel) {
-    pack_panel(b + k * b_stride + j, b_stride, count, columns - j, 1, panel);
+    return pack_panel(b + k * b_stride + j, b_stride, count, columns - j, 1, panel);
   };
   multiply(a, a_stride, rows, inner, columns, pack, buffers, out, stride);
 }
@@ -213,8 +213,7 @@ class Matrix {
   void run() {
     if (s_.centralize[t_]) find_means(s_.grads[t_], s_.scale[t_], threads_, means_.get());
     if ((s_.settings->step.step - 1) % s_.settings->update_gap == 0) refresh();
-    each_in_squares(depth_, rank_,
-                    [&](std::int64_t i, std::int64_t j) { across_[j * depth_ + i] = basis_[i * rank_ + j]; });
+    transpose(basis_, rank_, depth_, rank_, across_.get(), depth_);
     on_threads(threads_, channels_ * depth_ * (4 + rank_ / 4), quotient_up(channels_, kStrip),
                [&](std::int64_t begin, std::int64_t end) {
                  Unit unit(*this);
@@ -270,9 +269,7 @@ class Matrix {
         const std::int64_t count = smaller(kSquare, rows_ - r);
         float* const rows = wide_ ? some.get() : lines.get() + r * columns_;
         for (std::int64_t i = 0; i < count; ++i) ready(r + i, 0, columns_, rows + i * columns_);
-        if (!wide_) continue;
-        each_in_squares(columns_, count,
-                        [&](std::int64_t j, std::int64_t i) { lines[j * depth_ + r + i] = rows[i * columns_ + j]; });
+        if (wide_) transpose(rows, columns_, count, columns_, lines.get() + r, depth_);
       }
     });
     View x, out;

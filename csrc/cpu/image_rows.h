@@ -53,4 +53,35 @@ BOOST_EXT_INLINE void transpose_square(const float* a, const float* b, const flo
   *reinterpret_cast<V4*>(to + 3 * stride) = __builtin_shufflevector(high_ab, high_cd, 2, 3, 6, 7);
 }
 
+constexpr std::int64_t kSquare = 32;  // numbers on a side of what is transposed at a time, in the first cache
+
+// to[c * to_stride + r] = from[r * stride + c]. A square is turned in memory of its own, since lines a power of two
+// apart drive each other out.
+inline void transpose(const float* from, std::int64_t stride, std::int64_t rows, std::int64_t columns, float* to,
+                      std::int64_t to_stride) {
+  alignas(64) float turned[kSquare * kSquare];
+  for (std::int64_t i = 0; i < rows; i += kSquare) {
+    const std::int64_t height = smaller(kSquare, rows - i);
+    for (std::int64_t j = 0; j < columns; j += kSquare) {
+      const std::int64_t width = smaller(kSquare, columns - j);
+      const float* line = from + i * stride + j;
+      std::int64_t r = 0;
+      for (; r + 4 <= height; r += 4, line += 4 * stride) {
+        const float *const second = line + stride, *const third = second + stride, *const fourth = third + stride;
+        std::int64_t c = 0;
+        for (; c + 4 <= width; c += 4) {
+          transpose_square(line + c, second + c, third + c, fourth + c, turned + c * kSquare + r, kSquare);
+        }
+        for (; c < width; ++c) {
+          for (int m = 0; m < 4; ++m) turned[c * kSquare + r + m] = line[m * stride + c];
+        }
+      }
+      for (; r < height; ++r, line += stride) {
+        for (std::int64_t c = 0; c < width; ++c) turned[c * kSquare + r] = line[c];
+      }
+      for (std::int64_t c = 0; c < width; ++c) { copy_row(turned + c * kSquare, height, to + (j + c) * to_stride + i); }
+    }
+  }
+}
+
 }  // namespace boost_ext::cpu::BOOST_EXT_ISA

@@ -15,27 +15,46 @@ double norm_of(const View& v) {
   return __builtin_sqrt(squares);
 }
 
-// A matrix of the iteration, with zeros beyond its columns and room for whole tiles.
+// A matrix of the iteration, with zeros beyond its columns and room for whole tiles. Rows are no multiple of 1 KB
+// apart, since lines a power of two apart drive each other out.
 struct Matrix {
   std::int64_t rows, columns, stride;
-  Scratch<float> memory;
-  float* data;
+  float* data = nullptr;
   Matrix(std::int64_t r, std::int64_t c)
-      : rows(r), columns(c), stride(padded<float>(c)), memory(up_to(kTileRows, r) * stride), data(memory.get()) {}
-  float* row(std::int64_t i) { return data + i * stride; }
+      : rows(r), columns(c), stride(padded<float>(c) + (padded<float>(c) % 256 == 0 ? kTileColumns<float> : 0)) {}
+  std::int64_t room() const { return up_to(kTileRows, rows) * stride; }
+  float* row(std::int64_t i) const { return data + i * stride; }
 };
 
-// The elements of two matrices of one size that live as long.
 void swap(Matrix& a, Matrix& b) {
-  float* const data = a.data;
-  a.data = b.data;
-  b.data = data;
+  const Matrix c = a;
+  a = b;
+  b = c;
+}
+
+// What product() is given: packs of a right factor, and what is to be done with rows of the result.
+auto rows_of(const Matrix& b) {
+  return [&b](std::int64_t k, std::int64_t count, std::int64_t j, float* panel) {
+    pack_panel(b.row(k) + j, b.stride, count, padded<float>(b.columns) - j, 1, panel);
+  };
+}
+auto nothing() {
+  return [](std::int64_t, std::int64_t, std::int64_t) {};
 }
 
 class Iteration {
  public:
   Iteration(const View& matrix, double eps, int threads)
-      : threads_(threads), x_(least_side(matrix), matrix.size / least_side(matrix)), result_(x_.rows, x_.columns) {
+      : threads_(threads),
+        x_(least_side(matrix), matrix.size / least_side(matrix)),
+        wide_(x_.columns >= 2 * x_.rows),
+        panel_room_(larger(x_.columns * padded<float>(x_.rows), x_.rows * padded<float>(x_.columns))),
+        // At once, since malloc() gives back to the system what is more than twice its largest piece so far.
+        memory_(kLine + x_.room() + panel_room_ + (wide_ ? 4 : 2) * gram().room() + (wide_ ? 0 : x_.room())),
+        free_(memory_.get() +
+              (kLine - reinterpret_cast<std::uintptr_t>(memory_.get()) / sizeof(float) % kLine) % kLine),
+        panels_(take(panel_room_)) {
+    x_.data = take(x_.room());
     const std::int64_t rows = matrix.rows, columns = matrix.size / rows;
     const auto scale = static_cast<float>(1 / (norm_of(matrix) + eps));
     for (std::int64_t i = 0; i < x_.rows; ++i) {
@@ -52,40 +71,56 @@ class Iteration {
             io.store(to + k * stride + i, scale * io.load(from + (r + k) * columns + i));
           });
         }
-        if (rows <= columns) continue;
-        each_in_squares(columns, some, [&](std::int64_t i, std::int64_t k) { x_.row(i)[r + k] = to[k * columns + i]; });
+        if (rows > columns) transpose(to, columns, some, columns, x_.data + r, x_.stride);
       }
     });
   }
 
   void run(std::int64_t steps) {
     if (steps == 0) return;
-    if (x_.columns >= 2 * x_.rows) return run_on_square(steps);
-    Matrix a(x_.rows, x_.rows), p(x_.rows, x_.rows);
+    if (wide_) return run_on_square(steps);
+    Matrix a = new_square(), p = new_square(), result = x_;
+    result.data = take(x_.room());
     for (std::int64_t s = 0; s < steps; ++s) {
       square(x_, a);
       polynomial(a, p);
-      multiply_by(p, x_, result_);
-      swap(x_, result_);
+      product(p, false, rows_of(x_), result, [&](std::int64_t i, std::int64_t first, std::int64_t count) {
+        float* const to = result.row(i) + first;
+        const float* const from = x_.row(i) + first;
+        sweep(count, [&](auto io, std::int64_t j, auto) BOOST_EXT_INLINE_LAMBDA {
+          io.store(to + j, NewtonSchulz::a * io.load(from + j) + io.load(to + j));
+        });
+      });
+      swap(x_, result);
     }
   }
 
   void write(const View& out) {
     auto* to = static_cast<float*>(out.data);
     const std::int64_t rows = out.rows, columns = out.size / rows;
-    if (rows > columns) {
-      return each_in_squares(columns, rows,
-                             [&](std::int64_t i, std::int64_t r) { to[r * columns + i] = x_.row(i)[r]; });
-    }
+    if (rows > columns) return transpose(x_.data, x_.stride, columns, rows, to, columns);
     for (std::int64_t r = 0; r < rows; ++r) {
       std::memcpy(to + r * columns, x_.row(r), static_cast<std::size_t>(columns) * sizeof(float));
     }
   }
 
  private:
+  // Of floats.
+  static constexpr std::int64_t kLine = 16;
+  float* take(std::int64_t count) {
+    float* const taken = free_;
+    free_ += count;
+    return taken;
+  }
+  Matrix gram() const { return {x_.rows, x_.rows}; }  // without memory
+  Matrix new_square() {
+    Matrix m = gram();
+    m.data = take(m.room());
+    return m;
+  }
+
   void run_on_square(std::int64_t steps) {
-    const std::int64_t n = x_.rows;
-    Matrix a(n, n), p(n, n), q(n, n), next(n, n);
+    Matrix a = new_square(), p = new_square(), q = new_square(), next = new_square();
     square(x_, a);
     for (std::int64_t s = 0; s < steps; ++s) {
       polynomial(a, s == 0 ? q : p);
@@ -97,54 +132,55 @@ class Iteration {
       multiply_squares(a, s == 0 ? q : p, next);
       multiply_squares(next, s == 0 ? q : p, a);
     }
-    multiply_by(q, x_, result_);
-    swap(x_, result_);
+    product(q, false, rows_of(x_), x_, nothing());
   }
 
-  // out = a b by strips, from the diagonal on if it is symmetric; then(row, first, count) on what is done of each row,
-  // from a place divisible by kLanes.
+  // out = a b by strips, from the diagonal on if it is symmetric, where the rest is its transpose. pack(first, count,
+  // column, panel) makes panels of b, all of them before out is written; then(row, first, count) is called on what is
+  // done of each row, from a place divisible by kLanes.
   template <class Pack, class Then> void product(Matrix& a, bool symmetric, Pack pack, Matrix& out, Then then) {
-    const std::int64_t work = out.rows * out.stride * (4 + a.columns / 8);
+    const std::int64_t inner = a.columns, width = padded<float>(out.columns);
+    const std::int64_t work = out.rows * width * (4 + inner / 8);
+    on_threads(threads_, inner * width, quotient_up(inner, kSlab), [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t k = begin * kSlab; k < smaller(end * kSlab, inner); k += kSlab) {
+        const std::int64_t some = smaller(kSlab, inner - k);
+        for (std::int64_t j = 0; j < width; j += kTileColumns<float>) {
+          pack(k, some, j, panels_ + k * width + j * some);
+        }
+      }
+    });
     on_threads(threads_, work, quotient_up(out.rows, kStrip), [&](std::int64_t begin, std::int64_t end) {
       ProductBuffers buffers(kStrip);
       for (std::int64_t row = begin * kStrip; row < smaller(end * kStrip, out.rows); row += kStrip) {
         const std::int64_t first = symmetric ? row : 0, rows = smaller(kStrip, out.rows - row);
-        const auto shifted = [&](std::int64_t k, std::int64_t count, std::int64_t j, float* panel) {
-          pack(k, count, first + j, panel);
+        const auto packed = [&](std::int64_t k, std::int64_t count, std::int64_t j, float*) {
+          return panels_ + k * width + (first + j) * count;
         };
-        multiply(a.row(row), a.stride, rows, a.columns, out.stride - first, shifted, buffers, out.row(row) + first,
-                 out.stride, symmetric);
+        multiply(a.row(row), a.stride, rows, inner, width - first, packed, buffers, out.row(row) + first, out.stride,
+                 symmetric);
         for (std::int64_t i = row; i < row + rows; ++i) {
           const std::int64_t from = symmetric ? i / kLanes * kLanes : 0;
-          then(i, from, out.stride - from);
+          then(i, from, width - from);
+        }
+        for (std::int64_t i = row; symmetric && i < row + rows; i += kSquare) {
+          const std::int64_t end = smaller(i + kSquare, row + rows);
+          for (std::int64_t m = i; m < end; ++m) {
+            for (std::int64_t n = m + 1; n < end; ++n) out.row(n)[m] = out.row(m)[n];
+          }
+          transpose(out.row(i) + end, out.stride, end - i, out.rows - end, out.row(end) + i, out.stride);
         }
       }
     });
-    if (!symmetric) return;
-    for (std::int64_t i = 0; i < out.rows; i += kSquare) {
-      for (std::int64_t j = i; j < out.rows; j += kSquare) {
-        for (std::int64_t m = i; m < smaller(i + kSquare, out.rows); ++m) {
-          for (std::int64_t n = j > m ? j : m; n < smaller(j + kSquare, out.rows); ++n) out.row(n)[m] = out.row(m)[n];
-        }
-      }
-    }
-  }
-
-  static auto rows_of(Matrix& b) {
-    return [&b](std::int64_t k, std::int64_t count, std::int64_t j, float* panel) {
-      pack_panel(b.row(k) + j, b.stride, count, b.stride - j, 1, panel);
-    };
-  }
-  static auto nothing() {
-    return [](std::int64_t, std::int64_t, std::int64_t) {};
   }
 
   // a = x x^T
   void square(Matrix& x, Matrix& a) {
     const auto columns = [&x](std::int64_t k, std::int64_t count, std::int64_t j, float* panel) {
-      for (std::int64_t c = 0; c < kTileColumns<float>; ++c) {
-        const float* const from = x.row(j + c) + k;
-        for (std::int64_t r = 0; r < count; ++r) panel[r * kTileColumns<float> + c] = j + c < x.rows ? from[r] : 0;
+      constexpr std::int64_t kWide = kTileColumns<float>;
+      const std::int64_t some = smaller(kWide, x.rows - j);
+      transpose(x.row(j) + k, x.stride, some, count, panel, kWide);
+      for (std::int64_t r = 0; r < count; ++r) {
+        for (std::int64_t c = some; c < kWide; ++c) panel[r * kWide + c] = 0;
       }
     };
     product(x, true, columns, a, nothing());
@@ -152,7 +188,7 @@ class Iteration {
 
   // out = a I + b A + c A^2 of a square A; without a I where X is added later.
   void polynomial(Matrix& a, Matrix& out) {
-    const float unit = x_.columns >= 2 * x_.rows ? NewtonSchulz::a : 0;
+    const float unit = wide_ ? NewtonSchulz::a : 0;
     product(a, true, rows_of(a), out, [&](std::int64_t i, std::int64_t first, std::int64_t count) {
       float* const to = out.row(i) + first;
       const float* const from = a.row(i) + first;
@@ -166,21 +202,12 @@ class Iteration {
   // Polynomials of one symmetric matrix: their product is symmetric, too.
   void multiply_squares(Matrix& a, Matrix& b, Matrix& out) { product(a, true, rows_of(b), out, nothing()); }
 
-  // out = p x, or a x + p x where p has no a I.
-  void multiply_by(Matrix& p, Matrix& x, Matrix& out) {
-    const bool add = x_.columns < 2 * x_.rows;
-    product(p, false, rows_of(x), out, [&](std::int64_t i, std::int64_t first, std::int64_t count) {
-      float* const to = out.row(i) + first;
-      const float* const from = x.row(i) + first;
-      if (!add) return;
-      sweep(count, [&](auto io, std::int64_t j, auto) BOOST_EXT_INLINE_LAMBDA {
-        io.store(to + j, NewtonSchulz::a * io.load(from + j) + io.load(to + j));
-      });
-    });
-  }
-
   int threads_;
-  Matrix x_, result_;
+  Matrix x_;
+  bool wide_;  // the steps run on its Gram matrix
+  std::int64_t panel_room_;
+  Scratch<float> memory_;
+  float *free_, *panels_;  // panels of a product's right factor, by slabs
 };
 
 }  // namespace

@@ -50,7 +50,7 @@ class Worker {
       const float* const rows = left.data + p.row * left.block;
       const T* const corner = g + p.corner * stride + p.column;
       const auto pack = [&](std::int64_t k, std::int64_t count, std::int64_t j, float* panel) {
-        pack_panel(corner + k * stride + j, stride, count, p.columns - j, scale, panel);
+        return pack_panel(corner + k * stride + j, stride, count, p.columns - j, scale, panel);
       };
       multiply(rows, left.block, p.rows, p.inner, p.columns, pack, buffers_, now, width);
     } else {
@@ -65,7 +65,7 @@ class Worker {
     if (right.block > 0) {
       const float* const block = right.data + p.column * right.block;
       const auto pack = [&](std::int64_t k, std::int64_t count, std::int64_t j, float* panel) {
-        pack_panel(block + k * right.block + j, right.block, count, p.columns - j, 1, panel);
+        return pack_panel(block + k * right.block + j, right.block, count, p.columns - j, 1, panel);
       };
       multiply(now, width, p.rows, p.columns, p.columns, pack, buffers_, result_.get(), width);
       now = result_.get();

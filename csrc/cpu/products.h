@@ -4,7 +4,7 @@
 // of the rows; callers add these sums in order. So the bits depend on no instruction set and no size of a tile.
 #pragma once
 
-#include "cpu/parallel.h"
+#include "cpu/image_rows.h"
 
 namespace boost_ext::cpu::BOOST_EXT_ISA {
 
@@ -55,18 +55,6 @@ static_assert(kTileColumns<float> % kLanes == 0 && kTileColumns<double> % kTileR
 // Columns up to the end of the last panel.
 template <class T> constexpr std::int64_t padded(std::int64_t n) { return up_to(kTileColumns<T>, n); }
 
-constexpr std::int64_t kSquare = 32;  // of elements that are transposed at a time
-// body(i, j) for all elements, a square at a time: of two matrices, one is the other's transpose.
-template <class Body> void each_in_squares(std::int64_t rows, std::int64_t columns, Body body) {
-  for (std::int64_t i = 0; i < rows; i += kSquare) {
-    for (std::int64_t j = 0; j < columns; j += kSquare) {
-      for (std::int64_t m = i; m < smaller(i + kSquare, rows); ++m) {
-        for (std::int64_t n = j; n < smaller(j + kSquare, columns); ++n) body(m, n);
-      }
-    }
-  }
-}
-
 template <class T> using Tile = VectorOf<T>[kTileRows][kTileVectors];
 
 #define BOOST_EXT_EACH_ROW(m) _Pragma("GCC unroll 8") for (int m = 0; m < kTileRows; ++m)
@@ -98,18 +86,20 @@ BOOST_EXT_INLINE void add_tile(const Tile<float>& tile, bool first, float* to, s
 
 // A panel from `rows` rows of up to kTileColumns columns, times `scale`, with zeros to its right.
 template <class T>
-BOOST_EXT_INLINE void pack_panel(const T* from, std::int64_t stride, std::int64_t rows, std::int64_t columns,
-                                 float scale, float* panel) {
+BOOST_EXT_INLINE const float* pack_panel(const T* from, std::int64_t stride, std::int64_t rows, std::int64_t columns,
+                                         float scale, float* panel) {
   constexpr int kWide = kTileColumns<float>;
-  for (std::int64_t r = 0; r < rows; ++r, from += stride, panel += kWide) {
+  float* to = panel;
+  for (std::int64_t r = 0; r < rows; ++r, from += stride, to += kWide) {
     if (columns >= kWide) {
-      for (int c = 0; c < kWide; c += kLanes) store(panel + c, scale * load(from + c));
+      for (int c = 0; c < kWide; c += kLanes) store(to + c, scale * load(from + c));
       continue;
     }
-    for (int c = 0; c < kWide; ++c) panel[c] = 0;
-    sweep(columns, [&](auto io, std::int64_t i, auto)
-                       BOOST_EXT_INLINE_LAMBDA { io.store(panel + i, scale * io.load(from + i)); });
+    for (int c = 0; c < kWide; ++c) to[c] = 0;
+    sweep(columns,
+          [&](auto io, std::int64_t i, auto) BOOST_EXT_INLINE_LAMBDA { io.store(to + i, scale * io.load(from + i)); });
   }
+  return panel;
 }
 
 // Memory of one thread for multiply(): `rows` rows of a left factor.
@@ -122,48 +112,31 @@ class ProductBuffers {
 
 constexpr std::int64_t kGroup = 512;  // columns of a product that stay in the second cache
 
-// out = a b, for `rows` rows of a, which fill(group, first, count, left) puts into rows of kSlab, with any numbers up
-// to whole tiles; b has `inner` rows, which pack(first, count, column, panel) puts into a panel. out has rows of
-// out_stride, and room up to whole tiles. `group` is the first column of those that stay in the cache. If `upper`, only
-// tiles with elements on the diagonal or above are written.
-template <class Fill, class Pack>
-void multiply_filled(Fill fill, std::int64_t rows, std::int64_t inner, std::int64_t columns, Pack pack,
-                     ProductBuffers& buffers, float* out, std::int64_t out_stride, bool upper = false) {
+// out = a b, for `rows` rows of a, which has rows of `stride`; b has `inner` rows, and pack(first, count, column,
+// panel) says where a panel of them lies: in `panel`, which it may fill, or elsewhere. out has rows of out_stride, and
+// room up to whole tiles. If `upper`, only tiles with elements on the diagonal or above are written.
+template <class Pack>
+void multiply(const float* a, std::int64_t stride, std::int64_t rows, std::int64_t inner, std::int64_t columns,
+              Pack pack, ProductBuffers& buffers, float* out, std::int64_t out_stride, bool upper = false) {
   const std::int64_t width = padded<float>(columns), all_rows = up_to(kTileRows, rows);
   float* const left = buffers.left.get();
-  float* const panel = buffers.panel.get();
   for (std::int64_t group = 0; group < width; group += kGroup) {
     for (std::int64_t k = 0; k < inner; k += kSlab) {
       const std::int64_t some = smaller(kSlab, inner - k), end = smaller(group + kGroup, width);
-      fill(group, k, some, left);
+      for (std::int64_t m = 0; m < all_rows; ++m) {
+        copy_row(a + (m < rows ? m : rows - 1) * stride + k, some, left + m * kSlab);
+      }
       for (std::int64_t j = group; j < end; j += kTileColumns<float>) {
-        pack(k, some, j, panel);
+        const float* const panel = pack(k, some, j, buffers.panel.get());
         const std::int64_t last = upper ? smaller(all_rows, j + kTileColumns<float>) : all_rows;
         for (std::int64_t i = 0; i < last; i += kTileRows) {
           Tile<float> tile;
           multiply_tile<kSlab, 1>(left + i * kSlab, panel, some, tile);
-          float* const to = out + i * out_stride + j;
-          BOOST_EXT_EACH_ROW(m) BOOST_EXT_EACH_VECTOR(v) {
-            float* const at = to + m * out_stride + v * kLanesOf<float>;
-            put(at, k == 0 ? tile[m][v] : vector_at(at) + tile[m][v]);
-          }
+          add_tile(tile, k == 0, out + i * out_stride + j, out_stride);
         }
       }
     }
   }
-}
-
-// The same, where a has rows of `stride`.
-template <class Pack>
-void multiply(const float* a, std::int64_t stride, std::int64_t rows, std::int64_t inner, std::int64_t columns,
-              Pack pack, ProductBuffers& buffers, float* out, std::int64_t out_stride, bool upper = false) {
-  const auto fill = [=](std::int64_t, std::int64_t k, std::int64_t some, float* left) {
-    for (std::int64_t m = 0; m < up_to(kTileRows, rows); ++m) {
-      const std::int64_t from = (m < rows ? m : rows - 1) * stride + k;
-      std::memcpy(left + m * kSlab, a + from, static_cast<std::size_t>(some) * sizeof(float));
-    }
-  };
-  multiply_filled(fill, rows, inner, columns, pack, buffers, out, out_stride, upper);
 }
 
 }  // namespace boost_ext::cpu::BOOST_EXT_ISA
