@@ -5,8 +5,20 @@
 #include "cpu/wide_weights.h"
 #include "ops/matrix_step.h"
 #include "ops/optimizer_rules.h"
+#include "ops/orthogonalize.h"
 
 namespace boost_ext::cpu::BOOST_EXT_ISA {
+
+// step(t, threads) for each matrix that is not empty, with `steps` of the iteration of orthogonalize().
+template <class Step> void each_matrix(int threads, Tensors matrices, std::int64_t steps, Step step) {
+  Scratch<std::int64_t> order(matrices.count);
+  const MatrixShares shares = share_matrices(threads, matrices, steps, order.get());
+  for (std::int64_t i = 0; i < shares.together; ++i) step(order[i], threads);
+  const auto alone = [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t i = begin; i < end; ++i) step(order[shares.together + i], 1);
+  };
+  on_threads(threads, shares.work, shares.count - shares.together, alone, 1);
+}
 
 template <class T> float mean_of(const T* row, std::int64_t n, float scale) {
   const double total =

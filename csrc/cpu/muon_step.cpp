@@ -1,7 +1,6 @@
 #include "ops/muon_step.h"
 
 #include "cpu/matrix_rows.h"
-#include "ops/orthogonalize.h"
 
 namespace boost_ext::cpu::BOOST_EXT_ISA {
 namespace {
@@ -44,18 +43,8 @@ void step_matrix(const MuonStep& s, std::int64_t t, int threads) {
 }  // namespace
 
 void muon_step(const Context& context, const MuonStep& s) {
-  std::int64_t work = 0;
-  for (std::int64_t t = 0; t < s.weights.count; ++t) {
-    if (!shared_by_threads(s.weights[t])) work += work_of(s.weights[t], s.settings->iterations);
-  }
-  on_threads(context.threads, work, s.weights.count, [&](std::int64_t begin, std::int64_t end) {
-    for (std::int64_t t = begin; t < end; ++t) {
-      if (!shared_by_threads(s.weights[t])) step_matrix(s, t, 1);
-    }
-  });
-  for (std::int64_t t = 0; t < s.weights.count; ++t) {
-    if (shared_by_threads(s.weights[t])) step_matrix(s, t, context.threads);
-  }
+  each_matrix(context.threads, s.weights, s.settings->iterations,
+              [&](std::int64_t t, int threads) { step_matrix(s, t, threads); });
 }
 
 }  // namespace boost_ext::cpu::BOOST_EXT_ISA

@@ -1,12 +1,13 @@
 #include "ops/orthogonalize.h"
 
+#include "cpu/matrix_rows.h"
 #include "cpu/products.h"
 #include "cpu/sums_of_products.h"
 
 namespace boost_ext::cpu::BOOST_EXT_ISA {
 namespace {
 
-constexpr std::int64_t kStrip = 128;  // rows of a product that are one unit of work
+constexpr std::int64_t kStrip = 64;  // rows of a product that are one unit of work
 static_assert(kStrip % kTileColumns<float> == 0 && kStrip % kTileRows == 0);
 
 double norm_of(const View& v) {
@@ -213,24 +214,11 @@ class Iteration {
 }  // namespace
 
 void orthogonalize(const Context& context, Tensors matrices, Tensors out, std::int64_t steps, double eps) {
-  std::int64_t work = 0;
-  for (std::int64_t t = 0; t < matrices.count; ++t) {
-    if (!shared_by_threads(matrices[t])) work += work_of(matrices[t], steps);
-  }
-  on_threads(context.threads, work, matrices.count, [&](std::int64_t begin, std::int64_t end) {
-    for (std::int64_t t = begin; t < end; ++t) {
-      if (matrices[t].size == 0 || shared_by_threads(matrices[t])) continue;
-      Iteration one(matrices[t], eps, 1);
-      one.run(steps);
-      one.write(out[t]);
-    }
-  });
-  for (std::int64_t t = 0; t < matrices.count; ++t) {
-    if (!shared_by_threads(matrices[t])) continue;
-    Iteration one(matrices[t], eps, context.threads);
+  each_matrix(context.threads, matrices, steps, [&](std::int64_t t, int threads) {
+    Iteration one(matrices[t], eps, threads);
     one.run(steps);
     one.write(out[t]);
-  }
+  });
 }
 
 }  // namespace boost_ext::cpu::BOOST_EXT_ISA

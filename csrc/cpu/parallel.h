@@ -47,14 +47,15 @@ constexpr std::int64_t kElementsPerThread = 131072;
 // Chunks a thread on average: small enough that a thread which loses its core holds up little.
 constexpr std::int64_t kChunksPerThread = 8;
 
-// fn(begin, end) for ranges that cover 0..items. `work` is the number of elements to be touched; eight
-// multiply-adds of a product are one.
-template <class Fn> void on_threads(int threads, std::int64_t work, std::int64_t items, Fn fn) {
+// fn(begin, end) for ranges that cover 0..items, of `chunk` items if it is given. `work` is the number of elements to
+// be touched; eight multiply-adds of a product are one.
+template <class Fn> void on_threads(int threads, std::int64_t work, std::int64_t items, Fn fn, std::int64_t chunk = 0) {
   const std::int64_t useful = 1 + work / kElementsPerThread;
   const std::int64_t n = threads < useful ? threads : useful;
   if (n <= 1 || items <= 1) return fn(std::int64_t{0}, items);
   const auto call = [](void* body, std::int64_t begin, std::int64_t end) { (*static_cast<Fn*>(body))(begin, end); };
-  run_chunks(static_cast<int>(n), items, 1 + (items - 1) / (n * kChunksPerThread), call, &fn);
+  if (chunk == 0) chunk = 1 + (items - 1) / (n * kChunksPerThread);
+  run_chunks(static_cast<int>(n), items, chunk, call, &fn);
 }
 
 // A block of tensors with so many elements, for loops that sum nothing over it. What says where the next one lies waits

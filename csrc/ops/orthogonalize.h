@@ -35,10 +35,14 @@ struct NewtonSchulz {
   static constexpr float a = 3.4445F, b = -4.7750F, c = 2.0315F;
 };
 
-// On the CPU: the elements to be touched, and whether threads share a matrix, since it is large.
 std::int64_t least_side(const View& v);
-std::int64_t work_of(const View& v, std::int64_t steps);
-bool shared_by_threads(const View& v);
+
+// How CPU threads share a list of matrices. `order` gets the numbers of all that are not empty: first those on which
+// all threads work, one after the other, then those of one thread each, the largest first.
+struct MatrixShares {
+  std::int64_t together, count, work;  // of the first ones; of all; elements touched in the others
+};
+MatrixShares share_matrices(int threads, Tensors matrices, std::int64_t steps, std::int64_t* order);
 
 BOOST_EXT_CPU_KERNEL(void, orthogonalize, const Context&, Tensors matrices, Tensors out, std::int64_t steps, double eps)
 
