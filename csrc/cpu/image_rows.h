@@ -5,21 +5,11 @@
 
 namespace boost_ext::cpu::BOOST_EXT_ISA {
 
-// At the start of a cache line, so that vectors lie in one each.
-template <class T> class Zeros {
+template <class T> class Zeros : public Scratch<T> {
  public:
-  explicit Zeros(std::int64_t n) : memory_(n + kLine / static_cast<std::int64_t>(sizeof(T))) {
-    const auto at = reinterpret_cast<std::uintptr_t>(memory_.get());
-    first_ = memory_.get() + (kLine - at % kLine) % kLine / sizeof(T);
-    for (std::int64_t i = 0; i < n; ++i) first_[i] = 0;
+  explicit Zeros(std::int64_t n) : Scratch<T>(n) {
+    for (std::int64_t i = 0; i < n; ++i) (*this)[i] = 0;
   }
-  T& operator[](std::int64_t i) { return first_[i]; }
-  T* get() { return first_; }
-
- private:
-  static constexpr std::int64_t kLine = 64;
-  Scratch<T> memory_;
-  T* first_;
 };
 
 // Lest a loop become a call of memmove(), which takes longer than a short row.

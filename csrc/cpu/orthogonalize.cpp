@@ -51,9 +51,8 @@ class Iteration {
         wide_(x_.columns >= 2 * x_.rows),
         panel_room_(larger(x_.columns * padded<float>(x_.rows), x_.rows * padded<float>(x_.columns))),
         // At once, since malloc() gives back to the system what is more than twice its largest piece so far.
-        memory_(kLine + x_.room() + panel_room_ + (wide_ ? 4 : 2) * gram().room() + (wide_ ? 0 : x_.room())),
-        free_(memory_.get() +
-              (kLine - reinterpret_cast<std::uintptr_t>(memory_.get()) / sizeof(float) % kLine) % kLine),
+        memory_(x_.room() + panel_room_ + (wide_ ? 4 : 2) * gram().room() + (wide_ ? 0 : x_.room())),
+        free_(memory_.get()),
         panels_(take(panel_room_)) {
     x_.data = take(x_.room());
     const std::int64_t rows = matrix.rows, columns = matrix.size / rows;
@@ -106,8 +105,6 @@ class Iteration {
   }
 
  private:
-  // Of floats.
-  static constexpr std::int64_t kLine = 16;
   float* take(std::int64_t count) {
     float* const taken = free_;
     free_ += count;

@@ -11,15 +11,16 @@
 
 namespace boost_ext::cpu::BOOST_EXT_ISA {
 
-// Uninitialised scratch memory for plain numbers.
+// Uninitialised scratch memory for plain numbers, from the start of a cache line on, so that vectors lie in one each.
 template <class T> class Scratch {
  public:
   explicit Scratch(std::int64_t n)
-      : data_(static_cast<T*>(std::malloc(static_cast<std::size_t>(n > 0 ? n : 1) * sizeof(T)))) {
-    if (!data_) throw std::bad_alloc();
+      : memory_(std::malloc(static_cast<std::size_t>(n > 0 ? n : 1) * sizeof(T) + kLine)),
+        data_(reinterpret_cast<T*>((reinterpret_cast<std::uintptr_t>(memory_) + kLine - 1) / kLine * kLine)) {
+    if (!memory_) throw std::bad_alloc();
   }
-  ~Scratch() { std::free(data_); }
-  Scratch(Scratch&& other) noexcept : data_(other.data_) { other.data_ = nullptr; }
+  ~Scratch() { std::free(memory_); }
+  Scratch(Scratch&& other) noexcept : memory_(other.memory_), data_(other.data_) { other.memory_ = nullptr; }
   Scratch(const Scratch&) = delete;
   Scratch& operator=(const Scratch&) = delete;
   T& operator[](std::int64_t i) { return data_[i]; }
@@ -27,6 +28,8 @@ template <class T> class Scratch {
   const T* get() const { return data_; }
 
  private:
+  static constexpr std::size_t kLine = 64;
+  void* memory_;
   T* data_;
 };
 
