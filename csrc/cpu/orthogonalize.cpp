@@ -51,7 +51,7 @@ class Iteration {
         wide_(x_.columns >= 2 * x_.rows),
         panel_room_(larger(x_.columns * padded<float>(x_.rows), x_.rows * padded<float>(x_.columns))),
         // At once, since malloc() gives back to the system what is more than twice its largest piece so far.
-        memory_(x_.room() + panel_room_ + (wide_ ? 4 : 2) * gram().room() + (wide_ ? 0 : x_.room())),
+        memory_(x_.room() + panel_room_ + (wide_ ? 4 : 2) * gram().room()),
         free_(memory_.get()),
         panels_(take(panel_room_)) {
     x_.data = take(x_.room());
@@ -79,19 +79,21 @@ class Iteration {
   void run(std::int64_t steps) {
     if (steps == 0) return;
     if (wide_) return run_on_square(steps);
-    Matrix a = new_square(), p = new_square(), result = x_;
-    result.data = take(x_.room());
+    Matrix a = new_square(), p = new_square();
     for (std::int64_t s = 0; s < steps; ++s) {
       square(x_, a);
       polynomial(a, p);
-      product(p, false, rows_of(x_), result, [&](std::int64_t i, std::int64_t first, std::int64_t count) {
-        float* const to = result.row(i) + first;
-        const float* const from = x_.row(i) + first;
-        sweep(count, [&](auto io, std::int64_t j, auto) BOOST_EXT_INLINE_LAMBDA {
-          io.store(to + j, NewtonSchulz::a * io.load(from + j) + io.load(to + j));
-        });
+      product(p, false, rows_of(x_), x_, [&](std::int64_t i, std::int64_t, std::int64_t width) {
+        constexpr std::int64_t kWide = kTileColumns<float>;
+        const std::int64_t k = i / kSlab * kSlab, some = smaller(kSlab, x_.rows - k);
+        for (std::int64_t j = 0; j < width; j += kWide) {
+          const float* const before = panels_ + k * width + j * some + (i - k) * kWide;
+          float* const now = x_.row(i) + j;
+          for (int c = 0; c < kWide; c += kLanes) {
+            store(now + c, NewtonSchulz::a * load(before + c) + load(now + c));
+          }
+        }
       });
-      swap(x_, result);
     }
   }
 

@@ -82,8 +82,9 @@ BOOST_EXT_INLINE void each_block(std::int64_t column, std::int64_t count, Inside
 // Sixteen, or the `left` < 16 that there are.
 BOOST_EXT_INLINE F load_left(const float* p, std::int64_t left) { return left < kLanes ? Part{left}.load(p) : load(p); }
 BOOST_EXT_INLINE F load_left(const std::int8_t* p, std::int64_t left) {
+  if (left >= kLanes) return load(p);
   std::int8_t all[kLanes] = {};
-  std::memcpy(all, p, static_cast<std::size_t>(left < kLanes ? left : kLanes));
+  std::memcpy(all, p, static_cast<std::size_t>(left));
   return load(all);
 }
 
