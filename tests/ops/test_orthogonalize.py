@@ -99,6 +99,17 @@ def test_a_large_matrix_is_shared_by_threads(rng, threads, shape):
     check(found[0], matrix, tolerance=1e-3)
 
 
+def test_large_matrices_beside_larger_work_are_one_thread_s_each(rng, threads):
+    """A ninth of the work; the last one is shared, and so is each when it is alone."""
+    matrices = [normal(rng, (130, 1030)) for _ in range(8)] + [normal(rng, (300, 700)), normal(rng, (3, 4))]
+    threads(2)
+    out = [np.full(m.shape, np.nan, np.float32) for m in matrices]
+    ops.orthogonalize(matrices, out)
+    for found, matrix in zip(out, matrices, strict=True):
+        assert_same_bits(found, orthogonalized(matrix))
+    check(out[-2], matrices[-2], tolerance=1e-3)
+
+
 @pytest.mark.parametrize("bad", [np.inf, np.nan])
 def test_inf_and_nan_fill_their_matrix(rng, bad):
     matrices = [normal(rng, (3, 4)), normal(rng, (3, 4))]
