@@ -100,7 +100,7 @@ def test_a_large_matrix_is_shared_by_threads(rng, threads, shape):
 
 
 def test_large_matrices_beside_larger_work_are_one_thread_s_each(rng, threads):
-    """A ninth of the work; the last one is shared, and so is each when it is alone."""
+    """A twelfth of the work; that of 300 x 700 is shared by all, and so is each of the others when it is alone."""
     matrices = [normal(rng, (130, 1030)) for _ in range(8)] + [normal(rng, (300, 700)), normal(rng, (3, 4))]
     threads(2)
     out = [np.full(m.shape, np.nan, np.float32) for m in matrices]
