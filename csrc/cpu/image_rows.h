@@ -43,6 +43,25 @@ BOOST_EXT_INLINE void transpose_square(const float* a, const float* b, const flo
   *reinterpret_cast<V4*>(to + 3 * stride) = __builtin_shufflevector(high_ab, high_cd, 2, 3, 6, 7);
 }
 
+// to[c * stride + r] = row(r)[c]: `width` numbers of each of some rows.
+template <class Row>
+BOOST_EXT_INLINE void turn(Row row, std::int64_t rows, std::int64_t width, float* to, std::int64_t stride) {
+  std::int64_t r = 0;
+  for (; r + 4 <= rows; r += 4) {
+    const float* const four[] = {row(r), row(r + 1), row(r + 2), row(r + 3)};
+    std::int64_t c = 0;
+    for (; c + 4 <= width; c += 4) {
+      transpose_square(four[0] + c, four[1] + c, four[2] + c, four[3] + c, to + c * stride + r, stride);
+    }
+    for (; c < width; ++c) {
+      for (int i = 0; i < 4; ++i) to[c * stride + r + i] = four[i][c];
+    }
+  }
+  for (; r < rows; ++r) {
+    for (std::int64_t c = 0; c < width; ++c) to[c * stride + r] = row(r)[c];
+  }
+}
+
 constexpr std::int64_t kSquare = 32;  // numbers on a side of what is transposed at a time, in the first cache
 
 // to[c * to_stride + r] = from[r * stride + c]. A square is turned in memory of its own, since lines a power of two
@@ -54,21 +73,8 @@ inline void transpose(const float* from, std::int64_t stride, std::int64_t rows,
     const std::int64_t height = smaller(kSquare, rows - i);
     for (std::int64_t j = 0; j < columns; j += kSquare) {
       const std::int64_t width = smaller(kSquare, columns - j);
-      const float* line = from + i * stride + j;
-      std::int64_t r = 0;
-      for (; r + 4 <= height; r += 4, line += 4 * stride) {
-        const float *const second = line + stride, *const third = second + stride, *const fourth = third + stride;
-        std::int64_t c = 0;
-        for (; c + 4 <= width; c += 4) {
-          transpose_square(line + c, second + c, third + c, fourth + c, turned + c * kSquare + r, kSquare);
-        }
-        for (; c < width; ++c) {
-          for (int m = 0; m < 4; ++m) turned[c * kSquare + r + m] = line[m * stride + c];
-        }
-      }
-      for (; r < height; ++r, line += stride) {
-        for (std::int64_t c = 0; c < width; ++c) turned[c * kSquare + r] = line[c];
-      }
+      const float* const first = from + i * stride + j;
+      turn([=](std::int64_t r) BOOST_EXT_INLINE_LAMBDA { return first + r * stride; }, height, width, turned, kSquare);
       for (std::int64_t c = 0; c < width; ++c) { copy_row(turned + c * kSquare, height, to + (j + c) * to_stride + i); }
     }
   }

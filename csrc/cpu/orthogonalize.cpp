@@ -49,11 +49,10 @@ class Iteration {
       : threads_(threads),
         x_(least_side(matrix), matrix.size / least_side(matrix)),
         wide_(x_.columns >= 2 * x_.rows),
-        panel_room_(larger(x_.columns * padded<float>(x_.rows), x_.rows * padded<float>(x_.columns))),
         // At once, since malloc() gives back to the system what is more than twice its largest piece so far.
-        memory_(x_.room() + panel_room_ + (wide_ ? 4 : 2) * gram().room()),
+        memory_(x_.room() + panel_room() + (wide_ ? 4 : 2) * gram().room()),
         free_(memory_.get()),
-        panels_(take(panel_room_)) {
+        panels_(take(panel_room())) {
     x_.data = take(x_.room());
     const std::int64_t rows = matrix.rows, columns = matrix.size / rows;
     const auto scale = static_cast<float>(1 / (norm_of(matrix) + eps));
@@ -111,6 +110,9 @@ class Iteration {
     float* const taken = free_;
     free_ += count;
     return taken;
+  }
+  std::int64_t panel_room() const {
+    return larger(x_.columns * padded<float>(x_.rows), x_.rows * padded<float>(x_.columns));
   }
   Matrix gram() const { return {x_.rows, x_.rows}; }  // without memory
   Matrix new_square() {
@@ -205,7 +207,6 @@ class Iteration {
   int threads_;
   Matrix x_;
   bool wide_;  // the steps run on its Gram matrix
-  std::int64_t panel_room_;
   Scratch<float> memory_;
   float *free_, *panels_;  // panels of a product's right factor, by slabs
 };

@@ -81,21 +81,9 @@ class Runs {
 inline void transpose_lines(const float* const* from, std::int64_t columns, std::int64_t count, float* to,
                             std::int64_t stride) {
   constexpr std::int64_t kLine = 16;
-  for (std::int64_t first = 0; first < count; first += kLine) {
-    const std::int64_t end = smaller(first + kLine, count);
-    std::int64_t c = 0;
-    for (; c + 4 <= columns; c += 4) {
-      std::int64_t t = first;
-      for (; t + 4 <= end; t += 4) {
-        transpose_square(from[c] + t, from[c + 1] + t, from[c + 2] + t, from[c + 3] + t, to + t * stride + c, stride);
-      }
-      for (; t < end; ++t) {
-        for (int i = 0; i < 4; ++i) to[t * stride + c + i] = from[c + i][t];
-      }
-    }
-    for (; c < columns; ++c) {
-      for (std::int64_t t = first; t < end; ++t) to[t * stride + c] = from[c][t];
-    }
+  for (std::int64_t t = 0; t < count; t += kLine) {
+    turn([=](std::int64_t c) BOOST_EXT_INLINE_LAMBDA { return from[c] + t; }, columns, smaller(kLine, count - t),
+         to + t * stride, stride);
   }
 }
 

@@ -86,7 +86,7 @@ template <class T> class Copy {
         const Place at = place(item / squares, near_);
         const std::int64_t i = item % squares / across * kSide, j = item % across * kSide;
         const std::int64_t height = smaller(kSide, near - i), width = smaller(kSide, last - j);
-        turn<kSide>(source_ + at.from + i * strides_[near_] + j * strides_[axes_ - 1], height, width, turned);
+        square<kSide>(source_ + at.from + i * strides_[near_] + j * strides_[axes_ - 1], height, width, turned);
         T* to = to_ + at.to + i * step + j;
         for (std::int64_t n = 0; n < height; ++n, to += step)
           std::memcpy(to, turned + n * kSide, static_cast<std::size_t>(width) * sizeof(T));
@@ -94,33 +94,31 @@ template <class T> class Copy {
     });
   }
 
-  template <std::int64_t kSide> void turn(const T* from, std::int64_t height, std::int64_t width, T* to) const {
+  template <std::int64_t kSide> void square(const T* from, std::int64_t height, std::int64_t width, T* to) const {
     const std::int64_t near = strides_[near_], far = strides_[axes_ - 1];
-    std::int64_t l = 0;
     if constexpr (sizeof(T) == sizeof(float)) {
-      const auto at = [&](std::int64_t i, std::int64_t column) {
-        return reinterpret_cast<const float*>(from + i + column * far);
-      };
-      const auto memory = reinterpret_cast<std::uintptr_t>(from);
-      for (; near == 1 && l + 4 <= width; l += 4) {
-        for (std::int64_t line = 0; line < height; line += 16) {  // of the square after this one
-          for (int c = 0; c < 4; ++c) {
-            const auto ahead = static_cast<std::uintptr_t>((kSide + l + c) * far + line);
-            __builtin_prefetch(reinterpret_cast<const void*>(memory + ahead * sizeof(T)));
-          }
-        }
-        std::int64_t i = 0;
-        for (; i + 4 <= height; i += 4) {
-          transpose_square(at(i, l), at(i, l + 1), at(i, l + 2), at(i, l + 3),
-                           reinterpret_cast<float*>(to + i * kSide + l), kSide);
-        }
-        for (; i < height; ++i) {
-          for (int c = 0; c < 4; ++c) to[i * kSide + l + c] = from[i + (l + c) * far];
-        }
+      if (near == 1) {
+        floats<kSide>(reinterpret_cast<const float*>(from), far, height, width, reinterpret_cast<float*>(to));
+        return;
       }
     }
-    for (; l < width; ++l) {
+    for (std::int64_t l = 0; l < width; ++l) {
       for (std::int64_t i = 0; i < height; ++i) to[i * kSide + l] = from[i * near + l * far];
+    }
+  }
+
+  template <std::int64_t kSide>
+  static void floats(const float* from, std::int64_t far, std::int64_t height, std::int64_t width, float* to) {
+    const auto memory = reinterpret_cast<std::uintptr_t>(from);
+    for (std::int64_t first = 0; first < width; first += 4) {
+      for (std::int64_t l = first; l < first + 4; ++l) {
+        for (std::int64_t i = 0; i < height; i += 16) {  // of the square after this one
+          const auto ahead = static_cast<std::uintptr_t>((kSide + l) * far + i);
+          __builtin_prefetch(reinterpret_cast<const void*>(memory + ahead * sizeof(float)));
+        }
+      }
+      turn([=](std::int64_t l) BOOST_EXT_INLINE_LAMBDA { return from + (first + l) * far; }, smaller(4, width - first),
+           height, to + first, kSide);
     }
   }
 
