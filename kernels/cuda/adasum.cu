@@ -13,16 +13,22 @@ BOOST_EXT_DEVICE Dots both(const Dots& x, const Dots& y) { return {x.ab + y.ab, 
 
 __global__ void dot_blocks(const Table<2> __grid_constant__ table, Dots* partial) {
   const Chunk chunk = chunk_of(table, blockIdx.x);
-  Dots dots{0, 0, 0};
   const Source b = source(table, 1, chunk);
-  each_pack_of<2>(chunk, {{table.data[0][chunk.t], b.type}, b}, [&](std::int64_t, Count, auto pack) {
-    const Pack x = pack(0), y = pack(1);
-#pragma unroll
-    for (int j = 0; j < kPack; ++j) {
-      const float p = x.v[j], q = y.v[j];
-      dots = {add_product(dots.ab, p, q), add_product(dots.aa, p, p), add_product(dots.bb, q, q)};
-    }
-  });
+  const auto products = [&](auto wide) {
+    Dots dots{0, 0, 0};
+    each_pack_of<2, !wide.value>(chunk, {{table.data[0][chunk.t], b.type}, b}, [&](std::int64_t, Count, auto pack) {
+      const Pack x = pack(0), y = pack(1);
+      if (wide.value || pack.type == DType::f32)
+        dots = {add_product(dots.ab, x, y), add_product(dots.aa, x, x), add_product(dots.bb, y, y)};
+      else
+        dots = both(dots, {static_cast<double>(product_in_floats(x, y)), static_cast<double>(product_in_floats(x, x)),
+                           static_cast<double>(product_in_floats(y, y))});
+    });
+    return dots;
+  };
+  Dots dots = products(std::false_type());
+  const bool exact = b.type == DType::f32 || (exact_in_floats(dots.aa) && exact_in_floats(dots.bb));
+  if (__any_sync(kWholeWarp, !exact)) dots = products(std::true_type());
   dots = reduce_block(dots, both);
   if (threadIdx.x == 0) partial[table.block + blockIdx.x] = dots;
 }

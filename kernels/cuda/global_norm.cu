@@ -9,12 +9,20 @@ using Squared = Table<1, kOtherBytes, kLargeChunk>;
 
 __global__ void __launch_bounds__(kThreads, 6) square_blocks(const Squared __grid_constant__ table, double* partial) {
   const Chunk chunk = chunk_of(table, blockIdx.x);
-  double sum = 0;
-  each_pack_of<1>(chunk, {source(table, 0, chunk)}, [&](std::int64_t, Count, auto pack) {
-    const Pack x = pack(0);
-#pragma unroll
-    for (int j = 0; j < kPack; ++j) sum = add_product(sum, x.v[j], x.v[j]);
-  });
+  const Source from = source(table, 0, chunk);
+  const auto squares = [&](auto wide) {
+    double sum = 0;
+    each_pack_of<1, !wide.value>(chunk, {from}, [&](std::int64_t, Count, auto pack) {
+      const Pack x = pack(0);
+      if (wide.value || pack.type == DType::f32)
+        sum = add_product(sum, x, x);
+      else
+        sum += static_cast<double>(product_in_floats(x, x));
+    });
+    return sum;
+  };
+  double sum = squares(std::false_type());
+  if (__any_sync(kWholeWarp, from.type != DType::f32 && !exact_in_floats(sum))) sum = squares(std::true_type());
   sum = sum_block(sum);
   if (threadIdx.x == 0) partial[table.block + blockIdx.x] = sum;
 }

@@ -133,11 +133,12 @@ BOOST_EXT_DEVICE void each_whole_pack(std::int64_t begin, const Source (&from)[k
 }
 
 // body(i, n, pack) for the packs of this thread; pack(list) is that of a list, and pack.type the type of the last list.
-// What is whole is in a loop of its own for each type, so that it begins without the addresses of the rest.
-template <int kLists, class Body>
+// What is whole is in a loop of its own for each type, so that it begins without the addresses of the rest; not where
+// that is not kFast, which is less code.
+template <int kLists, bool kFast = true, class Body>
 BOOST_EXT_DEVICE void each_pack_of(const Chunk& chunk, const Source (&from)[kLists], Body body) {
   const DType last = from[kLists - 1].type;
-  const int whole = chunk.aligned ? chunk.count / kChunk * kChunk : 0;
+  const int whole = kFast && chunk.aligned ? chunk.count / kChunk * kChunk : 0;
   if (last == DType::f32) {
 #pragma unroll 1
     for (int at = 0; at < whole; at += kChunk) each_whole_pack<DType::f32>(chunk.begin + at, from, body);

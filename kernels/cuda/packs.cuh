@@ -48,6 +48,23 @@ struct Pack {
   float v[kPack];
 };
 
+// Sums of the products of packs, as on the CPU. float32 is multiplied and added in float64. The products of two float16
+// or of two bfloat16 are exact in float32, and those of a pack are added there, with three roundings: many cards have
+// one unit for float64 beside 64 for float32.
+BOOST_EXT_DEVICE float product_in_floats(const Pack& a, const Pack& b) {
+  float s[kPack / 2];
+#pragma unroll
+  for (int j = 0; j < kPack / 2; ++j) s[j] = __fmaf_rn(a.v[j], b.v[j], a.v[j + kPack / 2] * b.v[j + kPack / 2]);
+  return (s[0] + s[1]) + (s[2] + s[3]);
+}
+BOOST_EXT_DEVICE double add_product(double sum, const Pack& a, const Pack& b) {
+#pragma unroll
+  for (int j = 0; j < kPack; ++j) sum = add_product(sum, a.v[j], b.v[j]);
+  return sum;
+}
+// Whether the squares of bfloat16 have neither overflown in float32, nor vanished beside what is there.
+BOOST_EXT_DEVICE bool exact_in_floats(double squares) { return squares >= 0x1p-80 && squares <= 0x1p127; }
+
 // Elements of a pack that a thread has. `together`: all lanes of its warp have whole ones, side by side; `aligned`: to
 // 16 bytes, as the code is written, and need not be looked at.
 struct Count {

@@ -7,6 +7,9 @@ namespace {
 
 using Read = Table<1, kOtherBytes, kLargeChunk>;
 constexpr long long kNowhere = 0x7fffffffffffffffll;
+// Bits of 2^-40 and 2^62. Where the largest of a pack is between, the squares of bfloat16 neither overflow in float32,
+// nor do those vanish that count.
+constexpr unsigned kTiny = 0x2b800000u, kHuge = 0x5e800000u;
 
 struct Seen {
   long long inf, nan, first, zeros;
@@ -33,17 +36,17 @@ __global__ void __launch_bounds__(kThreads, 4) look_at_blocks(const Read __grid_
   each_pack_of<1>(chunk, {source(table, 0, chunk)}, [&](std::int64_t i, Count n, auto pack) {
     const Pack x = pack(0);
     unsigned largest = 0;
-    double squares = seen.squares;
 #pragma unroll
     for (int j = 0; j < kPack; ++j) {
       const unsigned bits = __float_as_uint(x.v[j]) & 0x7fffffffu;
       largest = bits > largest ? bits : largest;
       zeros += bits == 0 && j < n;
-      squares = add_product(squares, x.v[j], x.v[j]);
     }
-    if (largest < kInfBits) {
+    const bool wide = pack.type == DType::f32;
+    if (largest == 0 || (wide ? largest < kInfBits : largest - kTiny < kHuge - kTiny)) {
       seen.largest = largest > seen.largest ? largest : seen.largest;
-      seen.squares = squares;
+      seen.squares =
+          wide ? add_product(seen.squares, x, x) : seen.squares + static_cast<double>(product_in_floats(x, x));
       return;
     }
     for (int j = 0; j < n; ++j) {
