@@ -99,6 +99,14 @@ def isa(request: pytest.FixtureRequest) -> Iterator[str]:
 
 
 @pytest.fixture
+def medium_precision() -> Iterator[None]:
+    """Factors of products may be rounded to bfloat16."""
+    boost_ext.set_float32_matmul_precision("medium")
+    yield
+    boost_ext.set_float32_matmul_precision("highest")
+
+
+@pytest.fixture
 def threads() -> Iterator[Callable[[int], None]]:
     """boost_ext.set_num_threads for one test."""
     before = boost_ext.num_threads()

@@ -1,8 +1,8 @@
 """Whole trainings of public networks beside ``mindspore.Model``, in both modes.
 
-``python -m benchmarks.networks [--quick] [--only NETWORK] [--mode graph|pynative] [--measure steps|whole]``. An hour
-and a half on two cores; ``--quick`` takes three minutes and tells only whether it all runs. Without ``--variant`` the
-whole trainings are those of ``mindspore.Model``, O1 and O2.
+``python -m benchmarks.networks [--quick] [--only NETWORK] [--mode graph|pynative] [--measure steps|whole]
+[--precision medium]``. An hour and a half on two cores; ``--quick`` takes three minutes and tells only whether it all
+runs. Without ``--variant`` the whole trainings are those of ``mindspore.Model``, O1 and O2.
 """
 
 from __future__ import annotations
@@ -110,6 +110,7 @@ def markdown(result: dict[str, Any], names: list[str]) -> Iterator[str]:
         f"{about['date'][:10]}, {where(about)}; MindSpore {about['versions']['mindspore']}, for all variants with the "
         f"variables that `boost-ext run` sets. Other processes took {result['others']:.0%} of the cores. Ratios: the "
         f"time of {names[0]} divided by ours."
+        + (" Our float32 products are of medium precision." if result["precision"] == "medium" else "")
     )
     for part, table in (("steps", steps_table), ("whole", whole_table)):
         if result[part]:
@@ -158,6 +159,9 @@ def main() -> None:
     parser.add_argument("--mode", action="append", choices=tuple(MODES))
     parser.add_argument("--measure", choices=("steps", "whole"))
     parser.add_argument("--variant", action="append", choices=tuple(v.name for v in VARIANTS))
+    parser.add_argument(
+        "--precision", choices=("highest", "medium"), default="highest", help="of float32 products in our variants"
+    )
     parser.add_argument("--rounds", type=int, default=8, help="of five steps for each variant")
     parser.add_argument("--out", type=Path, default=Path("runs/bench/networks"))
     parser.add_argument("--page", type=Path, help="a Markdown page whose table to write again, docs/benchmarks.md")
@@ -179,7 +183,8 @@ def main() -> None:
         timed_whole = chosen
     rounds, length = (2, 20) if options.quick else (options.rounds, None)
     watch = Watch()
-    result: dict[str, Any] = {"about": machine(len(os.sched_getaffinity(0))), "steps": {}, "whole": {}}
+    common = {"precision": options.precision}
+    result: dict[str, Any] = {"about": machine(len(os.sched_getaffinity(0))), **common, "steps": {}, "whole": {}}
     work: list[tuple[str, str, str]] = []
     for mode in modes:
         for network in networks:
@@ -195,14 +200,14 @@ def main() -> None:
             key = f"{network}, {mode}"
             progress.update(task, description=f"{measure}: {key}")
             if measure == "steps":
-                request = {"measure": "steps", "name": network, "mode": mode, "variants": chosen, "rounds": rounds}
-                result["steps"][key] = ask(request)
+                request = {"name": network, "mode": mode, "variants": chosen, "rounds": rounds}
+                result["steps"][key] = ask({**request, **common, "measure": measure})
             else:
                 runs = result["whole"].setdefault(key, {})
                 for i in timed_whole:
                     progress.update(task, description=f"{measure}: {key}, {names[i]}")
-                    request = {"measure": "whole", "name": network, "mode": mode, "variant": i, "steps": length}
-                    runs[names[i]] = ask(request)
+                    request = {"name": network, "mode": mode, "variant": i, "steps": length}
+                    runs[names[i]] = ask({**request, **common, "measure": measure})
             progress.advance(task)
             result["others"] = round(watch.others(), 3)
             write_text(options.out / "networks.json", json.dumps(result, indent=1))

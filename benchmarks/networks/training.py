@@ -153,7 +153,10 @@ def steps(name: str, variants: Sequence[int], mode: str, rounds: int) -> dict[st
 
 def main() -> None:
     os.environ.setdefault("GLOG_v", "3")
+    import boost_ext
+
     request = json.loads(sys.argv[1])
+    boost_ext.set_float32_matmul_precision(request.pop("precision"))
     found = {"whole": whole, "steps": steps}[request.pop("measure")](**request)
     print(_MARK + json.dumps(found), flush=True)
 

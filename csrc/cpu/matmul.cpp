@@ -14,7 +14,8 @@ void matmul(const Context& context, const float* a, const float* b, const Matmul
   const Axis b_rows(s.k, transpose_b ? 1 : s.n), b_columns(s.n, transpose_b ? s.k : 1);
   const Axis out_rows(s.m, s.n), out_columns(s.n, 1);
   multiply_scattered(context.threads, s.count, {a, s.m * s.k, a_rows, a_columns, transpose_a},
-                     {b, s.k * s.n, b_rows, b_columns, transpose_b}, {out, s.m * s.n, out_rows, out_columns});
+                     {b, s.k * s.n, b_rows, b_columns, transpose_b}, {out, s.m * s.n, out_rows, out_columns},
+                     context.narrow_products);
 }
 
 }  // namespace boost_ext::cpu::BOOST_EXT_ISA

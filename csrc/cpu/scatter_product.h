@@ -4,8 +4,8 @@
 // a matrix lie side by side, vectors move them into the panels of products.h; sums are those of that file.
 #pragma once
 
+#include "cpu/bfloat16_products.h"
 #include "cpu/image_rows.h"
-#include "cpu/products.h"
 
 namespace boost_ext::cpu::BOOST_EXT_ISA {
 
@@ -91,13 +91,14 @@ inline void transpose_lines(const float* const* from, std::int64_t columns, std:
 class ScatterBlock {
  public:
   ScatterBlock(const ScatterMatrix& a, const ScatterMatrix& b, const ScatterOut& out, std::int64_t rows,
-               std::int64_t columns)
+               std::int64_t columns, bool narrow)
       : a_(a),
         b_(b),
         out_(out),
+        narrow_(kNarrows && narrow),
         width_(padded<float>(columns)),
         left_(up_to(kTileRows, rows) * kSlab),
-        panel_(kSlab * kWide),
+        panel_(kSlab * (narrow ? padded<float>(columns) : kWide)),
         lines_(b.in_columns ? kSlab * kWide : 0),
         sums_(inner() > kSlab ? up_to(kTileRows, rows) * width_ : 0) {}
 
@@ -106,14 +107,15 @@ class ScatterBlock {
     float* const out = out_.data + item * out_.step;
     for (std::int64_t k = 0; k < inner(); k += kSlab) {
       const std::int64_t some = smaller(kSlab, inner() - k);
-      fill(a, row, rows, k, some);
+      narrow_ ? fill_narrow(a, row, rows, k, some) : fill(a, row, rows, k, some);
+      if (narrow_) pack_narrow(b, k, some, column, columns);
       for (std::int64_t j = 0; j < columns; j += kWide) {
         const std::int64_t here = smaller(kWide, columns - j);
-        pack(b, k, some, column + j, here);
+        if (!narrow_) pack(b, k, some, column + j, here);
         const Runs places(out_.columns.from(column + j), here);
         for (std::int64_t i = 0; i < rows; i += kTileRows) {
           Tile<float> tile;
-          multiply_tile<kSlab, 1>(left_.get() + i * kSlab, panel_.get(), some, tile);
+          multiply(i, j, some, tile);
           float* const sums = sums_.get() + i * width_ + j;
           if (k > 0) {
             BOOST_EXT_EACH_ROW(m) BOOST_EXT_EACH_VECTOR(v) {
@@ -132,6 +134,11 @@ class ScatterBlock {
 
  private:
   static constexpr std::int64_t kWide = kTileColumns<float>;
+#if defined(__AVX512F__)
+  static constexpr bool kNarrows = true;
+#else
+  static constexpr bool kNarrows = false;
+#endif
 
   // Rows of the left factor, up to whole tiles.
   void fill(const float* a, std::int64_t row, std::int64_t rows, std::int64_t k, std::int64_t some) {
@@ -186,6 +193,100 @@ class ScatterBlock {
     for (std::int64_t r = 0; r < some; ++r) runs.take(b + b_.rows[k + r], panel + r * kWide);
   }
 
+#if defined(__AVX512F__)
+  void multiply(std::int64_t row, std::int64_t column, std::int64_t some, Tile<float>& tile) const {
+    if (narrow_) {
+      const std::int64_t words = words_of(some);
+      return multiply_narrow_tile(left_.get() + row * kSlab, panel_.get() + column * words, words, tile);
+    }
+    multiply_tile<kSlab, 1>(left_.get() + row * kSlab, panel_.get(), some, tile);
+  }
+
+  // fill() and pack() of factors that are rounded to bfloat16: before they are transposed, which moves half then.
+  void fill_narrow(const float* a, std::int64_t row, std::int64_t rows, std::int64_t k, std::int64_t some) {
+    float* const left = left_.get();
+    if (a_.in_columns) {
+      alignas(64) float pairs[kSlab / 2][kSlab];
+      const float* from[kSlab / 2];
+      for (std::int64_t begin = 0; begin < rows; begin += kSlab) {
+        const Runs runs(a_.rows.from(row + begin), smaller(kSlab, rows - begin));
+        runs.each([&](std::int64_t at, std::int64_t first, std::int64_t n) {
+          for (std::int64_t c = 0; c < some; c += 2) {
+            const float* const next = c + 1 < some ? a + at + a_.columns[k + c + 1] : nullptr;
+            narrow_pair(a + at + a_.columns[k + c], next, n, pairs[c / 2]);
+            from[c / 2] = pairs[c / 2];
+          }
+          transpose_lines(from, words_of(some), n, left + (begin + first) * kSlab, kSlab);
+        });
+      }
+    } else {
+      const Runs runs(a_.columns.from(k), some);
+      for (std::int64_t m = 0; m < rows; ++m) {
+        float* const line = left + m * kSlab;
+        const float* from = a + a_.rows[row + m];
+        if (runs.are_one()) {
+          from += a_.columns[k];
+        } else {
+          runs.take(from, line);
+          from = line;
+        }
+        narrow_line(from, some, line);
+      }
+    }
+    for (std::int64_t m = rows; m < up_to(kTileRows, rows); ++m) {
+      for (std::int64_t c = 0; c < words_of(some); ++c) left[m * kSlab + c] = 0;
+    }
+  }
+  // All panels at once, along the rows of memory.
+  void pack_narrow(const float* b, std::int64_t k, std::int64_t some, std::int64_t column, std::int64_t columns) {
+    const auto panel = [&](std::int64_t j) { return panel_.get() + j * words_of(some); };
+    if (b_.in_columns) {
+      const Runs runs(b_.rows.from(k), some);
+      for (std::int64_t j = 0; j < columns; j += kWide) {
+        const std::int64_t here = smaller(kWide, columns - j);
+        const float* from[kWide];
+        for (std::int64_t c = 0; c < here; ++c) {
+          const float* at = b + b_.columns[column + j + c];
+          float* const line = lines_.get() + c * kSlab;
+          if (runs.are_one()) {
+            at += b_.rows[k];
+          } else {
+            runs.take(at, line);
+            at = line;
+          }
+          narrow_line(at, some, line);
+          from[c] = line;
+        }
+        transpose_lines(from, here, words_of(some), panel(j), kWide);
+      }
+      return;
+    }
+    for (std::int64_t first = 0; first < columns; first += kSlab) {
+      const std::int64_t count = smaller(kSlab, columns - first);
+      const Runs runs(b_.columns.from(column + first), count);
+      alignas(64) float lines[2][kSlab];
+      for (std::int64_t r = 0; r < some; r += 2) {
+        const float* from[2] = {};
+        for (std::int64_t i = 0; i < smaller(2, some - r); ++i) {
+          const float* const at = b + b_.rows[k + r + i];
+          from[i] = runs.are_one() ? at + b_.columns[column + first] : lines[i];
+          if (!runs.are_one()) runs.take(at, lines[i]);
+        }
+        for (std::int64_t j = 0; j < count; j += kWide) {
+          narrow_pair(from[0] + j, from[1] != nullptr ? from[1] + j : nullptr, smaller(kWide, count - j),
+                      panel(first + j) + r / 2 * kWide);
+        }
+      }
+    }
+  }
+#else
+  void multiply(std::int64_t row, std::int64_t, std::int64_t some, Tile<float>& tile) const {
+    multiply_tile<kSlab, 1>(left_.get() + row * kSlab, panel_.get(), some, tile);
+  }
+  void fill_narrow(const float*, std::int64_t, std::int64_t, std::int64_t, std::int64_t) {}
+  void pack_narrow(const float*, std::int64_t, std::int64_t, std::int64_t, std::int64_t) {}
+#endif
+
   void put_tile(Tile<float>& tile, float* out, std::int64_t row, std::int64_t rows, const Runs& places,
                 std::int64_t column, std::int64_t columns) {
     if (rows == kTileRows && columns == kWide && places.are_one()) {
@@ -213,15 +314,16 @@ class ScatterBlock {
 
   const ScatterMatrix a_, b_;
   const ScatterOut out_;
+  const bool narrow_;
   const std::int64_t width_;
   Scratch<float> left_;
   Zeros<float> panel_;
   Scratch<float> lines_, sums_;
 };
 
-// out = a b for `count` matrices.
+// out = a b for `count` matrices; if `narrow`, of factors rounded to bfloat16, where the CPU multiplies these.
 inline void multiply_scattered(int threads, std::int64_t count, const ScatterMatrix& a, const ScatterMatrix& b,
-                               const ScatterOut& out) {
+                               const ScatterOut& out, bool narrow = false) {
   constexpr std::int64_t kMostRows = 256, kMostColumns = 512, kFewest = 64, kShares = 4;
   const std::int64_t rows = a.rows.size(), inner = a.columns.size(), columns = b.columns.size();
   if (count * rows * columns == 0) return;
@@ -245,7 +347,7 @@ inline void multiply_scattered(int threads, std::int64_t count, const ScatterMat
   }
   const std::int64_t down = quotient_up(rows, high), across = quotient_up(columns, wide);
   on_threads(threads, count * rows * columns * inner / 8, blocks(), [&](std::int64_t begin, std::int64_t end) {
-    ScatterBlock block(a, b, out, high, wide);
+    ScatterBlock block(a, b, out, high, wide, narrow);
     for (std::int64_t i = begin; i < end; ++i) {
       const std::int64_t row = i / across % down * high, column = i % across * wide;
       block.run(i / (down * across), row, smaller(high, rows - row), column, smaller(wide, columns - column));

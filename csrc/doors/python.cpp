@@ -109,5 +109,28 @@ Examples:
     >>> before = boost_ext.num_threads()
     >>> boost_ext.set_num_threads(1)
     >>> boost_ext.set_num_threads(before))");
+  m.def("float32_matmul_precision", &float32_matmul_precision, R"(What set_float32_matmul_precision() was given last.
+
+Examples:
+    >>> import boost_ext
+    >>> boost_ext.float32_matmul_precision()
+    'highest')");
+  m.def("set_float32_matmul_precision", &set_float32_matmul_precision, py::arg("precision"),
+        R"(How precisely compiled steps multiply float32 matrices on a CPU. Call it before the first step.
+
+Args:
+    precision (str): ``"highest"``, the default, or ``"medium"``. With ``"medium"`` the products of more than 32 rows of
+        nn.Dense and ops.matmul, and those of their gradients, round their factors to bfloat16 and add in float32. It
+        needs a CPU with AVX512-BF16 (AMD from Zen 4, Intel from Cooper Lake on); on others nothing changes. Sums may
+        have other bits on another kind of CPU. Weights, activations and gradients stay float32.
+
+Raises:
+    ValueError: if precision is neither.
+
+Examples:
+    >>> import boost_ext
+    >>> boost_ext.set_float32_matmul_precision("medium")
+    >>> boost_ext.set_float32_matmul_precision("highest"))");
+  m.def("has_narrow_products", &has_narrow_products);
   m.def("set_isa", &set_isa, py::arg("name"));
 }

@@ -7,7 +7,8 @@
 // sizes  four numbers: count, m, k, n
 // out    float32, count matrices (m, n), written
 // A sum of up to 128 products is rounded once for each of them (fused), in order; these sums are added in float32, in
-// order. So the bits depend neither on instruction set nor threads.
+// order. So the bits depend neither on instruction set nor threads. Products of more than 32 rows may round their
+// factors to bfloat16 first (set_float32_matmul_precision()).
 #pragma once
 
 #include <vector>

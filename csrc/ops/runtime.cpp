@@ -56,6 +56,15 @@ int default_threads() {
 }
 
 std::atomic<int> threads{default_threads()};
+std::atomic<bool> medium{false};
+
+bool multiplies_bfloat16() {
+#if defined(BOOST_EXT_X86_ISAS)
+  return isa() == Isa::avx512 && __builtin_cpu_supports("avx512bf16");
+#else
+  return false;
+#endif
+}
 
 }  // namespace
 
@@ -108,9 +117,20 @@ void set_num_threads(int n) {
   threads.store(n);
 }
 
+void set_float32_matmul_precision(const std::string& wanted) {
+  require(wanted == "highest" || wanted == "medium",
+          "set_float32_matmul_precision: precision must be one of highest, medium, got ", wanted);
+  medium.store(wanted == "medium");
+}
+
+std::string float32_matmul_precision() { return medium.load(std::memory_order_relaxed) ? "medium" : "highest"; }
+
+bool has_narrow_products() { return medium.load(std::memory_order_relaxed) && multiplies_bfloat16(); }
+
 Context cpu_context() {
   Context c;
   c.threads = num_threads();
+  c.narrow_products = has_narrow_products();
   return c;
 }
 

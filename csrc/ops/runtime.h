@@ -1,4 +1,5 @@
-// Process-wide facts: how many threads, which instruction set. Results never depend on either.
+// Process-wide facts: how many threads, which instruction set, on neither of which results depend; and how precise
+// products of float32 are.
 #pragma once
 
 #include <string>
@@ -19,6 +20,11 @@ std::string isa_name();
 
 int num_threads();
 void set_num_threads(int threads);  // 1 .. 1024
+// "highest", or "medium": where the CPU multiplies bfloat16, factors may be rounded to that.
+void set_float32_matmul_precision(const std::string& name);  // std::invalid_argument if it is neither
+std::string float32_matmul_precision();
+bool has_narrow_products();  // whether factors are rounded to bfloat16
+
 Context cpu_context();
 std::string compiler();
 

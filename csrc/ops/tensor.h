@@ -95,6 +95,7 @@ struct Context {
   int device_id = 0;
   void* stream = nullptr;  // of a device: everything is enqueued there, and nothing waits for it
   int threads = 1;
+  bool narrow_products = false;          // factors of products may be rounded to bfloat16
   const Allocator* allocator = nullptr;  // of a device: where kernels work beside their arrays; ours if there is none
 };
 

@@ -15,7 +15,13 @@ from boost_ext import native_module
 native_module.choose()  # before what imports _core
 
 from boost_ext import convolutions, ops  # noqa: E402
-from boost_ext._core import build_info, num_threads, set_num_threads  # noqa: E402
+from boost_ext._core import (  # noqa: E402
+    build_info,
+    float32_matmul_precision,
+    num_threads,
+    set_float32_matmul_precision,
+    set_num_threads,
+)
 from boost_ext.adasum import adasum_simulate  # noqa: E402
 
 if TYPE_CHECKING:
@@ -41,7 +47,16 @@ if TYPE_CHECKING:
     from boost_ext import writers as writers
     from boost_ext.model import Model as Model
 
-__all__ = ["__version__", "adasum_simulate", "build_info", "num_threads", "ops", "set_num_threads"]
+__all__ = [
+    "__version__",
+    "adasum_simulate",
+    "build_info",
+    "float32_matmul_precision",
+    "num_threads",
+    "ops",
+    "set_float32_matmul_precision",
+    "set_num_threads",
+]
 
 __version__: str = build_info()["version"]
 

@@ -544,6 +544,22 @@ def test_products_of_few_rows_and_a_large_matrix_are_native(isa: str, monkeypatc
             assert bool(made) == native, (rows, width)
 
 
+@pytest.mark.usefixtures("medium_precision")
+def test_products_of_medium_precision(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rounded to bfloat16, forwards and backwards, where the CPU multiplies that; MindSpore's in float32 otherwise."""
+    made: list[str] = []
+    monkeypatch.setattr(products, "_primitive", recorded(products._primitive, made))
+    narrow = products.has_narrow_products()
+    for cell, inputs in (
+        (Layer(nn.Dense(64, 48)), (floats(40, 64),)),
+        (Product(), (floats(2, 40, 64), floats(2, 64, 9))),
+    ):
+        made.clear()
+        near(*both(partial(Once, cell), inputs), tolerance=2.0**-6 if narrow else 1e-6)
+        near(*both(partial(Gradients, cell, len(inputs)), inputs), tolerance=2.0**-6 if narrow else 1e-5)
+        assert bool(made) == (narrow or (products.build_info()["isa"] == "avx512" and not convolutions.are_slow()))
+
+
 class Attending(nn.Cell):  # type: ignore[misc]
     """As transformers write it: queries, keys and values out of one product."""
 

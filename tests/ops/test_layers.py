@@ -5,9 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+import boost_ext
 import oracle
 from boost_ext import _core
-from dtypes import DTYPES, SIZES, UNIT, assert_close, assert_same_bits, normal
+from dtypes import DTYPES, FLOATS, SIZES, UNIT, assert_close, assert_same_bits, normal
 
 pytestmark = pytest.mark.usefixtures("isa")
 
@@ -178,10 +179,46 @@ def test_matmul(rng, sizes, transpose_a, transpose_b):
     assert_close(out, left @ right, abs(left) @ abs(right), roundings=max(k, 1))
 
 
-def test_an_inf_stays_in_its_row_and_column(rng):
-    a, b = normal(rng, (9, 40)), normal(rng, (40, 35))
-    a[3, 7], b[5, 34] = np.inf, np.nan
-    out = matmul(a, b, (1, 9, 40, 35), False, False)[0]
+@pytest.mark.usefixtures("medium_precision")
+@pytest.mark.parametrize("transpose_b", [False, True])
+@pytest.mark.parametrize("transpose_a", [False, True])
+@pytest.mark.parametrize("sizes", [s for s in PRODUCTS + THIN if s[0] < 3], ids=str)
+def test_products_of_medium_precision(rng, sizes, transpose_a, transpose_b):
+    """Those of factors that are rounded to bfloat16, where the CPU multiplies these; otherwise as before."""
+    _, m, k, n = sizes
+    a = normal(rng, (2, k, m) if transpose_a else (2, m, k))
+    b = normal(rng, (2, n, k) if transpose_b else (2, k, n))
+    out = matmul(a, b, (2, m, k, n), transpose_a, transpose_b)
+    if _core.has_narrow_products():
+        a, b = a.astype(FLOATS["bfloat16"]), b.astype(FLOATS["bfloat16"])
+    a, b = a.astype(np.float64), b.astype(np.float64)
+    left, right = a.swapaxes(1, 2) if transpose_a else a, b.swapaxes(1, 2) if transpose_b else b
+    assert_close(out, left @ right, abs(left) @ abs(right), roundings=max(k, 1))
+    assert_same_bits(matmul(a.astype(np.float32), b.astype(np.float32), (2, m, k, n), transpose_a, transpose_b), out)
+
+
+@pytest.mark.usefixtures("medium_precision")
+def test_few_rows_are_multiplied_in_float32(rng):
+    a, b = normal(rng, (1, 32, 200)), normal(rng, (1, 200, 70))
+    out = matmul(a, b, (1, 32, 200, 70), False, False)
+    wide = a.astype(np.float64), b.astype(np.float64)
+    assert_close(out, wide[0] @ wide[1], abs(wide[0]) @ abs(wide[1]), roundings=200)
+
+
+def test_precisions():
+    assert boost_ext.float32_matmul_precision() == "highest"
+    with pytest.raises(ValueError, match="precision must be one of highest, medium, got high"):
+        boost_ext.set_float32_matmul_precision("high")
+    assert not _core.has_narrow_products()
+
+
+@pytest.mark.parametrize("precision", ["highest", "medium"])
+def test_an_inf_stays_in_its_row_and_column(rng, request, precision):
+    if precision == "medium":
+        request.getfixturevalue("medium_precision")
+    a, b = normal(rng, (2, 9, 40)), normal(rng, (2, 40, 35))
+    a[0, 3, 7], b[0, 5, 34] = np.inf, np.nan
+    out = matmul(a, b, (2, 9, 40, 35), False, False)[0]
     assert not np.isfinite(out[3]).any()
     assert np.isnan(out[:, 34]).all()
     assert np.isfinite(np.delete(out[:, :34], 3, axis=0)).all()

@@ -23,7 +23,7 @@ from boost_ext.ms.core.fast_pooling import max_pool, max_pool2d
 from boost_ext.ms.core.substitutes import Substitute, is_known, plain
 from boost_ext.ms.native.cell import float64
 from boost_ext.ms.native.layers import BiasAdded, CrossEntropy, Gelu, LayerNorm, Sliced, permuted
-from boost_ext.ms.native.products import has_avx512_alone, product, wins
+from boost_ext.ms.native.products import all_win, product, wins
 
 __all__ = ["SUBSTITUTES"]
 
@@ -143,7 +143,7 @@ def matmul(input: Any, other: Any) -> Any:
             out = product(rows, other, False, False) if native else _mat_mul(rows, other)
             return ops.reshape(out, (*shape[:-1], F.shape(other)[1]))
         if rank > 2 and shape[:-2] == F.shape(other)[:-2]:
-            return product(input, other, False, False) if has_avx512_alone() else _batch_mat_mul(input, other)
+            return product(input, other, False, False) if all_win() else _batch_mat_mul(input, other)
     return _plain_matmul(input, other)
 
 

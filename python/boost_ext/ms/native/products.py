@@ -10,11 +10,11 @@ import numpy as np
 from mindspore import Tensor, ops
 
 from boost_ext import convolutions
-from boost_ext._core import build_info
+from boost_ext._core import build_info, has_narrow_products
 
 from .cell import as_first, custom
 
-__all__ = ["has_avx512", "has_avx512_alone", "product", "wins"]
+__all__ = ["all_win", "has_avx512", "product", "wins"]
 
 # Where a layer and its gradients took 0.4 to 1.0 of the time of MindSpore's, with one thread and with two.
 _FEW_ROWS, _LEAST_WEIGHTS = 32, 4096
@@ -30,18 +30,18 @@ def has_avx512() -> bool:
 
 
 @ops.constexpr  # type: ignore[untyped-decorator]
-def has_avx512_alone() -> bool:
-    """In a graph: whether AVX-512 is hidden from oneDNN, too, so that MindSpore's products take twice the time of
-    native ones. Otherwise both are as fast."""
-    return bool(build_info()["isa"] == "avx512" and not convolutions.are_slow())
+def all_win() -> bool:
+    """In a graph: whether native products of any size take less time than MindSpore's: where AVX-512 is hidden from
+    oneDNN, and where factors are rounded to bfloat16. Otherwise both are as fast."""
+    return has_narrow_products() or bool(build_info()["isa"] == "avx512" and not convolutions.are_slow())
 
 
 @ops.constexpr  # type: ignore[untyped-decorator]
 def wins(rows: int, weight: tuple[int, int]) -> bool:
     """In a graph: whether rows times a matrix take less time by :func:`product` than by MindSpore's function: few rows,
-    so that the memory binds them, or any where MindSpore's have no AVX-512."""
+    so that the memory binds them, or :func:`all_win`."""
     few = rows <= _FEW_ROWS and math.prod(weight) >= _LEAST_WEIGHTS and build_info()["isa"] != "baseline"
-    return few or has_avx512_alone()
+    return few or all_win()
 
 
 def product(a: Tensor, b: Tensor, transpose_a: bool, transpose_b: bool) -> Tensor:
