@@ -63,6 +63,12 @@ class Runs {
     }
     each([&](std::int64_t from, std::int64_t i, std::int64_t n) { copy_row(data + from, n, to + i); });
   }
+  // All of them side by side: where they are, or else in `room`.
+  const float* line(const float* data, float* room) const {
+    if (are_one()) return data + at_[0];
+    take(data, room);
+    return room;
+  }
   void put(const float* from, float* data) const {
     if (count_ == size_) {
       for (std::int64_t i = 0; i < size_; ++i) data[at_[i]] = from[i];
@@ -98,7 +104,7 @@ class ScatterBlock {
         narrow_(kNarrows && narrow),
         width_(padded<float>(columns)),
         left_(up_to(kTileRows, rows) * kSlab),
-        panel_(kSlab * (narrow ? padded<float>(columns) : kWide)),
+        panel_(kSlab * (narrow_ ? padded<float>(columns) : kWide)),
         lines_(b.in_columns ? kSlab * kWide : 0),
         sums_(inner() > kSlab ? up_to(kTileRows, rows) * width_ : 0) {}
 
@@ -168,14 +174,7 @@ class ScatterBlock {
       const Runs runs(b_.rows.from(k), some);
       const float* from[kWide];
       for (std::int64_t c = 0; c < columns; ++c) {
-        const float* const at = b + b_.columns[column + c];
-        if (runs.are_one()) {
-          from[c] = at + b_.rows[k];
-          continue;
-        }
-        float* const line = lines_.get() + c * kSlab;
-        runs.take(at, line);
-        from[c] = line;
+        from[c] = runs.line(b + b_.columns[column + c], lines_.get() + c * kSlab);
       }
       transpose_lines(from, columns, some, panel, kWide);
       return;
@@ -223,14 +222,7 @@ class ScatterBlock {
       const Runs runs(a_.columns.from(k), some);
       for (std::int64_t m = 0; m < rows; ++m) {
         float* const line = left + m * kSlab;
-        const float* from = a + a_.rows[row + m];
-        if (runs.are_one()) {
-          from += a_.columns[k];
-        } else {
-          runs.take(from, line);
-          from = line;
-        }
-        narrow_line(from, some, line);
+        narrow_line(runs.line(a + a_.rows[row + m], line), some, line);
       }
     }
     for (std::int64_t m = rows; m < up_to(kTileRows, rows); ++m) {
@@ -246,15 +238,8 @@ class ScatterBlock {
         const std::int64_t here = smaller(kWide, columns - j);
         const float* from[kWide];
         for (std::int64_t c = 0; c < here; ++c) {
-          const float* at = b + b_.columns[column + j + c];
           float* const line = lines_.get() + c * kSlab;
-          if (runs.are_one()) {
-            at += b_.rows[k];
-          } else {
-            runs.take(at, line);
-            at = line;
-          }
-          narrow_line(at, some, line);
+          narrow_line(runs.line(b + b_.columns[column + j + c], line), some, line);
           from[c] = line;
         }
         transpose_lines(from, here, words_of(some), panel(j), kWide);
@@ -268,9 +253,7 @@ class ScatterBlock {
       for (std::int64_t r = 0; r < some; r += 2) {
         const float* from[2] = {};
         for (std::int64_t i = 0; i < smaller(2, some - r); ++i) {
-          const float* const at = b + b_.rows[k + r + i];
-          from[i] = runs.are_one() ? at + b_.columns[column + first] : lines[i];
-          if (!runs.are_one()) runs.take(at, lines[i]);
+          from[i] = runs.line(b + b_.rows[k + r + i], lines[i]);
         }
         for (std::int64_t j = 0; j < count; j += kWide) {
           narrow_pair(from[0] + j, from[1] != nullptr ? from[1] + j : nullptr, smaller(kWide, count - j),

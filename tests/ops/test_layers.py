@@ -212,13 +212,14 @@ def test_precisions():
     assert not _core.has_narrow_products()
 
 
+@pytest.mark.parametrize("count", [1, 2])
 @pytest.mark.parametrize("precision", ["highest", "medium"])
-def test_an_inf_stays_in_its_row_and_column(rng, request, precision):
+def test_an_inf_stays_in_its_row_and_column(rng, request, precision, count):
     if precision == "medium":
         request.getfixturevalue("medium_precision")
-    a, b = normal(rng, (2, 9, 40)), normal(rng, (2, 40, 35))
+    a, b = normal(rng, (count, 9, 40)), normal(rng, (count, 40, 35))
     a[0, 3, 7], b[0, 5, 34] = np.inf, np.nan
-    out = matmul(a, b, (2, 9, 40, 35), False, False)[0]
+    out = matmul(a, b, (count, 9, 40, 35), False, False)[0]
     assert not np.isfinite(out[3]).any()
     assert np.isnan(out[:, 34]).all()
     assert np.isfinite(np.delete(out[:, :34], 3, axis=0)).all()
