@@ -37,7 +37,7 @@ struct ScatterOut {
   float* data;
   std::int64_t step;
   const Axis &rows, &columns;
-  bool adds = false;  // to what is there
+  bool adds = false;  // to what is there, which is the first of a sum's numbers then
 };
 
 // Up to kSlab offsets, in runs that go up by one.
@@ -93,156 +93,194 @@ inline void transpose_lines(const float* const* from, std::int64_t columns, std:
   }
 }
 
-// What one thread computes: a block of a product of up to `rows` by `columns`.
-class ScatterBlock {
+// How a product is cut into blocks, which stay in the second cache: some for each thread, where it is large enough.
+// They are high, since each packs its columns for itself, and a thread keeps what it has packed of the left factor
+// (Goto and van de Geijn, "Anatomy of High-Performance Matrix Multiplication", ACM Trans. Math. Softw. 34(3), 2008).
+struct ScatterCut {
+  ScatterCut(int threads, std::int64_t rows, std::int64_t inner, std::int64_t columns) {
+    constexpr std::int64_t kHigh = 512, kWide = 256, kFewest = 64, kRoom = 1 << 20;
+    const std::int64_t wanted = threads > 1 ? kShares * threads : 1;
+    high = smaller(kHigh, rows);
+    wide = smaller(kHigh * kWide / up_to(kHigh / 4, high), columns);
+    const auto are_few = [&] { return quotient_up(rows, high) * quotient_up(columns, wide) < wanted; };
+    while (are_few() && wide > kFewest) wide = up_to(kTileColumns<float>, quotient_up(wide, 2));
+    while (are_few() && high > kFewest) high = up_to(kTileRows, quotient_up(high, 2));
+    down = quotient_up(rows, high);
+    across = quotient_up(columns, wide);
+    depth = keeps_left() ? smaller(inner, kRoom / up_to(kTileRows, high) / kSlab * kSlab) : inner;
+    at_once = down < wanted ? 1 : across;
+  }
+  // For the next block of the same rows. Threads share nothing packed: to get it from the cache of another core took
+  // longer than to pack it again, where cores have third caches of their own.
+  bool keeps_left() const { return across > 1; }
+
+  static constexpr std::int64_t kShares = 4;  // of a thread
+  std::int64_t high, wide, down, across;
+  std::int64_t depth;    // so much of each sum at a time, in whole slabs, as a thread has room for
+  std::int64_t at_once;  // blocks that a thread takes
+};
+
+// Products of matrices with the same axes, one at a time; of factors rounded to bfloat16 if kNarrow.
+template <bool kNarrow> class ScatterProduct {
  public:
-  ScatterBlock(const ScatterMatrix& a, const ScatterMatrix& b, const ScatterOut& out, std::int64_t rows,
-               std::int64_t columns, bool narrow)
-      : a_(a),
+  ScatterProduct(int threads, const ScatterMatrix& a, const ScatterMatrix& b, const ScatterOut& out)
+      : threads_(threads),
+        a_(a),
         b_(b),
         out_(out),
-        narrow_(kNarrows && narrow),
-        width_(padded<float>(columns)),
-        left_(up_to(kTileRows, rows) * kSlab),
-        panel_(kSlab * (narrow_ ? padded<float>(columns) : kWide)),
-        lines_(b.in_columns ? kSlab * kWide : 0),
-        sums_(inner() > kSlab ? up_to(kTileRows, rows) * width_ : 0) {}
+        rows_(a.rows.size()),
+        inner_(a.columns.size()),
+        columns_(b.columns.size()),
+        cut_(threads, rows_, inner_, columns_),
+        high_(up_to(kTileRows, cut_.high)),
+        wide_(padded<float>(cut_.wide)),
+        left_(high_ * kRow * (cut_.keeps_left() ? quotient_up(cut_.depth, kSlab) : 1)),
+        right_(kRow * wide_),
+        sums_(cut_.depth > kSlab ? high_ * wide_ : kTile),
+        count_(smaller(threads, cut_.down * cut_.across)),
+        memory_(count_ * (left_ + right_ + sums_)),
+        own_(count_) {
+    for (std::int64_t i = 0; i < count_; ++i) {
+      float* const left = memory_.get() + i * (left_ + right_ + sums_);
+      own_[i] = {left, left + left_, left + left_ + right_};
+    }
+  }
 
-  void run(std::int64_t item, std::int64_t row, std::int64_t rows, std::int64_t column, std::int64_t columns) {
-    const float *const a = a_.data + item * a_.step, *const b = b_.data + item * b_.step;
-    float* const out = out_.data + item * out_.step;
-    for (std::int64_t k = 0; k < inner(); k += kSlab) {
-      const std::int64_t some = smaller(kSlab, inner() - k);
-      narrow_ ? fill_narrow(a, row, rows, k, some) : fill(a, row, rows, k, some);
-      if (narrow_) pack_narrow(b, k, some, column, columns);
-      for (std::int64_t j = 0; j < columns; j += kWide) {
-        const std::int64_t here = smaller(kWide, columns - j);
-        if (!narrow_) pack(b, k, some, column + j, here);
-        const Runs places(out_.columns.from(column + j), here);
-        for (std::int64_t i = 0; i < rows; i += kTileRows) {
-          Tile<float> tile;
-          multiply(i, j, some, tile);
-          float* const sums = sums_.get() + i * width_ + j;
-          if (k > 0) {
-            BOOST_EXT_EACH_ROW(m) BOOST_EXT_EACH_VECTOR(v) {
-              tile[m][v] = vector_at(sums + m * width_ + v * kLanesOf<float>) + tile[m][v];
-            }
-          }
-          if (k + kSlab < inner()) {
-            BOOST_EXT_EACH_ROW(m) BOOST_EXT_EACH_VECTOR(v) { put(sums + m * width_ + v * kLanesOf<float>, tile[m][v]); }
-          } else {
-            put_tile(tile, out, row + i, smaller(kTileRows, rows - i), places, column + j, here);
-          }
-        }
-      }
+  void run(std::int64_t item) {
+    const Item of{a_.data + item * a_.step, b_.data + item * b_.step, out_.data + item * out_.step};
+    for (std::int64_t begin = 0; begin < inner_; begin += cut_.depth) {
+      const std::int64_t end = smaller(begin + cut_.depth, inner_);
+      for (std::int64_t i = 0; i < count_; ++i) own_[i].row = -1;
+      on_threads(
+          threads_, rows_ * columns_ * (end - begin) / 8, cut_.down * cut_.across,
+          [&](std::int64_t first, std::int64_t last) {
+            Own& own = take_one();
+            for (std::int64_t i = first; i < last; ++i) multiply(own, of, begin, end, i);
+            __atomic_store_n(&own.is_taken, false, __ATOMIC_RELEASE);
+          },
+          cut_.at_once);
     }
   }
 
  private:
-  static constexpr std::int64_t kWide = kTileColumns<float>;
-#if defined(__AVX512F__)
-  static constexpr bool kNarrows = true;
-#else
-  static constexpr bool kNarrows = false;
-#endif
+  static constexpr std::int64_t kWide = kTileColumns<float>, kTile = kTileRows * kWide;
 
-  // Rows of the left factor, up to whole tiles.
-  void fill(const float* a, std::int64_t row, std::int64_t rows, std::int64_t k, std::int64_t some) {
-    float* const left = left_.get();
-    if (a_.in_columns) {
-      const float* from[kSlab];
-      for (std::int64_t begin = 0; begin < rows; begin += kSlab) {
-        const Runs runs(a_.rows.from(row + begin), smaller(kSlab, rows - begin));
-        runs.each([&](std::int64_t at, std::int64_t first, std::int64_t n) {
-          for (std::int64_t c = 0; c < some; ++c) from[c] = a + at + a_.columns[k + c];
-          transpose_lines(from, some, n, left + (begin + first) * kSlab, kSlab);
-        });
-      }
-    } else {
-      const Runs runs(a_.columns.from(k), some);
-      for (std::int64_t m = 0; m < rows; ++m) runs.take(a + a_.rows[row + m], left + m * kSlab);
-    }
-    for (std::int64_t m = rows; m < up_to(kTileRows, rows); ++m) {
-      for (std::int64_t c = 0; c < some; ++c) left[m * kSlab + c] = 0;
+  struct Item {
+    const float *a, *b;
+    float* out;
+  };
+  struct Place {  // of a tile
+    float* out;
+    std::int64_t row, rows, column;
+    const Runs& runs;
+  };
+  // Memory of one thread.
+  struct Own {
+    float *left, *right, *sums;
+    std::int64_t row = -1;  // from which on `left` holds rows
+    bool is_taken = false;
+  };
+
+  // What a thread had before, unless that has changed hands.
+  Own& take_one() {
+    for (std::int64_t i = 0;; i = i + 1 < count_ ? i + 1 : 0) {
+      if (!__atomic_exchange_n(&own_[i].is_taken, true, __ATOMIC_ACQUIRE)) return own_[i];
     }
   }
 
-  // Columns of the right factor. What is beyond `columns` is of another panel, or zero.
-  void pack(const float* b, std::int64_t k, std::int64_t some, std::int64_t column, std::int64_t columns) {
-    float* const panel = panel_.get();
-    if (b_.in_columns) {
-      const Runs runs(b_.rows.from(k), some);
-      const float* from[kWide];
-      for (std::int64_t c = 0; c < columns; ++c) {
-        from[c] = runs.line(b + b_.columns[column + c], lines_.get() + c * kSlab);
-      }
-      transpose_lines(from, columns, some, panel, kWide);
-      return;
-    }
-    const Runs runs(b_.columns.from(column), columns);
-    if (runs.are_one() && columns == kWide) {
-      for (std::int64_t r = 0; r < some; ++r) {
-        const float* const from = b + b_.rows[k + r] + b_.columns[column];
-        BOOST_EXT_EACH_VECTOR(v) {
-          put(panel + r * kWide + v * kLanesOf<float>, vector_at(from + v * kLanesOf<float>));
+  // That hold so many neighbours of a sum.
+  static constexpr std::int64_t words(std::int64_t numbers) { return kNarrow ? words_of(numbers) : numbers; }
+  static constexpr std::int64_t kRow = words(kSlab);  // from one row of the left factor to the next
+
+  // One block, of what lies from `begin` to `end` of its sums.
+  void multiply(Own& own, const Item& of, std::int64_t begin, std::int64_t end, std::int64_t index) {
+    const std::int64_t row = index / cut_.across * cut_.high, rows = smaller(cut_.high, rows_ - row);
+    const std::int64_t column = index % cut_.across * cut_.wide, columns = smaller(cut_.wide, columns_ - column);
+    const bool is_left = own.row == row, is_begun = begin > 0 || out_.adds;
+    if (cut_.keeps_left()) own.row = row;
+    for (std::int64_t k = begin; k < end; k += kSlab) {
+      const std::int64_t some = smaller(kSlab, end - k);
+      float* const left = own.left + (cut_.keeps_left() ? (k - begin) / kSlab * high_ * kRow : 0);
+      if (!is_left) fill(of.a, row, rows, k, some, left);
+      pack(of.b, k, some, column, columns, own.right);
+      for (std::int64_t j = 0; j < columns; j += kWide) {
+        const std::int64_t here = smaller(kWide, columns - j);
+        const Runs runs(out_.columns.from(column + j), here);
+        for (std::int64_t i = 0; i < rows; i += kTileRows) {
+          const Place place{of.out, row + i, smaller(kTileRows, rows - i), column + j, runs};
+          // In the order in which they are used, or all in one place.
+          float* const sums = own.sums + (sums_ > kTile ? j * high_ + i * kWide : 0);
+          if (k == begin && is_begun) read(place, sums);
+          Tile<float> tile;
+          if constexpr (kNarrow)
+            multiply_narrow_tile(left + i * kRow, own.right + j * words(some), words(some), tile);
+          else
+            multiply_tile<kSlab, 1>(left + i * kRow, own.right + j * words(some), some, tile);
+          const bool is_last = k + kSlab >= end;
+          if (k > begin || is_begun) {
+            BOOST_EXT_EACH_ROW(m) BOOST_EXT_EACH_VECTOR(v) {
+              tile[m][v] = vector_at(sums + m * kWide + v * kLanesOf<float>) + tile[m][v];
+            }
+          }
+          if (is_last && place.rows == kTileRows && here == kWide && runs.are_one()) {
+            BOOST_EXT_EACH_ROW(m) BOOST_EXT_EACH_VECTOR(v) {
+              put(row_of(place, m) + out_.columns[place.column] + v * kLanesOf<float>, tile[m][v]);
+            }
+            continue;
+          }
+          add_tile(tile, true, sums, kWide);
+          if (is_last) write(sums, place);
         }
       }
-      return;
     }
-    for (std::int64_t r = 0; r < some; ++r) runs.take(b + b_.rows[k + r], panel + r * kWide);
   }
 
-#if defined(__AVX512F__)
-  void multiply(std::int64_t row, std::int64_t column, std::int64_t some, Tile<float>& tile) const {
-    if (narrow_) {
-      const std::int64_t words = words_of(some);
-      return multiply_narrow_tile(left_.get() + row * kSlab, panel_.get() + column * words, words, tile);
-    }
-    multiply_tile<kSlab, 1>(left_.get() + row * kSlab, panel_.get(), some, tile);
-  }
-
-  // fill() and pack() of factors that are rounded to bfloat16: before they are transposed, which moves half then.
-  void fill_narrow(const float* a, std::int64_t row, std::int64_t rows, std::int64_t k, std::int64_t some) {
-    float* const left = left_.get();
+  // Rows of the left factor, up to whole tiles.
+  void fill(const float* a, std::int64_t row, std::int64_t rows, std::int64_t k, std::int64_t some, float* to) {
     if (a_.in_columns) {
+      const float* from[kSlab];
       alignas(64) float pairs[kSlab / 2][kSlab];
-      const float* from[kSlab / 2];
       for (std::int64_t begin = 0; begin < rows; begin += kSlab) {
         const Runs runs(a_.rows.from(row + begin), smaller(kSlab, rows - begin));
         runs.each([&](std::int64_t at, std::int64_t first, std::int64_t n) {
-          for (std::int64_t c = 0; c < some; c += 2) {
-            const float* const next = c + 1 < some ? a + at + a_.columns[k + c + 1] : nullptr;
-            narrow_pair(a + at + a_.columns[k + c], next, n, pairs[c / 2]);
-            from[c / 2] = pairs[c / 2];
+          const auto column = [&](std::int64_t c) { return c < some ? a + at + a_.columns[k + c] : nullptr; };
+          for (std::int64_t c = 0; c < words(some); ++c) {
+            from[c] = kNarrow ? narrow_pair(column(2 * c), column(2 * c + 1), n, pairs[c]) : column(c);
           }
-          transpose_lines(from, words_of(some), n, left + (begin + first) * kSlab, kSlab);
+          transpose_lines(from, words(some), n, to + (begin + first) * kRow, kRow);
         });
       }
     } else {
       const Runs runs(a_.columns.from(k), some);
+      alignas(64) float line[kSlab];
       for (std::int64_t m = 0; m < rows; ++m) {
-        float* const line = left + m * kSlab;
-        narrow_line(runs.line(a + a_.rows[row + m], line), some, line);
+        const float* const from = a + a_.rows[row + m];
+        if constexpr (kNarrow)
+          narrow_line(runs.line(from, line), some, to + m * kRow);
+        else
+          runs.take(from, to + m * kRow);
       }
     }
     for (std::int64_t m = rows; m < up_to(kTileRows, rows); ++m) {
-      for (std::int64_t c = 0; c < words_of(some); ++c) left[m * kSlab + c] = 0;
+      for (std::int64_t c = 0; c < words(some); ++c) to[m * kRow + c] = 0;
     }
   }
-  // All panels at once, along the rows of memory.
-  void pack_narrow(const float* b, std::int64_t k, std::int64_t some, std::int64_t column, std::int64_t columns) {
-    const auto panel = [&](std::int64_t j) { return panel_.get() + j * words_of(some); };
+
+  // Columns of the right factor, up to whole panels.
+  void pack(const float* b, std::int64_t k, std::int64_t some, std::int64_t column, std::int64_t columns, float* to) {
+    const std::int64_t high = words(some), rest = columns / kWide * kWide;
+    for (std::int64_t i = 0; rest < columns && i < high * kWide; ++i) to[rest * high + i] = 0;
     if (b_.in_columns) {
       const Runs runs(b_.rows.from(k), some);
+      alignas(64) float lines[kWide][kSlab];
       for (std::int64_t j = 0; j < columns; j += kWide) {
         const std::int64_t here = smaller(kWide, columns - j);
         const float* from[kWide];
         for (std::int64_t c = 0; c < here; ++c) {
-          float* const line = lines_.get() + c * kSlab;
-          narrow_line(runs.line(b + b_.columns[column + j + c], line), some, line);
-          from[c] = line;
+          const float* const line = runs.line(b + b_.columns[column + j + c], lines[c]);
+          from[c] = kNarrow ? narrow_line(line, some, lines[c]) : line;
         }
-        transpose_lines(from, here, words_of(some), panel(j), kWide);
+        transpose_lines(from, here, high, to + j * high, kWide);
       }
       return;
     }
@@ -250,64 +288,48 @@ class ScatterBlock {
       const std::int64_t count = smaller(kSlab, columns - first);
       const Runs runs(b_.columns.from(column + first), count);
       alignas(64) float lines[2][kSlab];
-      for (std::int64_t r = 0; r < some; r += 2) {
-        const float* from[2] = {};
-        for (std::int64_t i = 0; i < smaller(2, some - r); ++i) {
-          from[i] = runs.line(b + b_.rows[k + r + i], lines[i]);
-        }
+      const auto row = [&](std::int64_t r, float* line) {
+        return r < some ? runs.line(b + b_.rows[k + r], line) : nullptr;
+      };
+      for (std::int64_t r = 0; r < high; ++r) {
+        const float* const low = row(kNarrow ? 2 * r : r, lines[0]);
+        const float* const next = kNarrow ? row(2 * r + 1, lines[1]) : nullptr;
         for (std::int64_t j = 0; j < count; j += kWide) {
-          narrow_pair(from[0] + j, from[1] != nullptr ? from[1] + j : nullptr, smaller(kWide, count - j),
-                      panel(first + j) + r / 2 * kWide);
+          float* const at = to + (first + j) * high + r * kWide;
+          const std::int64_t here = smaller(kWide, count - j);
+          if constexpr (kNarrow)
+            narrow_pair(low + j, next != nullptr ? next + j : nullptr, here, at);
+          else
+            copy_row(low + j, here, at);
         }
       }
     }
   }
-#else
-  void multiply(std::int64_t row, std::int64_t, std::int64_t some, Tile<float>& tile) const {
-    multiply_tile<kSlab, 1>(left_.get() + row * kSlab, panel_.get(), some, tile);
-  }
-  void fill_narrow(const float*, std::int64_t, std::int64_t, std::int64_t, std::int64_t) {}
-  void pack_narrow(const float*, std::int64_t, std::int64_t, std::int64_t, std::int64_t) {}
-#endif
 
-  void put_tile(Tile<float>& tile, float* out, std::int64_t row, std::int64_t rows, const Runs& places,
-                std::int64_t column, std::int64_t columns) {
-    if (rows == kTileRows && columns == kWide && places.are_one()) {
-      BOOST_EXT_EACH_ROW(m) {
-        float* const to = out + out_.rows[row + m] + out_.columns[column];
-        BOOST_EXT_EACH_VECTOR(v) {
-          float* const at = to + v * kLanesOf<float>;
-          put(at, out_.adds ? vector_at(at) + tile[m][v] : tile[m][v]);
-        }
-      }
-      return;
-    }
-    alignas(64) float found[kTileRows][kWide];
-    BOOST_EXT_EACH_ROW(m) BOOST_EXT_EACH_VECTOR(v) put(found[m] + v * kLanesOf<float>, tile[m][v]);
-    for (std::int64_t m = 0; m < rows; ++m) {
-      float* const to = out + out_.rows[row + m];
-      if (out_.adds) {
-        for (std::int64_t c = 0; c < columns; ++c) found[m][c] = to[out_.columns[column + c]] + found[m][c];
-      }
-      places.put(found[m], to);
-    }
+  float* row_of(const Place& p, std::int64_t m) const { return p.out + out_.rows[p.row + m]; }
+  // A tile, whose rows lie one after the other in `sums`.
+  void read(const Place& p, float* sums) const {
+    for (std::int64_t m = 0; m < p.rows; ++m) p.runs.take(row_of(p, m), sums + m * kWide);
+  }
+  void write(const float* sums, const Place& p) const {
+    for (std::int64_t m = 0; m < p.rows; ++m) p.runs.put(sums + m * kWide, row_of(p, m));
   }
 
-  std::int64_t inner() const { return a_.columns.size(); }
-
+  const int threads_;
   const ScatterMatrix a_, b_;
   const ScatterOut out_;
-  const bool narrow_;
-  const std::int64_t width_;
-  Scratch<float> left_;
-  Zeros<float> panel_;
-  Scratch<float> lines_, sums_;
+  const std::int64_t rows_, inner_, columns_;
+  const ScatterCut cut_;
+  const std::int64_t high_, wide_;          // of a block, up to whole tiles
+  const std::int64_t left_, right_, sums_;  // words
+  const std::int64_t count_;                // of threads
+  Scratch<float> memory_;
+  Scratch<Own> own_;
 };
 
 // out = a b for `count` matrices; if `narrow`, of factors rounded to bfloat16, where the CPU multiplies these.
 inline void multiply_scattered(int threads, std::int64_t count, const ScatterMatrix& a, const ScatterMatrix& b,
                                const ScatterOut& out, bool narrow = false) {
-  constexpr std::int64_t kMostRows = 256, kMostColumns = 512, kFewest = 64, kShares = 4;
   const std::int64_t rows = a.rows.size(), inner = a.columns.size(), columns = b.columns.size();
   if (count * rows * columns == 0) return;
   if (inner == 0) {
@@ -318,24 +340,19 @@ inline void multiply_scattered(int threads, std::int64_t count, const ScatterMat
     }
     return;
   }
-  // Blocks of a product stay in the second cache; smaller ones where there are too few for all threads.
-  const std::int64_t wanted = threads > 1 ? kShares * threads : 1;
-  std::int64_t high = smaller(kMostRows, rows), wide = smaller(kMostColumns, columns);
-  const auto blocks = [&] { return count * quotient_up(rows, high) * quotient_up(columns, wide); };
-  while (blocks() < wanted && (high > kFewest || wide > kFewest)) {
-    if (wide >= high)
-      wide = up_to(kTileColumns<float>, quotient_up(wide, 2));
-    else
-      high = up_to(kTileRows, quotient_up(high, 2));
+  const auto some = [&](int with, std::int64_t begin, std::int64_t end) {
+    const auto run = [=](auto product) {
+      for (std::int64_t n = begin; n < end; ++n) product.run(n);
+    };
+    kNarrows&& narrow ? run(ScatterProduct<kNarrows>(with, a, b, out)) : run(ScatterProduct<false>(with, a, b, out));
+  };
+  // Each by one thread, where that leaves none idle; otherwise each by all.
+  const std::int64_t work = rows * columns * inner / 8, useful = 1 + work / kElementsPerThread;
+  if (count >= ScatterCut::kShares * threads || smaller(count, threads) > smaller(useful, threads)) {
+    on_threads(threads, count * work, count, [&](std::int64_t begin, std::int64_t end) { some(1, begin, end); });
+  } else {
+    some(threads, 0, count);
   }
-  const std::int64_t down = quotient_up(rows, high), across = quotient_up(columns, wide);
-  on_threads(threads, count * rows * columns * inner / 8, blocks(), [&](std::int64_t begin, std::int64_t end) {
-    ScatterBlock block(a, b, out, high, wide, narrow);
-    for (std::int64_t i = begin; i < end; ++i) {
-      const std::int64_t row = i / across % down * high, column = i % across * wide;
-      block.run(i / (down * across), row, smaller(high, rows - row), column, smaller(wide, columns - column));
-    }
-  });
 }
 
 }  // namespace boost_ext::cpu::BOOST_EXT_ISA

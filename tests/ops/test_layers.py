@@ -151,7 +151,7 @@ PRODUCTS = [
     *((1, 1, 1, 1), (1, 9, 7, 33), (2, 8, 128, 32), (1, 17, 129, 65), (3, 70, 300, 100), (1, 300, 257, 600)),
     *((1, 5, 0, 4), (2, 0, 3, 4), (0, 3, 4, 5), (1, 1, 500, 1), (40, 33, 34, 35), (1, 600, 3, 70)),
 ]
-"""How many, rows, inner size, columns: around tiles of 4 or 8 by 16 or 32, slabs of 128, blocks of 256 by 512."""
+"""How many, rows, inner size, columns: around tiles of 4 or 8 by 16 or 32, slabs of 128, blocks of 512 by 256."""
 THIN = [(1, 16, 260, 530), (1, 17, 128, 33), (1, 32, 131, 257), (1, 33, 129, 256), (1, 300, 32, 70), (1, 300, 33, 70)]
 """Around 32 rows, or 32 rows of both factors, and strips of 256 columns."""
 
@@ -177,6 +177,18 @@ def test_matmul(rng, sizes, transpose_a, transpose_b):
     left = a.astype(np.float64).swapaxes(1, 2) if transpose_a else a.astype(np.float64)
     right = b.astype(np.float64).swapaxes(1, 2) if transpose_b else b.astype(np.float64)
     assert_close(out, left @ right, abs(left) @ abs(right), roundings=max(k, 1))
+
+
+def test_long_sums_of_large_products(rng, threads):
+    """A thread packs 2048 columns of 512 rows at a time, and goes on with the sums after that."""
+    m, k, n = 513, 2050, 260
+    a, b = normal(rng, (1, m, k)), normal(rng, (1, k, n))
+    threads(1)
+    out = matmul(a, b, (1, m, k, n), False, False)
+    threads(3)
+    assert_same_bits(matmul(a, b, (1, m, k, n), False, False), out)
+    left, right = a.astype(np.float64), b.astype(np.float64)
+    assert_close(out, left @ right, abs(left) @ abs(right), roundings=k)
 
 
 @pytest.mark.usefixtures("medium_precision")
