@@ -4,11 +4,15 @@
 // float32 and takes subnormal numbers for zero.
 #pragma once
 
+#include <type_traits>
+
 #include "cpu/products.h"
 
 namespace boost_ext::cpu::BOOST_EXT_ISA {
 
-constexpr std::int64_t words_of(std::int64_t count) { return (count + 1) / 2; }
+// That hold so many neighbours of a sum.
+template <bool kNarrow> constexpr std::int64_t words(std::int64_t count) { return kNarrow ? (count + 1) / 2 : count; }
+template <bool kNarrow> constexpr std::int64_t kRowWords = words<kNarrow>(kSlab);  // of a left factor, in one slab
 
 #if defined(__AVX512F__)
 constexpr bool kNarrows = true;
@@ -77,5 +81,22 @@ inline float* narrow_line(const float*, std::int64_t, float* words) { return wor
 inline float* narrow_pair(const float*, const float*, std::int64_t, float* words) { return words; }
 inline void multiply_narrow_tile(const float*, const float*, std::int64_t, Tile<float>&) {}
 #endif
+
+// multiply_tile() of a slab, or of its first `count` numbers.
+template <bool kNarrow>
+BOOST_EXT_INLINE void multiply_slab(const float* a, const float* b, std::int64_t count, Tile<float>& tile) {
+  if constexpr (kNarrow)
+    multiply_narrow_tile(a, b, words<true>(count), tile);
+  else
+    multiply_tile<kSlab, 1>(a, b, count, tile);
+}
+
+// body(is_narrow), a constant: `wanted`, where the CPU multiplies bfloat16.
+template <class Body> void in_precision(bool wanted, Body body) {
+  if (kNarrows && wanted)
+    body(std::bool_constant<kNarrows>{});
+  else
+    body(std::false_type{});
+}
 
 }  // namespace boost_ext::cpu::BOOST_EXT_ISA

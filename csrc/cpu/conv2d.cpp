@@ -103,10 +103,9 @@ void conv2d(const Context& context, const float* x, const float* w, const Convol
   const Patches& p = of.p;
   if (of.in_tiles()) {
     const Layer layer{p.n, p.c, p.h, p.w, of.outputs, p.oh, p.ow, p.top, p.left};
-    TiledConvolution(context.threads, x, w, false, layer, y);
-    return;
+    return put_convolution(context, x, w, false, layer, y);
   }
-  if (of.in_products()) return ConvolutionProducts(context.threads, of).put_outputs(x, w, y);
+  if (of.in_products()) return ConvolutionProducts(context, of).put_outputs(x, w, y);
   const Planes planes(p);
   const std::int64_t channels = p.c / of.groups, outputs = of.outputs / of.groups, positions = p.oh * p.ow;
   if (positions == 0) return;
@@ -140,10 +139,9 @@ void conv2d_input_gradient(const Context& context, const float* dy, const float*
   const Patches& p = of.p;
   if (of.in_tiles()) {  // an input sees the outputs that see it
     const Layer layer{p.n, of.outputs, p.oh, p.ow, p.c, p.h, p.w, 2 - p.top, 2 - p.left};
-    TiledConvolution(context.threads, dy, w, true, layer, dx);
-    return;
+    return put_convolution(context, dy, w, true, layer, dx);
   }
-  if (of.in_products()) return ConvolutionProducts(context.threads, of).put_input_gradients(dy, w, dx);
+  if (of.in_products()) return ConvolutionProducts(context, of).put_input_gradients(dy, w, dx);
   const Planes planes(p);
   const std::int64_t channels = p.c / of.groups, outputs = of.outputs / of.groups, positions = p.oh * p.ow;
   const std::int64_t window = p.kh * p.kw, taps = outputs * window;
@@ -213,10 +211,9 @@ void conv2d_weight_gradient(const Context& context, const float* dy, const float
   }
   if (of.in_tiles()) {
     const Layer layer{p.n, p.c, p.h, p.w, of.outputs, p.oh, p.ow, p.top, p.left};
-    TiledWeightGradient(context.threads, dy, x, layer, dw);
-    return;
+    return put_weight_gradient(context, dy, x, layer, dw);
   }
-  if (of.in_products()) return ConvolutionProducts(context.threads, of).put_weight_gradients(dy, x, dw);
+  if (of.in_products()) return ConvolutionProducts(context, of).put_weight_gradients(dy, x, dw);
   // So many images in a row as one float32 sum takes, if their planes stay in the cache.
   const std::int64_t of_channel = planes.count * planes.size, fit = kCached / (channels * of_channel);
   const std::int64_t summed = kPiece / planes.size, most = 1 + smaller(fit, summed);

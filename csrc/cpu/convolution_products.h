@@ -11,8 +11,9 @@ namespace boost_ext::cpu::BOOST_EXT_ISA {
 
 class ConvolutionProducts {
  public:
-  ConvolutionProducts(int threads, const Convolution& of)
-      : threads_(threads),
+  ConvolutionProducts(const Context& context, const Convolution& of)
+      : threads_(context.threads),
+        narrow_(context.narrow_products),
         p_(of.p),
         groups_(of.groups),
         channels_(of.p.c / of.groups),
@@ -33,7 +34,7 @@ class ConvolutionProducts {
       const Axis columns = of_positions(images, of_image_, p_.ow, 1);
       multiply_scattered(threads_, groups_, {w, outputs_ * taps, rows, weights},
                          {seen.data, channels_ * seen.channel, seen.taps, seen.positions},
-                         {y + first * of_image_, of_group_, out_rows, columns});
+                         {y + first * of_image_, of_group_, out_rows, columns}, narrow_);
     });
   }
 
@@ -44,7 +45,7 @@ class ConvolutionProducts {
       const Axis columns = of_positions(images, of_image_, p_.ow, 1);
       multiply_scattered(threads_, groups_, {dy + first * of_image_, of_group_, rows, columns},
                          {seen.data, channels_ * seen.channel, seen.positions, seen.taps, true},
-                         {dw, outputs_ * taps, out_rows, out_columns, first > 0});
+                         {dw, outputs_ * taps, out_rows, out_columns, first > 0}, narrow_);
     });
   }
 
@@ -55,7 +56,7 @@ class ConvolutionProducts {
     const Axis out_rows(channels_, pixels_), columns = of_positions(p_.n, of_image_, p_.ow, 1);
     const Axis pixels = of_positions(p_.n, p_.c * pixels_, p_.sh * p_.w, p_.sw);
     multiply_scattered(threads_, groups_, {w, outputs_ * channels_, rows, weights, true},
-                       {dy, of_group_, taken, columns}, {dx, channels_ * pixels_, out_rows, pixels});
+                       {dy, of_group_, taken, columns}, {dx, channels_ * pixels_, out_rows, pixels}, narrow_);
   }
 
  private:
@@ -181,10 +182,11 @@ class ConvolutionProducts {
     }
     const Axis rows(channels_, window_ * outputs_), of_taps(count * outputs_, 1), out_rows(channels_, pixels_);
     multiply_scattered(threads_, groups_, {weights, channels_ * window_ * outputs_, rows, of_taps},
-                       {source, outputs_ * plane, taken, seen}, {dx, channels_ * pixels_, out_rows, pixels});
+                       {source, outputs_ * plane, taken, seen}, {dx, channels_ * pixels_, out_rows, pixels}, narrow_);
   }
 
   const int threads_;
+  const bool narrow_;
   const Patches p_;
   const std::int64_t groups_, channels_, outputs_, pixels_, positions_, window_;
   const std::int64_t of_group_, of_image_;  // outputs

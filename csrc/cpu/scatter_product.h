@@ -100,8 +100,8 @@ struct ScatterCut {
   ScatterCut(int threads, std::int64_t rows, std::int64_t inner, std::int64_t columns) {
     constexpr std::int64_t kHigh = 512, kWide = 256, kFewest = 64, kRoom = 1 << 20;
     const std::int64_t wanted = threads > 1 ? kShares * threads : 1;
-    high = smaller(kHigh, rows);
-    wide = smaller(kHigh * kWide / up_to(kHigh / 4, high), columns);
+    high = up_to(kTileRows, quotient_up(rows, quotient_up(rows, kHigh)));
+    wide = smaller(up_to(kTileColumns<float>, kHigh * kWide / up_to(kHigh / 4, high)), columns);
     const auto are_few = [&] { return quotient_up(rows, high) * quotient_up(columns, wide) < wanted; };
     while (are_few() && wide > kFewest) wide = up_to(kTileColumns<float>, quotient_up(wide, 2));
     while (are_few() && high > kFewest) high = up_to(kTileRows, quotient_up(high, 2));
@@ -188,9 +188,7 @@ template <bool kNarrow> class ScatterProduct {
     }
   }
 
-  // That hold so many neighbours of a sum.
-  static constexpr std::int64_t words(std::int64_t numbers) { return kNarrow ? words_of(numbers) : numbers; }
-  static constexpr std::int64_t kRow = words(kSlab);  // from one row of the left factor to the next
+  static constexpr std::int64_t kRow = kRowWords<kNarrow>;  // from one row of the left factor to the next
 
   // One block, of what lies from `begin` to `end` of its sums.
   void multiply(Own& own, const Item& of, std::int64_t begin, std::int64_t end, std::int64_t index) {
@@ -212,10 +210,7 @@ template <bool kNarrow> class ScatterProduct {
           float* const sums = own.sums + (sums_ > kTile ? j * high_ + i * kWide : 0);
           if (k == begin && is_begun) read(place, sums);
           Tile<float> tile;
-          if constexpr (kNarrow)
-            multiply_narrow_tile(left + i * kRow, own.right + j * words(some), words(some), tile);
-          else
-            multiply_tile<kSlab, 1>(left + i * kRow, own.right + j * words(some), some, tile);
+          multiply_slab<kNarrow>(left + i * kRow, own.right + j * words<kNarrow>(some), some, tile);
           const bool is_last = k + kSlab >= end;
           if (k > begin || is_begun) {
             BOOST_EXT_EACH_ROW(m) BOOST_EXT_EACH_VECTOR(v) {
@@ -244,10 +239,10 @@ template <bool kNarrow> class ScatterProduct {
         const Runs runs(a_.rows.from(row + begin), smaller(kSlab, rows - begin));
         runs.each([&](std::int64_t at, std::int64_t first, std::int64_t n) {
           const auto column = [&](std::int64_t c) { return c < some ? a + at + a_.columns[k + c] : nullptr; };
-          for (std::int64_t c = 0; c < words(some); ++c) {
+          for (std::int64_t c = 0; c < words<kNarrow>(some); ++c) {
             from[c] = kNarrow ? narrow_pair(column(2 * c), column(2 * c + 1), n, pairs[c]) : column(c);
           }
-          transpose_lines(from, words(some), n, to + (begin + first) * kRow, kRow);
+          transpose_lines(from, words<kNarrow>(some), n, to + (begin + first) * kRow, kRow);
         });
       }
     } else {
@@ -262,13 +257,13 @@ template <bool kNarrow> class ScatterProduct {
       }
     }
     for (std::int64_t m = rows; m < up_to(kTileRows, rows); ++m) {
-      for (std::int64_t c = 0; c < words(some); ++c) to[m * kRow + c] = 0;
+      for (std::int64_t c = 0; c < words<kNarrow>(some); ++c) to[m * kRow + c] = 0;
     }
   }
 
   // Columns of the right factor, up to whole panels.
   void pack(const float* b, std::int64_t k, std::int64_t some, std::int64_t column, std::int64_t columns, float* to) {
-    const std::int64_t high = words(some), rest = columns / kWide * kWide;
+    const std::int64_t high = words<kNarrow>(some), rest = columns / kWide * kWide;
     for (std::int64_t i = 0; rest < columns && i < high * kWide; ++i) to[rest * high + i] = 0;
     if (b_.in_columns) {
       const Runs runs(b_.rows.from(k), some);
@@ -341,10 +336,10 @@ inline void multiply_scattered(int threads, std::int64_t count, const ScatterMat
     return;
   }
   const auto some = [&](int with, std::int64_t begin, std::int64_t end) {
-    const auto run = [=](auto product) {
+    in_precision(narrow, [&](auto is_narrow) {
+      ScatterProduct<is_narrow> product(with, a, b, out);
       for (std::int64_t n = begin; n < end; ++n) product.run(n);
-    };
-    kNarrows&& narrow ? run(ScatterProduct<kNarrows>(with, a, b, out)) : run(ScatterProduct<false>(with, a, b, out));
+    });
   };
   // Each by one thread, where that leaves none idle; otherwise each by all.
   const std::int64_t work = rows * columns * inner / 8, useful = 1 + work / kElementsPerThread;

@@ -29,11 +29,11 @@ struct Weights {
 };
 
 // Left factors of `some` outputs from `first` on, in slabs of kSlab columns.
-class Factors {
+template <bool kNarrow> class Factors {
  public:
   Factors(int threads, const Weights& of, std::int64_t first, std::int64_t some)
       : rows_(up_to(kTileRows, some)),
-        stride_(up_to(kSlab, of.channels) * rows_ + kApart),
+        stride_(words<kNarrow>(up_to(kSlab, of.channels)) * rows_ + kApart),
         numbers_(kElements * stride_) {
     constexpr std::int64_t kRows = 16;  // which share lines of memory if turned
     const std::int64_t step = of.turned ? of.outputs : 1;
@@ -49,24 +49,28 @@ class Factors {
                      const std::int64_t next = o + kAhead - o_end;
                      const float* const ahead = next < 0 ? from(k, o + kAhead) : from(k + kBatch, o_begin + next);
                      transform(from(k, o), ahead, step * 9, smaller(kBatch, of.channels - k), of.turned,
-                               numbers_.get() + (k / kSlab * rows_ + o) * kSlab + k % kSlab);
+                               numbers_.get() + (k / kSlab * rows_ + o) * kRow + words<kNarrow>(k % kSlab));
                    }
                  }
                });
   }
 
   const float* at(int element, std::int64_t slab, std::int64_t row) {
-    return numbers_.get() + element * stride_ + (slab * rows_ + row) * kSlab;
+    return numbers_.get() + element * stride_ + (slab * rows_ + row) * kRow;
   }
 
  private:
   // So many channels at a time that what is stored number by number is in the cache when it is loaded as vectors.
   static constexpr std::int64_t kBatch = 32;
   static constexpr std::int64_t kAhead = 4;  // batches
+  static constexpr std::int64_t kRow = kRowWords<kNarrow>;
 
   void transform(const float* w, const float* ahead, std::int64_t step, std::int64_t channels, bool turned,
                  float* to) const {
     float lanes[9][kBatch] = {};
+    alignas(64) float lines[kElements][kNarrow ? kBatch : 1];
+    float* const at = kNarrow ? lines[0] : to;
+    const std::int64_t between = kNarrow ? kBatch : stride_;
     for (std::int64_t l = 0; l < channels; ++l) {
       __builtin_prefetch(ahead + l * step);
       for (int t = 0; t < 9; ++t) lanes[t][l] = w[l * step + t];
@@ -77,17 +81,18 @@ class Factors {
         g[a][b] = load_floats(lanes[turned ? 8 - 3 * a - b : 3 * a + b] + l);
       }
       transform_weights(g, u);
-      BOOST_EXT_EACH_OF(4, a) BOOST_EXT_EACH_OF(4, b) put(to + (4 * a + b) * stride_ + l, u[a][b]);
+      BOOST_EXT_EACH_OF(4, a) BOOST_EXT_EACH_OF(4, b) put(at + (4 * a + b) * between + l, u[a][b]);
     }
+    for (int e = 0; kNarrow && e < kElements; ++e) narrow_line(lines[e], channels, to + e * stride_);
   }
 
   std::int64_t rows_, stride_;
   Scratch<float> numbers_;
 };
 
-// The rows of a tile, into the second cache: large factors come from the last one, or from memory.
-BOOST_EXT_INLINE void read_ahead(const float* rows) {
-  for (int i = 0; i < kTileRows * kSlab; i += 16) __builtin_prefetch(rows + i, 0, 2);
+// Numbers of rows to come, into the second cache: large factors come from the last one, or from memory.
+BOOST_EXT_INLINE void read_ahead(const float* rows, std::int64_t count) {
+  for (std::int64_t i = 0; i < count; i += 16) __builtin_prefetch(rows + i, 0, 2);
 }
 
 // y of `outputs` planes from the products of a block of tiles: rows of kTilesAtOnce, `stride` between elements.
@@ -115,7 +120,8 @@ inline void put_outputs(const float* m, std::int64_t stride, std::int64_t output
   }
 }
 
-class TiledConvolution {
+// Of factors rounded to bfloat16, once they are transformed, if kNarrow.
+template <bool kNarrow> class TiledConvolution {
  public:
   TiledConvolution(int threads, const float* x, const float* w, bool turned, const Layer& of, float* y)
       : of_(of),
@@ -123,11 +129,12 @@ class TiledConvolution {
         weights_{w, of.outputs, of.channels, turned},
         x_(x),
         y_(y),
+        high_(words<kNarrow>(of.channels)),
         parts_(quotient_up(of.outputs, kOutputsAtOnce)) {
     const std::int64_t groups = quotient_up(tiles_.count, kTilesAtOnce);
-    const std::int64_t fit = kTransformed / (kElements * of.channels * kTilesAtOnce);
+    const std::int64_t fit = kTransformed / (kElements * high_ * kTilesAtOnce);
     if (groups >= kShares * threads) {  // each stays in the cache of the core that computes it
-      Factors factors(threads, weights_, 0, of.outputs);
+      Factors<kNarrow> factors(threads, weights_, 0, of.outputs);
       on_threads(threads, work(tiles_.count), groups, [&](std::int64_t begin, std::int64_t end) {
         Scratch<float> inputs(kElements * stride(1));
         for (std::int64_t group = begin; group < end; ++group)
@@ -143,7 +150,7 @@ class TiledConvolution {
         Scratch<float> products(kElements * kStride);
         for (std::int64_t part = begin; part < end; ++part) {
           const std::int64_t o = part * kOutputsAtOnce;
-          Factors factors(1, weights_, o, smaller(kOutputsAtOnce, of_.outputs - o));
+          Factors<kNarrow> factors(1, weights_, o, smaller(kOutputsAtOnce, of_.outputs - o));
           for (std::int64_t group = 0; group < groups; ++group) {
             multiply(inputs.get(), 0, groups, group, factors, 0, o, products.get());
           }
@@ -151,7 +158,7 @@ class TiledConvolution {
       });
       return;
     }
-    Factors factors(threads, weights_, 0, of.outputs);
+    Factors<kNarrow> factors(threads, weights_, 0, of.outputs);
     for (std::int64_t group = 0; group < groups; group += most) {
       compute(threads, group * kTilesAtOnce, smaller(most, groups - group), factors, inputs.get());
     }
@@ -159,12 +166,13 @@ class TiledConvolution {
 
  private:
   static constexpr std::int64_t kColumns = kTileColumns<float>, kShares = 4;
+  static constexpr std::int64_t kRow = kRowWords<kNarrow>;
 
-  std::int64_t stride(std::int64_t groups) const { return groups * kTilesAtOnce * of_.channels + kApart; }
+  std::int64_t stride(std::int64_t groups) const { return groups * kTilesAtOnce * high_ + kApart; }
   std::int64_t work(std::int64_t tiles) const { return kElements * of_.outputs * tiles * of_.channels / 8; }
 
   // The outputs of so many groups of tiles.
-  void compute(int threads, std::int64_t first, std::int64_t groups, Factors& factors, float* inputs) {
+  void compute(int threads, std::int64_t first, std::int64_t groups, Factors<kNarrow>& factors, float* inputs) {
     transform_all(threads, first, groups, inputs);
     on_threads(threads, work(groups * kTilesAtOnce), parts_ * groups, [&](std::int64_t begin, std::int64_t end) {
       Scratch<float> products(kElements * kStride);
@@ -177,45 +185,57 @@ class TiledConvolution {
 
   void transform_all(int threads, std::int64_t first, std::int64_t groups, float* inputs) const {
     const std::int64_t tiles = smaller(groups * kTilesAtOnce, tiles_.count - first);
-    on_threads(threads, 2 * kElements * tiles * of_.channels, groups * of_.channels,
+    on_threads(threads, 2 * kElements * tiles * of_.channels, groups * high_,
                [&](std::int64_t begin, std::int64_t end) {
                  Windows<4> windows(tiles_, of_.h, of_.w, of_.top, of_.left, kTilesAtOnce);
                  for (std::int64_t i = begin; i < end; ++i) {
-                   const std::int64_t at = i / of_.channels * kTilesAtOnce;
-                   transform(windows, i % of_.channels, first + at, smaller(kTilesAtOnce, tiles - at), stride(groups),
-                             inputs + at * of_.channels);
+                   const std::int64_t at = i / high_ * kTilesAtOnce;
+                   transform(windows, i % high_, first + at, smaller(kTilesAtOnce, tiles - at), stride(groups),
+                             inputs + at * high_);
                  }
                });
   }
 
-  // A row of each right factor, in panels.
-  void transform(Windows<4>& windows, std::int64_t channel, std::int64_t first, std::int64_t tiles,
-                 std::int64_t between, float* panels) const {
-    windows.read(x_ + channel * of_.h * of_.w, of_.channels * of_.h * of_.w, first, tiles);
-    for (std::int64_t t = 0; t < padded<float>(tiles); t += kWidth) {
-      Vf d[4][4];
-      windows.take(t, d);
-      transform_inputs(d);
-      float* const to = panels + (t / kColumns * of_.channels + channel) * kColumns + t % kColumns;
-      BOOST_EXT_EACH_OF(4, a) BOOST_EXT_EACH_OF(4, b) put(to + (4 * a + b) * between, d[a][b]);
+  // A row of each right factor, in panels: of one channel, or of two in words.
+  void transform(Windows<4>& windows, std::int64_t row, std::int64_t first, std::int64_t tiles, std::int64_t between,
+                 float* panels) const {
+    constexpr std::int64_t kChannels = kNarrow ? 2 : 1;
+    const std::int64_t channel = row * kChannels, channels = smaller(kChannels, of_.channels - channel);
+    alignas(64) float lines[kChannels][kElements][kNarrow ? kTilesAtOnce : 1];
+    const auto place = [=](std::int64_t t) { return panels + (t / kColumns * high_ + row) * kColumns + t % kColumns; };
+    for (std::int64_t c = 0; c < channels; ++c) {
+      windows.read(x_ + (channel + c) * of_.h * of_.w, of_.channels * of_.h * of_.w, first, tiles);
+      for (std::int64_t t = 0; t < padded<float>(tiles); t += kWidth) {
+        Vf d[4][4];
+        windows.take(t, d);
+        transform_inputs(d);
+        float* const to = kNarrow ? lines[c][0] + t : place(t);
+        const std::int64_t step = kNarrow ? kTilesAtOnce : between;
+        BOOST_EXT_EACH_OF(4, a) BOOST_EXT_EACH_OF(4, b) put(to + (4 * a + b) * step, d[a][b]);
+      }
+    }
+    for (int e = 0; kNarrow && e < kElements; ++e) {
+      for (std::int64_t t = 0; t < tiles; t += kColumns) {
+        narrow_pair(lines[0][e] + t, channels > 1 ? lines[1][e] + t : nullptr, kColumns, place(t) + e * between);
+      }
     }
   }
 
   // The outputs from o on, up to kOutputsAtOnce, of a group of tiles; they have the factors from `row` on.
-  void multiply(const float* inputs, std::int64_t first, std::int64_t groups, std::int64_t group, Factors& factors,
-                std::int64_t row, std::int64_t o, float* products) {
+  void multiply(const float* inputs, std::int64_t first, std::int64_t groups, std::int64_t group,
+                Factors<kNarrow>& factors, std::int64_t row, std::int64_t o, float* products) {
     const std::int64_t begins = first + group * kTilesAtOnce, tiles = smaller(kTilesAtOnce, tiles_.count - begins);
     const std::int64_t outputs = smaller(kOutputsAtOnce, of_.outputs - o);
-    const float* const panels = inputs + group * kTilesAtOnce * of_.channels;
+    const float* const panels = inputs + group * kTilesAtOnce * high_;
     for (int e = 0; e < kElements; ++e) {
       for (std::int64_t k = 0; k < of_.channels; k += kSlab) {
         for (std::int64_t t = 0; t < tiles; t += kColumns) {
-          const float* const panel = panels + e * stride(groups) + t * of_.channels + k * kColumns;
+          const float* const panel = panels + e * stride(groups) + t * high_ + words<kNarrow>(k) * kColumns;
           for (std::int64_t r = 0; r < outputs; r += kTileRows) {
             const float* const left = factors.at(e, k / kSlab, row + r);
-            if (t == 0) read_ahead(left + 2 * kTileRows * kSlab);
+            if (t == 0) read_ahead(left + 2 * kTileRows * kRow, kTileRows * kRow);
             Tile<float> tile;
-            multiply_tile<kSlab, 1>(left, panel, smaller(kSlab, of_.channels - k), tile);
+            multiply_slab<kNarrow>(left, panel, smaller(kSlab, of_.channels - k), tile);
             add_tile(tile, k == 0, products + e * kStride + r * kTilesAtOnce + t, kTilesAtOnce);
           }
         }
@@ -230,7 +250,7 @@ class TiledConvolution {
   const Weights weights_;
   const float* x_;
   float* y_;
-  std::int64_t parts_;
+  std::int64_t high_, parts_;
 };
 
 // Rows of `stride` become columns of a panel: kColumns rows of `count` numbers.
@@ -280,7 +300,7 @@ inline void put_weight_gradients(const float* s, std::int64_t between, std::int6
 }
 
 // Products are summed over a slab of tiles in float32, and beyond in float64.
-class TiledWeightGradient {
+template <bool kNarrow> class TiledWeightGradient {
  public:
   TiledWeightGradient(int threads, const float* dy, const float* x, const Layer& of, float* dw)
       : of_(of),
@@ -325,20 +345,21 @@ class TiledWeightGradient {
   }
 
  private:
-  static constexpr std::int64_t kColumns = kTileColumns<float>;
+  static constexpr std::int64_t kColumns = kTileColumns<float>, kRow = kRowWords<kNarrow>;
   static constexpr std::int64_t kPart = 32;        // tiles that are transposed at a time
   static constexpr std::int64_t kRanges = 16;      // of tiles
   static constexpr std::int64_t kSmall = 1 << 18;  // sums of a range
 
   // Left factors have a row for each output, right ones a column for each channel.
-  std::int64_t left_stride() const { return rows_ * kSlab + kApart; }
-  std::int64_t right_stride() const { return panels_ * kColumns * kSlab + kApart; }
+  std::int64_t left_stride() const { return rows_ * kRow + kApart; }
+  std::int64_t right_stride() const { return panels_ * kColumns * kRow + kApart; }
   std::int64_t work(std::int64_t tiles) const { return kElements * of_.outputs * tiles * of_.channels / 8; }
 
   void add_slab(int threads, std::int64_t begins, bool first, bool last, float* left, float* right, double* sums) {
     const std::int64_t tiles = smaller(kSlab, tiles_.count - begins);
     on_threads(threads, 2 * kElements * tiles * rows_, rows_, [&](std::int64_t begin, std::int64_t end) {
       Windows<2> windows(tiles_, of_.oh, of_.ow, 0, 0, kSlab);
+      alignas(64) float lines[kElements][kNarrow ? kSlab : 1];
       for (std::int64_t row = begin; row < end; ++row) {
         const std::int64_t positions = of_.oh * of_.ow, o = smaller(row, of_.outputs - 1);
         windows.read(dy_ + o * positions, of_.outputs * positions, begins, tiles);
@@ -346,8 +367,12 @@ class TiledWeightGradient {
           Vf d[2][2], p[4][4];
           windows.take(t, d);
           transform_output_gradients(d, p);
-          float* const to = left + row * kSlab + t;
-          BOOST_EXT_EACH_OF(4, a) BOOST_EXT_EACH_OF(4, b) put(to + (4 * a + b) * left_stride(), p[a][b]);
+          float* const to = (kNarrow ? lines[0] : left + row * kRow) + t;
+          const std::int64_t step = kNarrow ? kSlab : left_stride();
+          BOOST_EXT_EACH_OF(4, a) BOOST_EXT_EACH_OF(4, b) put(to + (4 * a + b) * step, p[a][b]);
+        }
+        for (int e = 0; kNarrow && e < kElements; ++e) {
+          narrow_line(lines[e], tiles, left + row * kRow + e * left_stride());
         }
       }
     });
@@ -357,7 +382,7 @@ class TiledWeightGradient {
       for (std::int64_t panel = begin; panel < end; ++panel) {
         for (std::int64_t t = 0; t < tiles; t += kPart) {
           fill(windows, panel * kColumns, begins + t, smaller(kPart, tiles - t), found.get(),
-               right + (panel * kSlab + t) * kColumns);
+               right + (panel * kRow + words<kNarrow>(t)) * kColumns);
         }
       }
     });
@@ -368,7 +393,7 @@ class TiledWeightGradient {
         const std::int64_t o = i / columns_ * kGradientsAtOnce, c = i % columns_ * kChannelsAtOnce;
         const std::int64_t outputs = smaller(kGradientsAtOnce, of_.outputs - o);
         const std::int64_t channels = smaller(kChannelsAtOnce, of_.channels - c), width = columns_ * kChannelsAtOnce;
-        multiply(left + o * kSlab, right + c * kSlab, tiles, outputs, channels, products.get());
+        multiply(left + o * kRow, right + c * kRow, tiles, outputs, channels, products.get());
         for (std::int64_t r = 0; r < outputs; ++r) {
           put_weight_gradients(products.get() + r * kChannelsAtOnce, kStride, channels, first, last,
                                sums + (o + r) * 9 * width + c, width, dw_ + ((o + r) * of_.channels + c) * 9);
@@ -391,9 +416,13 @@ class TiledWeightGradient {
         float* const to = found + column * kPart + t;
         BOOST_EXT_EACH_OF(4, a) BOOST_EXT_EACH_OF(4, b) put(to + (4 * a + b) * kBetween, d[a][b]);
       }
+      for (int e = 0; kNarrow && e < kElements; ++e) {
+        float* const line = found + e * kBetween + column * kPart;
+        narrow_line(line, tiles, line);
+      }
     }
     for (int e = 0; e < kElements; ++e) {
-      put_columns<kColumns>(found + e * kBetween, kPart, tiles, panel + e * right_stride());
+      put_columns<kColumns>(found + e * kBetween, kPart, words<kNarrow>(tiles), panel + e * right_stride());
     }
   }
 
@@ -403,8 +432,8 @@ class TiledWeightGradient {
       for (std::int64_t n = 0; n < channels; n += kColumns) {
         for (std::int64_t r = 0; r < outputs; r += kTileRows) {
           Tile<float> tile;
-          multiply_tile<kSlab, 1>(left + e * left_stride() + r * kSlab, right + e * right_stride() + n * kSlab, tiles,
-                                  tile);
+          multiply_slab<kNarrow>(left + e * left_stride() + r * kRow, right + e * right_stride() + n * kRow, tiles,
+                                 tile);
           add_tile(tile, true, products + e * kStride + r * kChannelsAtOnce + n, kChannelsAtOnce);
         }
       }
@@ -419,5 +448,15 @@ class TiledWeightGradient {
   float* dw_;
   std::int64_t rows_, panels_, columns_;
 };
+
+inline void put_convolution(const Context& context, const float* x, const float* w, bool turned, const Layer& of,
+                            float* y) {
+  in_precision(context.narrow_products,
+               [&](auto is_narrow) { TiledConvolution<is_narrow>(context.threads, x, w, turned, of, y); });
+}
+inline void put_weight_gradient(const Context& context, const float* dy, const float* x, const Layer& of, float* dw) {
+  in_precision(context.narrow_products,
+               [&](auto is_narrow) { TiledWeightGradient<is_narrow>(context.threads, dy, x, of, dw); });
+}
 
 }  // namespace boost_ext::cpu::BOOST_EXT_ISA

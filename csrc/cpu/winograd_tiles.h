@@ -3,8 +3,8 @@
 // Lavin & Gray, "Fast Algorithms for Convolutional Neural Networks", CVPR 2016. All are sums and halves.
 #pragma once
 
+#include "cpu/bfloat16_products.h"
 #include "cpu/image_rows.h"
-#include "cpu/products.h"
 
 namespace boost_ext::cpu::BOOST_EXT_ISA {
 

@@ -12,7 +12,7 @@ import pytest
 
 import oracle
 from boost_ext import _core
-from dtypes import UNIT, assert_close, assert_same_bits, normal
+from dtypes import FLOATS, UNIT, assert_close, assert_same_bits, normal
 
 pytestmark = pytest.mark.usefixtures("isa", "used_memory")
 
@@ -108,7 +108,7 @@ CASES = [
 IN_PRODUCTS = [
     Case(2, 40, (9, 7), 34, (1, 1)),
     Case(3, 33, (4, 4), 65, (1, 1), (2, 2)),  # every other pixel; columns of several images
-    Case(2, 66, (5, 6), 34, (1, 1), groups=2),
+    Case(2, 66, (5, 6), 68, (1, 1), groups=2),
     Case(1, 35, (3, 3), 40, (1, 1), padding=(1, 0, 2, 1)),  # positions that see zeros
     Case(2, 36, (8, 8), 40, (3, 3), (2, 2), padding=(1, 1, 1, 1)),
     Case(2, 34, (9, 7), 33, (3, 2), (2, 1), padding=(1, 0, 0, 1)),
@@ -166,6 +166,40 @@ def test_gradients(rng, case):
     assert_close(dw, exact_dw, large_dw, roundings=66)
 
 
+def rounded(*arrays) -> list[np.ndarray]:
+    """To bfloat16, where products of medium precision are of such factors."""
+    narrow = FLOATS["bfloat16"] if _core.has_narrow_products() else np.float32
+    return [a.astype(narrow).astype(np.float32) for a in arrays]
+
+
+@pytest.mark.usefixtures("medium_precision")
+@pytest.mark.parametrize("case", [c for c in IN_PRODUCTS if c.images and min(c.positions) > 0], ids=str)
+def test_products_of_medium_precision(rng, case):
+    """Those of factors that are rounded to bfloat16."""
+    x, w, dy = case.arrays(rng)
+    found = case.conv2d(x, w), case.input_gradient(dy, w), case.weight_gradient(dy, x)
+    x, w, dy = rounded(x, w, dy)
+    for one, same in zip(
+        found, (case.conv2d(x, w), case.input_gradient(dy, w), case.weight_gradient(dy, x)), strict=True
+    ):
+        assert_same_bits(one, same)
+    y, dx, dw = found
+    (exact_dx, exact_dw), (large_dx, large_dw) = case.gradients(dy, x, w), case.gradients(abs(dy), abs(x), abs(w))
+    assert_close(y, case.exact(x, w), case.exact(abs(x), abs(w)), roundings=1 + w[0].size)
+    assert_close(dx, exact_dx, large_dx, roundings=1 + w[:, 0].size // case.groups)
+    assert_close(dw, exact_dw, large_dw, roundings=130)
+
+
+@pytest.mark.parametrize("case", CASES[1:13], ids=str)
+def test_direct_sums_stay_float32(rng, case, request):
+    x, w, dy = case.arrays(rng)
+    expected = case.conv2d(x, w), case.input_gradient(dy, w), case.weight_gradient(dy, x)
+    request.getfixturevalue("medium_precision")
+    found = case.conv2d(x, w), case.input_gradient(dy, w), case.weight_gradient(dy, x)
+    for one, same in zip(found, expected, strict=True):
+        assert_same_bits(one, same)
+
+
 INPUTS = np.float64([[1, 0, 1, 0], [0, 1, 1, 0], [0, 1, 1, 0], [0, 1, 0, 1]])
 WEIGHTS = np.float64([[1, 0, 0], [0.5, 0.5, 0.5], [0.5, 0.5, 0.5], [0, 0, 1]])
 OUTPUTS = np.float64([[1, 0], [1, 1], [1, 1], [0, 1]])
@@ -195,8 +229,11 @@ def largest_weight_sums(dy, x, before) -> np.ndarray:
     return WEIGHTS.T @ np.einsum("noijab,ncijab->ocab", held, seen, optimize=True) @ WEIGHTS
 
 
+@pytest.mark.parametrize("precision", ["highest", "medium"])
 @pytest.mark.parametrize("case", IN_TILES, ids=str)
-def test_tiles(rng, case):
+def test_tiles(rng, case, precision, request):
+    if precision == "medium":
+        request.getfixturevalue("medium_precision")
     x, w, dy = case.arrays(rng)
     y, dx, dw = case.conv2d(x, w), case.input_gradient(dy, w), case.weight_gradient(dy, x)
     if case.images == 0:
@@ -207,6 +244,8 @@ def test_tiles(rng, case):
     turned = w[:, :, ::-1, ::-1].transpose(1, 0, 2, 3)
     exact_dx, exact_dw = case.gradients(dy, x, w)
     transforms = 10  # 4 roundings of weights, 2 of inputs, 4 of outputs
+    if _core.has_narrow_products():  # and one of each factor to bfloat16
+        transforms += 2 * (UNIT["bfloat16"] + UNIT["bfloat16"] ** 2) / UNIT["float32"]
     slabs = 3
     assert_close(y, case.exact(x, w), largest_sums(x, w, case.positions, before), case.channels + slabs + transforms)
     large_dx = largest_sums(dy, turned, case.size, [2 - b for b in before])
@@ -214,18 +253,26 @@ def test_tiles(rng, case):
     assert_close(dw, exact_dw, largest_weight_sums(dy, x, before), 128 + transforms)
 
 
-def test_tiles_are_as_exact_as_direct_sums(rng):
-    """Of float32, up to a small factor: nine images of 32 x 32."""
+def test_tiles_are_as_exact_as_direct_sums(rng, request):
+    """Of float32, up to a small factor: nine images of 32 x 32. So are those of bfloat16 factors."""
     case = IN_TILES[8]
     x, w, dy = case.arrays(rng)
     exact = case.exact(x, w), *case.gradients(dy, x, w)
     found = case.conv2d(x, w), case.input_gradient(dy, w), case.weight_gradient(dy, x)
     for one, other in zip(found, exact, strict=True):
         assert abs(one - other).max() <= 16 * UNIT["float32"] * abs(other).max()
+    request.getfixturevalue("medium_precision")
+    found = case.conv2d(x, w), case.input_gradient(dy, w), case.weight_gradient(dy, x)
+    x, w, dy = (a.astype(FLOATS["bfloat16"]) for a in (x, w, dy))
+    for one, direct, other in zip(found, (case.exact(x, w), *case.gradients(dy, x, w)), exact, strict=True):
+        assert np.square(one - other).mean() <= 2**2 * np.square(direct - other).mean()
 
 
-@pytest.mark.parametrize("case", [*CASES[1:13], *IN_TILES[2:9]], ids=str)
-def test_the_bits_do_not_depend_on_the_threads(rng, case, threads):
+@pytest.mark.parametrize("precision", ["highest", "medium"])
+@pytest.mark.parametrize("case", [*CASES[1:13], *IN_PRODUCTS[:12], *IN_TILES[2:9]], ids=str)
+def test_the_bits_do_not_depend_on_the_threads(rng, case, precision, threads, request):
+    if precision == "medium":
+        request.getfixturevalue("medium_precision")
     x, w, dy = case.arrays(rng)
     found = []
     for count in (1, 2, 3):
