@@ -1,12 +1,12 @@
 // Products of float32 matrices whose factors are rounded to bfloat16, where the CPU multiplies that (AVX512-BF16): two
 // products a lane and instruction, twice as many as of float32. A word of 32 bits holds two neighbours of a sum, so
-// that panels and the rows of a left factor are those of products.h with half as many words. The instruction adds in
-// float32 and takes subnormal numbers for zero.
+// that panels and the rows of a left factor are those of product_tiles.h with half as many words. The instruction adds
+// in float32 and takes subnormal numbers for zero.
 #pragma once
 
 #include <type_traits>
 
-#include "cpu/products.h"
+#include "cpu/product_tiles.h"
 
 namespace boost_ext::cpu::BOOST_EXT_ISA {
 

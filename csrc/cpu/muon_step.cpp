@@ -27,24 +27,25 @@ void update(const MuonStep& s, std::int64_t t, Block at, const float* directions
   step_along(WideWeights(s.weights[t], s.narrow[t]), at.begin, at.count, s.keep[t], s.rate[t], directions + at.begin);
 }
 
-void step_matrix(const MuonStep& s, std::int64_t t, int threads) {
+void step_matrix(Context context, const MuonStep& s, std::int64_t t) {
   View matrix = s.weights[t];
   const Tensors one(&matrix, 1);
   Scratch<float> memory(matrix.size);
   matrix.data = memory.get();
   matrix.dtype = DType::f32;
-  Blocks(one, s.centralize + t).run(threads, [&](Block at) { gather(s, t, at, memory.get()); }, 4);
-  Context context;
-  context.threads = threads;
+  Blocks(one, s.centralize + t).run(context.threads, [&](Block at) { gather(s, t, at, memory.get()); }, 4);
   orthogonalize(context, one, one, s.settings->iterations, s.settings->eps);
-  Blocks(one).run(threads, [&](Block at) { update(s, t, at, memory.get()); }, 3);
+  Blocks(one).run(context.threads, [&](Block at) { update(s, t, at, memory.get()); }, 3);
 }
 
 }  // namespace
 
 void muon_step(const Context& context, const MuonStep& s) {
-  each_matrix(context.threads, s.weights, s.settings->iterations,
-              [&](std::int64_t t, int threads) { step_matrix(s, t, threads); });
+  each_matrix(context.threads, s.weights, s.settings->iterations, [&](std::int64_t t, int threads) {
+    Context of_one = context;
+    of_one.threads = threads;
+    step_matrix(of_one, s, t);
+  });
 }
 
 }  // namespace boost_ext::cpu::BOOST_EXT_ISA

@@ -34,23 +34,32 @@ void swap(Matrix& a, Matrix& b) {
 }
 
 // What product() is given: packs of a right factor, and what is to be done with rows of the result.
-auto rows_of(const Matrix& b) {
+template <bool kNarrow> auto rows_of(const Matrix& b) {
   return [&b](std::int64_t k, std::int64_t count, std::int64_t j, float* panel) {
-    pack_panel(b.row(k) + j, b.stride, count, padded<float>(b.columns) - j, 1, panel);
+    if constexpr (kNarrow) {
+      constexpr std::int64_t kWide = kTileColumns<float>;
+      for (std::int64_t r = 0; r < count; r += 2, panel += kWide) {
+        narrow_pair(b.row(k + r) + j, r + 1 < count ? b.row(k + r + 1) + j : nullptr, kWide, panel);
+      }
+    } else {
+      pack_panel(b.row(k) + j, b.stride, count, padded<float>(b.columns) - j, 1, panel);
+    }
   };
 }
 auto nothing() {
   return [](std::int64_t, std::int64_t, std::int64_t) {};
 }
 
-class Iteration {
+// Of factors rounded to bfloat16, if kNarrow. All that is kept is float32.
+template <bool kNarrow> class Iteration {
  public:
   Iteration(const View& matrix, double eps, int threads)
       : threads_(threads),
         x_(least_side(matrix), matrix.size / least_side(matrix)),
         wide_(x_.columns >= 2 * x_.rows),
+        narrow_squares_(kNarrow && x_.columns < 6 * x_.rows),
         // At once, since malloc() gives back to the system what is more than twice its largest piece so far.
-        memory_(x_.room() + panel_room() + (wide_ ? 4 : 2) * gram().room()),
+        memory_((is_kept() ? 2 : 1) * x_.room() + panel_room() + (wide_ ? 4 : 2) * gram().room()),
         free_(memory_.get()),
         panels_(take(panel_room())) {
     x_.data = take(x_.room());
@@ -78,21 +87,23 @@ class Iteration {
   void run(std::int64_t steps) {
     if (steps == 0) return;
     if (wide_) return run_on_square(steps);
-    Matrix a = new_square(), p = new_square();
+    Matrix a = new_square(), p = new_square(), next = x_;
+    if (is_kept()) next.data = take(x_.room());
     for (std::int64_t s = 0; s < steps; ++s) {
       square(x_, a);
       polynomial(a, p);
-      product(p, false, rows_of(x_), x_, [&](std::int64_t i, std::int64_t, std::int64_t width) {
+      product(p, false, rows_of<kNarrow>(x_), next, [&](std::int64_t i, std::int64_t, std::int64_t width) {
         constexpr std::int64_t kWide = kTileColumns<float>;
         const std::int64_t k = i / kSlab * kSlab, some = smaller(kSlab, x_.rows - k);
         for (std::int64_t j = 0; j < width; j += kWide) {
-          const float* const before = panels_ + k * width + j * some + (i - k) * kWide;
-          float* const now = x_.row(i) + j;
+          const float* const before = is_kept() ? x_.row(i) + j : panels_ + k * width + j * some + (i - k) * kWide;
+          float* const now = next.row(i) + j;
           for (int c = 0; c < kWide; c += kLanes) {
             store(now + c, NewtonSchulz::a * load(before + c) + load(now + c));
           }
         }
       });
+      swap(x_, next);
     }
   }
 
@@ -112,8 +123,11 @@ class Iteration {
     return taken;
   }
   std::int64_t panel_room() const {
-    return larger(x_.columns * padded<float>(x_.rows), x_.rows * padded<float>(x_.columns));
+    return larger(words<kNarrow>(x_.columns) * padded<float>(x_.rows),
+                  words<kNarrow>(x_.rows) * padded<float>(x_.columns));
   }
+  // Whether X stays beside the next one, to be added to it; otherwise it is in the panels.
+  bool is_kept() const { return kNarrow && !wide_; }
   Matrix gram() const { return {x_.rows, x_.rows}; }  // without memory
   Matrix new_square() {
     Matrix m = gram();
@@ -121,33 +135,41 @@ class Iteration {
     return m;
   }
 
+  // What is rounded off A grows twelvefold in each step, and may make its smallest eigenvalues negative. So X is
+  // multiplied by its polynomial after some steps, if squares are rounded.
   void run_on_square(std::int64_t steps) {
+    constexpr std::int64_t kSteps = 3;
     Matrix a = new_square(), p = new_square(), q = new_square(), next = new_square();
-    square(x_, a);
-    for (std::int64_t s = 0; s < steps; ++s) {
-      polynomial(a, s == 0 ? q : p);
-      if (s > 0) {
-        multiply_squares(p, q, next);
-        swap(q, next);
+    for (std::int64_t left = steps; left > 0;) {
+      const std::int64_t some = narrow_squares_ ? smaller(kSteps, left) : left;
+      square(x_, a);
+      for (std::int64_t s = 0; s < some; ++s) {
+        polynomial(a, s == 0 ? q : p);
+        if (s > 0) {
+          multiply_squares(p, q, next, nothing());
+          swap(q, next);
+        }
+        if (s + 1 == some) break;
+        multiply_squares(a, s == 0 ? q : p, next, nothing());
+        multiply_squares(next, s == 0 ? q : p, a, nothing());
       }
-      if (s + 1 == steps) break;
-      multiply_squares(a, s == 0 ? q : p, next);
-      multiply_squares(next, s == 0 ? q : p, a);
+      product(q, false, rows_of<kNarrow>(x_), x_, nothing());
+      left -= some;
     }
-    product(q, false, rows_of(x_), x_, nothing());
   }
 
   // out = a b by strips, from the diagonal on if it is symmetric, where the rest is its transpose. pack(first, count,
   // column, panel) makes panels of b, all of them before out is written; then(row, first, count) is called on what is
   // done of each row, from a place divisible by kLanes.
-  template <class Pack, class Then> void product(Matrix& a, bool symmetric, Pack pack, Matrix& out, Then then) {
+  template <bool kWords = kNarrow, class Pack, class Then>
+  void product(Matrix& a, bool symmetric, Pack pack, Matrix& out, Then then) {
     const std::int64_t inner = a.columns, width = padded<float>(out.columns);
     const std::int64_t work = out.rows * width * (4 + inner / 8);
     on_threads(threads_, inner * width, quotient_up(inner, kSlab), [&](std::int64_t begin, std::int64_t end) {
       for (std::int64_t k = begin * kSlab; k < smaller(end * kSlab, inner); k += kSlab) {
         const std::int64_t some = smaller(kSlab, inner - k);
         for (std::int64_t j = 0; j < width; j += kTileColumns<float>) {
-          pack(k, some, j, panels_ + k * width + j * some);
+          pack(k, some, j, panels_ + words<kWords>(k) * width + j * words<kWords>(some));
         }
       }
     });
@@ -156,10 +178,10 @@ class Iteration {
       for (std::int64_t row = begin * kStrip; row < smaller(end * kStrip, out.rows); row += kStrip) {
         const std::int64_t first = symmetric ? row : 0, rows = smaller(kStrip, out.rows - row);
         const auto packed = [&](std::int64_t k, std::int64_t count, std::int64_t j, float*) {
-          return panels_ + k * width + (first + j) * count;
+          return panels_ + words<kWords>(k) * width + (first + j) * words<kWords>(count);
         };
-        multiply(a.row(row), a.stride, rows, inner, width - first, packed, buffers, out.row(row) + first, out.stride,
-                 symmetric);
+        multiply<kWords>(a.row(row), a.stride, rows, inner, width - first, packed, buffers, out.row(row) + first,
+                         out.stride, symmetric);
         for (std::int64_t i = row; i < row + rows; ++i) {
           const std::int64_t from = symmetric ? i / kLanes * kLanes : 0;
           then(i, from, width - from);
@@ -180,8 +202,14 @@ class Iteration {
     const auto columns = [&x](std::int64_t k, std::int64_t count, std::int64_t j, float* panel) {
       constexpr std::int64_t kWide = kTileColumns<float>;
       const std::int64_t some = smaller(kWide, x.rows - j);
-      transpose(x.row(j) + k, x.stride, some, count, panel, kWide);
-      for (std::int64_t r = 0; r < count; ++r) {
+      if constexpr (kNarrow) {
+        alignas(64) float lines[kWide][kSlab / 2];
+        for (std::int64_t c = 0; c < some; ++c) narrow_line(x.row(j + c) + k, count, lines[c]);
+        transpose(lines[0], kSlab / 2, some, words<true>(count), panel, kWide);
+      } else {
+        transpose(x.row(j) + k, x.stride, some, count, panel, kWide);
+      }
+      for (std::int64_t r = 0; r < words<kNarrow>(count); ++r) {
         for (std::int64_t c = some; c < kWide; ++c) panel[r * kWide + c] = 0;
       }
     };
@@ -191,7 +219,7 @@ class Iteration {
   // out = a I + b A + c A^2 of a square A; without a I where X is added later.
   void polynomial(Matrix& a, Matrix& out) {
     const float unit = wide_ ? NewtonSchulz::a : 0;
-    product(a, true, rows_of(a), out, [&](std::int64_t i, std::int64_t first, std::int64_t count) {
+    multiply_squares(a, a, out, [&](std::int64_t i, std::int64_t first, std::int64_t count) {
       float* const to = out.row(i) + first;
       const float* const from = a.row(i) + first;
       sweep(count, [&](auto io, std::int64_t j, auto) BOOST_EXT_INLINE_LAMBDA {
@@ -202,11 +230,17 @@ class Iteration {
   }
 
   // Polynomials of one symmetric matrix: their product is symmetric, too.
-  void multiply_squares(Matrix& a, Matrix& b, Matrix& out) { product(a, true, rows_of(b), out, nothing()); }
+  template <class Then> void multiply_squares(Matrix& a, Matrix& b, Matrix& out, Then then) {
+    if (narrow_squares_)
+      product(a, true, rows_of<kNarrow>(b), out, then);
+    else
+      product<false>(a, true, rows_of<false>(b), out, then);
+  }
 
   int threads_;
   Matrix x_;
-  bool wide_;  // the steps run on its Gram matrix
+  bool wide_;            // the steps run on its Gram matrix
+  bool narrow_squares_;  // in bfloat16: in float32 where that takes less than to begin again after kSteps
   Scratch<float> memory_;
   float *free_, *panels_;  // panels of a product's right factor, by slabs
 };
@@ -215,9 +249,11 @@ class Iteration {
 
 void orthogonalize(const Context& context, Tensors matrices, Tensors out, std::int64_t steps, double eps) {
   each_matrix(context.threads, matrices, steps, [&](std::int64_t t, int threads) {
-    Iteration one(matrices[t], eps, threads);
-    one.run(steps);
-    one.write(out[t]);
+    in_precision(context.narrow_products, [&](auto is_narrow) {
+      Iteration<is_narrow> one(matrices[t], eps, threads);
+      one.run(steps);
+      one.write(out[t]);
+    });
   });
 }
 

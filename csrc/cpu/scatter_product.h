@@ -1,7 +1,7 @@
 // Products of matrices whose elements lie anywhere: (i, k) at data[rows[i] + columns[k]]. So an axis of a matrix may be
 // several axes of a tensor, as in a convolution, which is a product then without a matrix of patches (Matthews,
 // "High-Performance Tensor Contraction without Transposition", SIAM J. Sci. Comput. 40(1), 2018). Where neighbours of
-// a matrix lie side by side, vectors move them into the panels of products.h; sums are those of that file.
+// a matrix lie side by side, vectors move them into the panels of product_tiles.h; sums are those of that file.
 #pragma once
 
 #include "cpu/bfloat16_products.h"

@@ -1,5 +1,5 @@
 // Products of matrices of which one is thin: a few rows or columns, so that the large one, which is read or written
-// once, binds them. It is walked along its rows, as memory likes it; the panels of products.h would go down its
+// once, binds them. It is walked along its rows, as memory likes it; the panels of product_tiles.h would go down its
 // columns. Sums are those of that file.
 #pragma once
 

@@ -1,7 +1,7 @@
 // Convolutions of many channels with weights of 3 x 3 and stride 1, by Winograd's minimal filtering: sixteen products
 // of matrices, one for each element of a transformed tile, where direct sums need thirty-six. A product's left factor
-// has a row for each output, its right factor a column for each tile. Sums are those of products.h, so the bits depend
-// neither on instruction set nor threads. The bound of the error is that of direct sums, but on the sums of the
+// has a row for each output, its right factor a column for each tile. Sums are those of product_tiles.h, so the bits
+// depend neither on instruction set nor threads. The bound of the error is that of direct sums, but on the sums of the
 // absolute values of all that a tile sees rather than an output.
 #pragma once
 

@@ -9,7 +9,7 @@
 // Jordan et al., "Muon: an optimizer for hidden layers in neural networks", 2024; match_rms after Liu et al., "Muon is
 // scalable for LLM training", 2025, eq. 4, with which a matrix moves as far as by AdamW. A tensor of more than two axes
 // is the matrix of its first axis by all others. Arithmetic is float32; iteration and norm are those of orthogonalize,
-// on CUDA with TF32 products of large matrices if it is allowed.
+// on CUDA with TF32 products of large matrices if it is allowed, on a CPU with products of medium precision.
 // A tensor with a second moment makes the step of AdamW in optimizer_step, by the same lr, decay, scale and ratio.
 //
 // weights, masters, grads   as for optimizer_step, in C order; no split masters

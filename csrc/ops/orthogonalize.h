@@ -14,6 +14,9 @@
 // times the first X: P = a I + b A + c A^2, Q <- P Q, A <- P A P, and out = Q X. That is the same but for rounding.
 // The norm is summed in float64. Products are summed in float32, at most 128 at a time and then these sums, in a fixed
 // order, each rounded once with its sum. inf and nan make the whole result of their matrix nan.
+// On a CPU products may round their factors to bfloat16 first (set_float32_matmul_precision()); all that is kept is
+// float32. Less than six times as many columns as rows then begin again with A after three steps, since what is rounded
+// off A grows; with more columns, where A is cheap, it stays float32.
 // On CUDA large matrices are multiplied by cuBLAS, where there is one (docs/cuda.md): in float32, in its own order. The
 // same call gives the same bits; another version, card or list of matrices may give others.
 #pragma once

@@ -95,6 +95,22 @@ def test_large_matrices(rng, shape, centralize):
     training.check(atol=1e-3)
 
 
+@pytest.mark.usefixtures("medium_precision")
+@pytest.mark.parametrize("shape", [(70, 96), (40, 256), (64, 160)], ids=str)
+def test_medium_precision(rng, shape):
+    """The iteration is that of orthogonalize."""
+    w, g, m, direction = (
+        normal(rng, shape),
+        normal(rng, shape),
+        np.zeros(shape, np.float32),
+        np.zeros(shape, np.float32),
+    )
+    before = w.copy()
+    ops.orthogonalize(g, direction)
+    ops.muon_step(w, g, m, lr=LR, step=1, momentum=0.0)
+    np.testing.assert_allclose(w, before - LR * direction, rtol=1e-5, atol=1e-6)
+
+
 def test_many_tensors(rng):
     """More than a launch of the CUDA kernels has."""
     shapes = [[(17, 3), (2, 3, 3), (8, 20)][i % 3] for i in range(400)] + [(4,)] * 100

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 import oracle
-from boost_ext import ops
-from dtypes import DTYPES, assert_same_bits, normal
+from boost_ext import _core, ops
+from dtypes import DTYPES, FLOATS, assert_same_bits, normal
 
 pytestmark = pytest.mark.usefixtures("isa")
 
@@ -108,6 +108,53 @@ def test_large_matrices_beside_larger_work_are_one_thread_s_each(rng, threads):
     for found, matrix in zip(out, matrices, strict=True):
         assert_same_bits(found, orthogonalized(matrix))
     check(out[-2], matrices[-2], tolerance=1e-3)
+
+
+def in_bfloat16(matrix: np.ndarray) -> np.ndarray:
+    """The iteration as its authors run it: all that is kept is bfloat16."""
+
+    def kept(a: np.ndarray) -> np.ndarray:
+        return a.astype(FLOATS["bfloat16"]).astype(np.float64)
+
+    X = kept((matrix.T if len(matrix) > len(matrix.T) else matrix) / np.linalg.norm(matrix))
+    for _ in range(5):
+        A = kept(X @ X.T)
+        X = kept(3.4445 * X + kept(kept(-4.7750 * A + kept(2.0315 * A @ A)) @ X))
+    return X.T if len(matrix) > len(matrix.T) else X
+
+
+@pytest.mark.usefixtures("medium_precision")
+@pytest.mark.parametrize(
+    "shape", [(16, 16), (17, 40), (40, 17), (33, 65), (130, 150), (150, 129), (300, 130), (48, 1031)]
+)
+def test_medium_precision(rng, shape, threads):
+    """Factors are rounded to bfloat16: the errors are those of an iteration that keeps nothing more, up to a factor."""
+    matrix = normal(rng, shape)
+    out = orthogonalized(matrix)
+    threads(1)
+    assert_same_bits(orthogonalized(matrix), out)
+    wide = matrix.astype(np.float64)
+    exact = oracle.orthogonalize(wide)
+    if not _core.has_narrow_products():
+        check(out, matrix, tolerance=1e-3)
+        return
+    assert np.linalg.norm(out - exact) < 3 * np.linalg.norm(in_bfloat16(wide) - exact)
+    found = np.linalg.svd(out, compute_uv=False)
+    assert found.min() > 0.65
+    assert found.max() < 1.25
+
+
+@pytest.mark.usefixtures("medium_precision")
+@pytest.mark.parametrize("shape", [(64, 96), (64, 256), (40, 256)])
+def test_small_singular_values_of_medium_precision(rng, shape):
+    """A hundredth of the largest one is brought as far as in float64, up to a tenth; none grows beyond."""
+    rows, columns = shape
+    U, V = (np.linalg.qr(rng.standard_normal((n, n)))[0] for n in shape)
+    values = np.geomspace(0.01, 1, rows)
+    matrix = (U @ (np.eye(rows, columns) * values[:, None]) @ V).astype(np.float32)
+    found = np.linalg.svd(orthogonalized(matrix), compute_uv=False)
+    expected = np.linalg.svd(oracle.orthogonalize(matrix.astype(np.float64)), compute_uv=False)
+    np.testing.assert_allclose(found, expected, rtol=0.1 if _core.has_narrow_products() else 1e-3)
 
 
 @pytest.mark.parametrize("bad", [np.inf, np.nan])

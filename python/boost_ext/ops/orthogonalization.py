@@ -14,7 +14,8 @@ def orthogonalize(matrices: Arrays, out: Tensors, *, steps: int = 5, eps: float 
     ``X = M / (norm(M) + eps)``, then `steps` times ``A = X @ X.T; X = 3.4445 * X + (2.0315 * A @ A - 4.7750 * A) @ X``.
     After five steps singular values of at least about 1 % of the norm lie between 0.68 and 1.13. All matrices of a
     network go in one call. The products of symmetric matrices are computed by half, and a matrix of at least twice as
-    many columns as rows, or rows as columns, is iterated on its Gram matrix.
+    many columns as rows, or rows as columns, is iterated on its Gram matrix. On a CPU products take the precision that
+    :func:`boost_ext.set_float32_matmul_precision` sets.
 
     Source: Jordan et al., *Muon: an optimizer for hidden layers in neural networks*, 2024.
 
