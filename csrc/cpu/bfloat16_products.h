@@ -4,8 +4,6 @@
 // in float32 and takes subnormal numbers for zero.
 #pragma once
 
-#include <type_traits>
-
 #include "cpu/product_tiles.h"
 
 namespace boost_ext::cpu::BOOST_EXT_ISA {
@@ -92,11 +90,14 @@ BOOST_EXT_INLINE void multiply_slab(const float* a, const float* b, std::int64_t
 }
 
 // body(is_narrow), a constant: `wanted`, where the CPU multiplies bfloat16.
+template <bool kNarrow> struct IsNarrow {
+  constexpr operator bool() const { return kNarrow; }
+};
 template <class Body> void in_precision(bool wanted, Body body) {
   if (kNarrows && wanted)
-    body(std::bool_constant<kNarrows>{});
+    body(IsNarrow<kNarrows>{});
   else
-    body(std::false_type{});
+    body(IsNarrow<false>{});
 }
 
 }  // namespace boost_ext::cpu::BOOST_EXT_ISA

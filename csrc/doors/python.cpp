@@ -116,8 +116,7 @@ Examples:
     >>> boost_ext.float32_matmul_precision()
     'highest')");
   m.def("set_float32_matmul_precision", &set_float32_matmul_precision, py::arg("precision"),
-        R"(How precisely float32 matrices are multiplied on a CPU: by compiled steps, and by Muon. Call it before the first
-step.
+        R"(How precisely compiled steps and Muon multiply float32 matrices on a CPU. Call it before the first step.
 
 Args:
     precision (str): ``"highest"``, the default, or ``"medium"``. With ``"medium"`` factors are rounded to bfloat16, and

@@ -14,8 +14,8 @@
 // of products are float32 sums of 128 each, added in float32. Their order is fixed. What is outside of an image is a
 // factor, too: inf and nan of w or dy make more of dx and dw nan than the formula does. By tiles, inf and nan make nan
 // of all that the tiles which see them give, and rounding errors are relative to the sums of absolute values of all
-// that a tile sees: a few times those of a direct sum. Products, and those of transformed tiles, may round their factors
-// to bfloat16 first (set_float32_matmul_precision()).
+// that a tile sees: a few times those of a direct sum. Products, and those of transformed tiles, may round their
+// factors to bfloat16 first (set_float32_matmul_precision()).
 #pragma once
 
 #include "ops/patches.h"

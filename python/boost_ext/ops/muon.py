@@ -48,8 +48,9 @@ def muon_step(
       "match_rms_adamw" ``0.2 √max(rows, columns)``
 
     Tensors that have an array in `moments2` make the step of :func:`adamw_step` in the same call. Embeddings and the
-    last layer should be among them. Arithmetic is float32, but on a CPU the products of the iteration take the precision
-    that :func:`boost_ext.set_float32_matmul_precision` sets. One inf or nan in a gradient makes its whole matrix nan.
+    last layer should be among them. Arithmetic is float32, but on a CPU the products of the iteration take the
+    precision of :func:`boost_ext.set_float32_matmul_precision`. One inf or nan in a gradient makes all of its matrix
+    nan.
 
     Source: Jordan et al., *Muon: an optimizer for hidden layers in neural networks*, 2024; "match_rms_adamw": Liu et
     al., *Muon is scalable for LLM training*, 2025, equation 4.

@@ -21,11 +21,11 @@ class Muon(FusedOptimizer):
     """Muon: matrices step along their orthogonalized momentum, all other tensors by AdamW, in one native call a group.
 
     The rule for matrices is that of ``torch.optim.Muon``, with the iteration in float32 instead of bfloat16. On a GPU
-    factors of large products are rounded to TF32, unless `allow_tf32` is False (see :func:`boost_ext.ops.muon_step`), on
-    a CPU to bfloat16, if :func:`boost_ext.set_float32_matmul_precision` says so. A tensor of more than two axes, such
-    as a convolution, is the matrix of its first axis by all others. Tensors of fewer than two axes make the steps of
-    :class:`~boost_ext.torch.AdamW`, and so do those of a group with ``use_muon=False``: take one for embeddings and the
-    last layer. AdamW mostly needs another `lr`, unless `adjust_lr_fn` is "match_rms_adamw".
+    factors of large products are rounded to TF32, unless `allow_tf32` is False (see :func:`boost_ext.ops.muon_step`).
+    On a CPU they are rounded to bfloat16, if :func:`boost_ext.set_float32_matmul_precision` says so. A tensor of more
+    than two axes, such as a convolution, is the matrix of its first axis by all others. Tensors of fewer than two axes
+    make the steps of :class:`~boost_ext.torch.AdamW`, and so do those of a group with ``use_muon=False``: take one for
+    embeddings and the last layer. AdamW mostly needs another `lr`, unless `adjust_lr_fn` is "match_rms_adamw".
 
     The other arguments are those of ``torch.optim.Muon``, but `ns_coefficients`, which are its defaults. The state is
     float32; that of matrices loads into ``torch.optim.Muon``, and the other way round. On a GPU the host waits for the
