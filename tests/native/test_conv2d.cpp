@@ -1,4 +1,5 @@
 // Convolutions, their gradients and products of matrices on exactly sized arrays, beside sums of float64.
+#include <algorithm>
 #include <vector>
 
 #include "harness.h"
@@ -46,10 +47,14 @@ struct Sums {
     sum[static_cast<std::size_t>(i)] += x;
     large[static_cast<std::size_t>(i)] += std::fabs(x);
   }
-  bool are(const Array& got) const {
+  // If `narrow`, of factors that were rounded to bfloat16, some once they were added up.
+  bool are(const Array& got, bool narrow) const {
+    const double largest = large.empty() ? 0 : *std::max_element(large.begin(), large.end());
     bool right = true;
     for (std::int64_t i = 0; i < got.size(); ++i) {
-      right = right && close(got, i, sum[static_cast<std::size_t>(i)], large[static_cast<std::size_t>(i)]);
+      const double expected = sum[static_cast<std::size_t>(i)];
+      right = right && (narrow ? std::fabs(got.get(i) - expected) <= 0x1p-6 * largest
+                               : close(got, i, expected, large[static_cast<std::size_t>(i)]));
     }
     return right;
   }
@@ -62,16 +67,22 @@ std::vector<double> values(const Array& array) {
   return v;
 }
 
-// body(context) with each instruction set, on one thread and on three.
+// body(context, found before) with each instruction set, on one thread and on three; and again with products of medium
+// precision, where there are any.
 template <class Body> void each_way(Body body) {
-  for (const std::string& isa : cpu_features()) {
-    set_isa(isa);
-    for (int threads : {1, 3}) {
-      Context context;
-      context.threads = threads;
-      body(context);
+  for (const bool narrow : {false, true}) {
+    set_float32_matmul_precision(narrow ? "medium" : "highest");
+    std::vector<Array> before;
+    for (const std::string& isa : cpu_features()) {
+      set_isa(isa);
+      for (int threads : {1, 3}) {
+        Context context = cpu_context();
+        context.threads = threads;
+        if (context.narrow_products == narrow) body(context, before);
+      }
     }
   }
+  set_float32_matmul_precision("highest");
 }
 
 void test_case(const Case& of) {
@@ -108,8 +119,7 @@ void test_case(const Case& of) {
     }
   }
 
-  std::vector<Array> before;
-  each_way([&](const Context& context) {
+  each_way([&](const Context& context, std::vector<Array>& before) {
     std::vector<Array> found;
     found.emplace_back(DType::f32, results);
     found.emplace_back(DType::f32, images);
@@ -118,9 +128,9 @@ void test_case(const Case& of) {
     conv2d_input_gradient(context, dy.view(), w.view(), patches, of.groups, found[1].view());
     conv2d_weight_gradient(context, dy.view(), x.view(), patches, of.groups, found[2].view());
     if (before.empty()) {
-      CHECK(y_sums.are(found[0]));
-      CHECK(dx_sums.are(found[1]));
-      CHECK(dw_sums.are(found[2]));
+      CHECK(y_sums.are(found[0], context.narrow_products));
+      CHECK(dx_sums.are(found[1], context.narrow_products));
+      CHECK(dw_sums.are(found[2], context.narrow_products));
       before = std::move(found);
       return;
     }
@@ -147,11 +157,10 @@ void test_product(std::int64_t count, std::int64_t m, std::int64_t k, std::int64
         sums.add(to, a.get(left) * b.get(right));
       }
     }
-    std::vector<Array> before;
-    each_way([&](const Context& context) {
+    each_way([&](const Context& context, std::vector<Array>& before) {
       Array out(DType::f32, count * m * n);
       matmul(context, a.view(), b.view(), sizes, is_a, is_b, out.view());
-      CHECK(before.empty() ? sums.are(out) : out.same_bits(before[0]));
+      CHECK(before.empty() ? sums.are(out, context.narrow_products) : out.same_bits(before[0]));
       if (before.empty()) before.push_back(std::move(out));
     });
   }

@@ -54,13 +54,13 @@ MuonSettings usual() {
   return settings;
 }
 
-void test_steps(int threads) {
+void test_steps(Context context) {
   MuonSettings settings = usual();
   settings.step.step = 2;
   settings.step.scale = 0.5;
   settings.step.decay = {0.25F};
-  Context context;
-  context.threads = threads;
+  Context of_one = context;
+  of_one.threads = 1;
   for (DType of_weight : kFloats) {
     for (DType of_gradient : kFloats) {
       const bool mastered = of_gradient != DType::f32;
@@ -68,7 +68,7 @@ void test_steps(int threads) {
       settings.nesterov = settings.match_rms = of_weight == DType::f16;
       Model model(of_weight, of_gradient, mastered), alone(of_weight, of_gradient, mastered);
       model.step(context, settings);
-      alone.step({}, settings);
+      alone.step(of_one, settings);
       bool right = true;
       for (std::size_t t = 0; t < model.weights.size(); ++t) {
         right = right && model.weights[t].same_bits(alone.weights[t]) && model.first[t].same_bits(alone.first[t]);
@@ -105,7 +105,15 @@ void test_one_step() {
 void test_muon_step() {
   for (const std::string& isa : cpu_features()) {
     set_isa(isa);
-    for (int threads : {1, 3}) test_steps(threads);
+    for (const char* precision : {"highest", "medium"}) {
+      set_float32_matmul_precision(precision);
+      for (int threads : {1, 3}) {
+        Context context = cpu_context();
+        context.threads = threads;
+        test_steps(context);
+      }
+    }
+    set_float32_matmul_precision("highest");
     test_one_step();
   }
 }
