@@ -14,6 +14,17 @@ Convolution convolution(const char* op, const std::vector<std::int32_t>& patches
 
 }  // namespace
 
+bool Convolution::in_tiles() const {
+  const bool plain = p.kh == 3 && p.kw == 3 && p.sh == 1 && p.sw == 1 && p.dh == 1 && p.dw == 1 && groups == 1;
+  return plain && p.top <= 2 && p.left <= 2 && p.c >= 16 && outputs >= 16;
+}
+
+// With so many pairs of channels in a group, or weights.
+bool Convolution::in_products() const {
+  const std::int64_t channels = p.c / groups, window = p.kh * p.kw;
+  return channels * outputs / groups > 1024 || channels * window > 300 || (channels > 1 && window > 25);
+}
+
 void conv2d(const Context& context, const View& x, const View& w, const std::vector<std::int32_t>& patches,
             std::int64_t groups, const View& y) {
   const char* op = kConv2d.op;

@@ -50,16 +50,10 @@ struct Convolution {
   std::int64_t weights() const { return outputs * (p.size() / groups); }
   std::int64_t results() const { return p.rows() * outputs; }
 
-  // Of so many channels and outputs that tiles of transformed images are faster (cpu/winograd.h).
-  bool in_tiles() const {
-    const bool plain = p.kh == 3 && p.kw == 3 && p.sh == 1 && p.sw == 1 && p.dh == 1 && p.dw == 1 && groups == 1;
-    return plain && p.top <= 2 && p.left <= 2 && p.c >= 16 && outputs >= 16;
-  }
-  // Of the rest: with so many pairs of channels in a group, or weights, that products of matrices are.
-  bool in_products() const {
-    const std::int64_t channels = p.c / groups, window = p.kh * p.kw;
-    return channels * outputs / groups > 1024 || channels * window > 300 || (channels > 1 && window > 25);
-  }
+  // Of so many channels and outputs that tiles of transformed images are faster (cpu/winograd.h); or of the rest,
+  // that products of matrices are.
+  bool in_tiles() const;
+  bool in_products() const;
 };
 
 BOOST_EXT_CPU_KERNEL(void, conv2d, const Context&, const float* x, const float* w, const Convolution& of, float* y)
