@@ -101,7 +101,17 @@ def isa(request: pytest.FixtureRequest) -> Iterator[str]:
 @pytest.fixture
 def medium_precision() -> Iterator[None]:
     """Factors of products may be rounded to bfloat16."""
-    boost_ext.set_float32_matmul_precision("medium")
+    yield from _in_precision("medium")
+
+
+@pytest.fixture(params=["highest", "medium"])
+def precision(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Runs a test with products of each precision."""
+    yield from _in_precision(request.param)
+
+
+def _in_precision(name: str) -> Iterator[None]:
+    boost_ext.set_float32_matmul_precision(name)
     yield
     boost_ext.set_float32_matmul_precision("highest")
 

@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "ops/tensor.h"
+#include "ops/runtime.h"
 
 namespace native {
 
@@ -166,6 +166,22 @@ template <std::size_t N> boost_ext::Views shaped(const std::vector<Array>& list,
 inline bool close(const Array& a, std::int64_t i, double expected, double scale) {
   const double unit = a.dtype() == DType::f16 ? 0x1p-11 : a.dtype() == DType::bf16 ? 0x1p-8 : 0x1p-24;
   return std::fabs(a.get(i) - expected) <= 1.1 * unit * std::fabs(expected) + 160 * 0x1p-24 * scale + 0x1p-24;
+}
+
+// body(context) with each instruction set and with products of each precision, on one thread and on three.
+template <class Body> void each_way(Body body) {
+  for (const std::string& isa : boost_ext::cpu_features()) {
+    boost_ext::set_isa(isa);
+    for (const bool narrow : {false, true}) {
+      boost_ext::set_float32_matmul_precision(narrow ? "medium" : "highest");
+      for (int threads : {1, 3}) {
+        boost_ext::Context context = boost_ext::cpu_context();
+        context.threads = threads;
+        if (context.narrow_products == narrow) body(context);
+      }
+    }
+  }
+  boost_ext::set_float32_matmul_precision("highest");
 }
 
 }  // namespace native

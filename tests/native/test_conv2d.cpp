@@ -67,24 +67,6 @@ std::vector<double> values(const Array& array) {
   return v;
 }
 
-// body(context, found before) with each instruction set, on one thread and on three; and again with products of medium
-// precision, where there are any.
-template <class Body> void each_way(Body body) {
-  for (const bool narrow : {false, true}) {
-    set_float32_matmul_precision(narrow ? "medium" : "highest");
-    std::vector<Array> before;
-    for (const std::string& isa : cpu_features()) {
-      set_isa(isa);
-      for (int threads : {1, 3}) {
-        Context context = cpu_context();
-        context.threads = threads;
-        if (context.narrow_products == narrow) body(context, before);
-      }
-    }
-  }
-  set_float32_matmul_precision("highest");
-}
-
 void test_case(const Case& of) {
   const Patches& p = of.p;
   const std::int64_t images = p.n * p.c * p.h * p.w, results = p.n * of.outputs * p.oh * p.ow;
@@ -119,7 +101,9 @@ void test_case(const Case& of) {
     }
   }
 
-  each_way([&](const Context& context, std::vector<Array>& before) {
+  std::vector<Array> found_before[2];  // by each precision
+  each_way([&](const Context& context) {
+    std::vector<Array>& before = found_before[context.narrow_products];
     std::vector<Array> found;
     found.emplace_back(DType::f32, results);
     found.emplace_back(DType::f32, images);
@@ -157,7 +141,9 @@ void test_product(std::int64_t count, std::int64_t m, std::int64_t k, std::int64
         sums.add(to, a.get(left) * b.get(right));
       }
     }
-    each_way([&](const Context& context, std::vector<Array>& before) {
+    std::vector<Array> found_before[2];
+    each_way([&](const Context& context) {
+      std::vector<Array>& before = found_before[context.narrow_products];
       Array out(DType::f32, count * m * n);
       matmul(context, a.view(), b.view(), sizes, is_a, is_b, out.view());
       CHECK(before.empty() ? sums.are(out, context.narrow_products) : out.same_bits(before[0]));

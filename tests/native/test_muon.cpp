@@ -54,7 +54,7 @@ MuonSettings usual() {
   return settings;
 }
 
-void test_steps(Context context) {
+void test_steps(const Context& context) {
   MuonSettings settings = usual();
   settings.step.step = 2;
   settings.step.scale = 0.5;
@@ -103,19 +103,10 @@ void test_one_step() {
 }  // namespace
 
 void test_muon_step() {
-  for (const std::string& isa : cpu_features()) {
-    set_isa(isa);
-    for (const char* precision : {"highest", "medium"}) {
-      set_float32_matmul_precision(precision);
-      for (int threads : {1, 3}) {
-        Context context = cpu_context();
-        context.threads = threads;
-        test_steps(context);
-      }
-    }
-    set_float32_matmul_precision("highest");
+  each_way([](const Context& context) {
+    test_steps(context);
     test_one_step();
-  }
+  });
 }
 
 }  // namespace native

@@ -80,6 +80,9 @@ class Case:
         dw = np.full((self.outputs, self.channels // self.groups, *self.kernel), np.nan, np.float32)
         return self._call("conv2d_weight_gradient", dy, x, dw)
 
+    def results(self, x, w, dy) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        return self.conv2d(x, w), self.input_gradient(dy, w), self.weight_gradient(dy, x)
+
 
 CASES = [
     Case(1, 1, (1, 1), 1, (1, 1)),
@@ -177,11 +180,9 @@ def rounded(*arrays) -> list[np.ndarray]:
 def test_products_of_medium_precision(rng, case):
     """Those of factors that are rounded to bfloat16."""
     x, w, dy = case.arrays(rng)
-    found = case.conv2d(x, w), case.input_gradient(dy, w), case.weight_gradient(dy, x)
+    found = case.results(x, w, dy)
     x, w, dy = rounded(x, w, dy)
-    for one, same in zip(
-        found, (case.conv2d(x, w), case.input_gradient(dy, w), case.weight_gradient(dy, x)), strict=True
-    ):
+    for one, same in zip(found, case.results(x, w, dy), strict=True):
         assert_same_bits(one, same)
     y, dx, dw = found
     (exact_dx, exact_dw), (large_dx, large_dw) = case.gradients(dy, x, w), case.gradients(abs(dy), abs(x), abs(w))
@@ -193,9 +194,9 @@ def test_products_of_medium_precision(rng, case):
 @pytest.mark.parametrize("case", CASES[1:13], ids=str)
 def test_direct_sums_stay_float32(rng, case, request):
     x, w, dy = case.arrays(rng)
-    expected = case.conv2d(x, w), case.input_gradient(dy, w), case.weight_gradient(dy, x)
+    expected = case.results(x, w, dy)
     request.getfixturevalue("medium_precision")
-    found = case.conv2d(x, w), case.input_gradient(dy, w), case.weight_gradient(dy, x)
+    found = case.results(x, w, dy)
     for one, same in zip(found, expected, strict=True):
         assert_same_bits(one, same)
 
@@ -229,13 +230,11 @@ def largest_weight_sums(dy, x, before) -> np.ndarray:
     return WEIGHTS.T @ np.einsum("noijab,ncijab->ocab", held, seen, optimize=True) @ WEIGHTS
 
 
-@pytest.mark.parametrize("precision", ["highest", "medium"])
+@pytest.mark.usefixtures("precision")
 @pytest.mark.parametrize("case", IN_TILES, ids=str)
-def test_tiles(rng, case, precision, request):
-    if precision == "medium":
-        request.getfixturevalue("medium_precision")
+def test_tiles(rng, case):
     x, w, dy = case.arrays(rng)
-    y, dx, dw = case.conv2d(x, w), case.input_gradient(dy, w), case.weight_gradient(dy, x)
+    y, dx, dw = case.results(x, w, dy)
     if case.images == 0:
         assert y.size == dx.size == 0
         assert not dw.any()
@@ -258,26 +257,24 @@ def test_tiles_are_as_exact_as_direct_sums(rng, request):
     case = IN_TILES[8]
     x, w, dy = case.arrays(rng)
     exact = case.exact(x, w), *case.gradients(dy, x, w)
-    found = case.conv2d(x, w), case.input_gradient(dy, w), case.weight_gradient(dy, x)
+    found = case.results(x, w, dy)
     for one, other in zip(found, exact, strict=True):
         assert abs(one - other).max() <= 16 * UNIT["float32"] * abs(other).max()
     request.getfixturevalue("medium_precision")
-    found = case.conv2d(x, w), case.input_gradient(dy, w), case.weight_gradient(dy, x)
+    found = case.results(x, w, dy)
     x, w, dy = (a.astype(FLOATS["bfloat16"]) for a in (x, w, dy))
     for one, direct, other in zip(found, (case.exact(x, w), *case.gradients(dy, x, w)), exact, strict=True):
         assert np.square(one - other).mean() <= 2**2 * np.square(direct - other).mean()
 
 
-@pytest.mark.parametrize("precision", ["highest", "medium"])
+@pytest.mark.usefixtures("precision")
 @pytest.mark.parametrize("case", [*CASES[1:13], *IN_PRODUCTS[:12], *IN_TILES[2:9]], ids=str)
-def test_the_bits_do_not_depend_on_the_threads(rng, case, precision, threads, request):
-    if precision == "medium":
-        request.getfixturevalue("medium_precision")
+def test_the_bits_do_not_depend_on_the_threads(rng, case, threads):
     x, w, dy = case.arrays(rng)
     found = []
     for count in (1, 2, 3):
         threads(count)
-        found.append((case.conv2d(x, w), case.input_gradient(dy, w), case.weight_gradient(dy, x)))
+        found.append(case.results(x, w, dy))
     for other in found[1:]:
         for one, same in zip(found[0], other, strict=True):
             assert_same_bits(one, same)
@@ -286,10 +283,10 @@ def test_the_bits_do_not_depend_on_the_threads(rng, case, precision, threads, re
 @pytest.mark.parametrize("case", [CASES[1], CASES[10], *IN_TILES[2:8]], ids=str)
 def test_all_instruction_sets_have_the_same_bits(rng, isa, case):
     x, w, dy = case.arrays(rng)
-    got = case.conv2d(x, w), case.input_gradient(dy, w), case.weight_gradient(dy, x)
+    got = case.results(x, w, dy)
     _core.set_isa("baseline")
     try:
-        expected = case.conv2d(x, w), case.input_gradient(dy, w), case.weight_gradient(dy, x)
+        expected = case.results(x, w, dy)
     finally:
         _core.set_isa(isa)
     for one, same in zip(got, expected, strict=True):

@@ -99,12 +99,8 @@ def test_large_matrices(rng, shape, centralize):
 @pytest.mark.parametrize("shape", [(70, 96), (40, 256), (64, 160)], ids=str)
 def test_medium_precision(rng, shape):
     """The iteration is that of orthogonalize."""
-    w, g, m, direction = (
-        normal(rng, shape),
-        normal(rng, shape),
-        np.zeros(shape, np.float32),
-        np.zeros(shape, np.float32),
-    )
+    w, g = normal(rng, shape), normal(rng, shape)
+    m, direction = np.zeros_like(w), np.zeros_like(w)
     before = w.copy()
     ops.orthogonalize(g, direction)
     ops.muon_step(w, g, m, lr=LR, step=1, momentum=0.0)
