@@ -121,6 +121,15 @@ def test_the_variables_come_before_all_imports() -> None:
     )
 
 
+def test_a_precision_is_a_line_after_the_imports_of_mindspore() -> None:
+    source = "import mindspore as ms\nfrom mindspore import nn\nimport numpy\nms.Model(n)\n"
+    changed, _ = edited(source, "O0", {}, "medium")
+    assert changed == (
+        "import mindspore as ms\nfrom mindspore import nn\nimport boost_ext\n\n"
+        'boost_ext.set_float32_matmul_precision("medium")\nimport numpy\nboost_ext.Model(n)\n'
+    )
+
+
 def test_what_a_person_has_to_look_at() -> None:
     _, notes = edit("""\
         import mindspore as ms

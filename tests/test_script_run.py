@@ -117,6 +117,19 @@ def test_the_report(tmp_path: Path) -> None:
     assert (done.returncode, done.stderr) == (3, "")
 
 
+@pytest.mark.parametrize("precision", ["highest", "medium"])
+def test_the_precision_of_products(precision: str, tmp_path: Path) -> None:
+    path = tmp_path / "train.py"
+    path.write_text("import boost_ext\nprint(boost_ext.float32_matmul_precision())\n")
+    command = [sys.executable, "-m", "boost_ext", "run", "--precision", precision, str(path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout) == (0, f"{precision}\n")
+    says = [line for line in done.stderr.splitlines() if "bfloat16" in line]
+    multiplies = "avx512_bf16" in Path("/proc/cpuinfo").read_text().split()
+    assert len(says) == (precision == "medium")
+    assert all(line.startswith("boost-ext run: no effect") != multiplies for line in says)
+
+
 def test_what_is_set_before_the_script_and_with_a_convolution(tmp_path: Path) -> None:
     """Products of matrices lose by oneDNN's limit, so it waits for a convolution larger than 1 × 1."""
     pytest.importorskip("mindspore")

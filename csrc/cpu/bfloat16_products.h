@@ -61,16 +61,16 @@ BOOST_EXT_BFLOAT16 inline float* narrow_pair(const float* low, const float* high
 BOOST_EXT_BFLOAT16 inline void multiply_narrow_tile(const float* a, const float* b, std::int64_t words,
                                                     Tile<float>& tile) {
   __m512 sums[kTileRows][kTileVectors];
-  BOOST_EXT_EACH_ROW(m) BOOST_EXT_EACH_VECTOR(v) sums[m][v] = _mm512_setzero_ps();
+  BOOST_EXT_EACH_OF(kTileRows, m) BOOST_EXT_EACH_OF(kTileVectors, v) sums[m][v] = _mm512_setzero_ps();
   for (std::int64_t k = 0; k < words; ++k, ++a, b += kTileColumns<float>) {
     __m512bh right[kTileVectors];
-    BOOST_EXT_EACH_VECTOR(v) right[v] = (__m512bh)_mm512_loadu_ps(b + v * 16);
-    BOOST_EXT_EACH_ROW(m) {
+    BOOST_EXT_EACH_OF(kTileVectors, v) right[v] = (__m512bh)_mm512_loadu_ps(b + v * 16);
+    BOOST_EXT_EACH_OF(kTileRows, m) {
       const __m512bh left = (__m512bh)_mm512_set1_ps(a[m * (kSlab / 2)]);
-      BOOST_EXT_EACH_VECTOR(v) sums[m][v] = _mm512_dpbf16_ps(sums[m][v], left, right[v]);
+      BOOST_EXT_EACH_OF(kTileVectors, v) sums[m][v] = _mm512_dpbf16_ps(sums[m][v], left, right[v]);
     }
   }
-  BOOST_EXT_EACH_ROW(m) BOOST_EXT_EACH_VECTOR(v) tile[m][v] = sums[m][v];
+  BOOST_EXT_EACH_OF(kTileRows, m) BOOST_EXT_EACH_OF(kTileVectors, v) tile[m][v] = sums[m][v];
 }
 
 #else
@@ -81,12 +81,12 @@ inline void multiply_narrow_tile(const float*, const float*, std::int64_t, Tile<
 #endif
 
 // multiply_tile() of a slab, or of its first `count` numbers.
-template <bool kNarrow>
-BOOST_EXT_INLINE void multiply_slab(const float* a, const float* b, std::int64_t count, Tile<float>& tile) {
+template <bool kNarrow, int kRow = kSlab, int kStep = 1>
+BOOST_EXT_TILE void multiply_slab(const float* a, const float* b, std::int64_t count, Tile<float>& tile) {
   if constexpr (kNarrow)
     multiply_narrow_tile(a, b, words<true>(count), tile);
   else
-    multiply_tile<kSlab, 1>(a, b, count, tile);
+    multiply_tile<kRow, kStep>(a, b, count, tile);
 }
 
 // body(is_narrow), a constant: `wanted`, where the CPU multiplies bfloat16.

@@ -111,9 +111,9 @@ void pack_rows(const T* x, const Patches& p, std::int64_t r, std::int64_t count,
 }
 
 // to = tile in float64, or to += it.
-void put_widened(const Tile<float>& tile, std::int64_t stride, bool first, double* to) {
+void put_widened(const Tile<float, kPanelRows>& tile, std::int64_t stride, bool first, double* to) {
   constexpr int kHalf = kLanesOf<double>;
-  BOOST_EXT_EACH_ROW(m) BOOST_EXT_EACH_VECTOR(v) {
+  BOOST_EXT_EACH_OF(kPanelRows, m) BOOST_EXT_EACH_OF(kTileVectors, v) {
     double* const at = to + m * stride + v * kLanesOf<float>;
     const Vd low = widen_low(tile[m][v]), high = widen_high(tile[m][v]);
     put(at, first ? low : vector_at(at) + low);
@@ -135,10 +135,10 @@ void sum_rows(const T* x, const Patches& p, Share part, std::int64_t features, s
     pack_rows(x, p, r, rows, part.feature, smaller(features, part.last), part.last, scale, stride, panels);
     for (std::int64_t j = part.column; j < part.last; j += kWide) {
       const float* const right = panels + j / kWide * stride;
-      for (std::int64_t i = 0; i < j + kWide; i += kTileRows) {
+      for (std::int64_t i = 0; i < j + kWide; i += kPanelRows) {
         const float* const left = panels + i / kWide * stride + i % kWide;
         for (std::int64_t k = 0; k < rows; k += kSlab) {
-          Tile<float> tile;
+          Tile<float, kPanelRows> tile;
           multiply_tile<1, kWide>(left + k * kWide, right + k * kWide, smaller(kSlab, rows - k), tile);
           put_widened(tile, width, r + k == part.begin, sums + i * width + j);
         }

@@ -9,7 +9,7 @@ constexpr std::int64_t kUnit = 16;    // matrices are filled up to a multiple of
 constexpr std::int64_t kBlock = 64;   // rows of large matrices that are factorized at a time
 constexpr std::int64_t kLarge = 384;  // extent from which a matrix is shared by the threads
 constexpr int kPanel = kTileColumns<double>;
-static_assert(kUnit % kPanel == 0 && kUnit % kTileRows == 0);
+static_assert(kUnit % kPanel == 0 && kUnit % kPanelRows == 0);
 
 bool fits(double value) { return value <= 3.4028234e38 && value >= -3.4028234e38; }
 
@@ -84,11 +84,11 @@ class Inverter {
         for (std::int64_t j = begin; j < end; j += kPanel) {
           if (k + count <= top(j)) continue;
           pack(b + k * n_ + j, n_, count, panel);
-          for (std::int64_t i = 0; i < some; i += kTileRows) {
-            Tile<double> tile;
+          for (std::int64_t i = 0; i < some; i += kPanelRows) {
+            Tile<double, kPanelRows> tile;
             const double* const from = left + i / kPanel * kPanel * rows + k * kPanel + i % kPanel;
             multiply_tile<1, kPanel>(from, panel, count, tile);
-            BOOST_EXT_EACH_ROW(m) BOOST_EXT_EACH_VECTOR(v) {
+            BOOST_EXT_EACH_OF(kPanelRows, m) BOOST_EXT_EACH_OF(kTileVectors, v) {
               double* const at = to + (i + m) * n_ + j + v * kLanesOf<double>;
               put(at, vector_at(at) + sign * tile[m][v]);
             }
@@ -103,10 +103,10 @@ class Inverter {
     each_range(first, last, some, [&](std::int64_t begin, std::int64_t end, double* panel) {
       for (std::int64_t j = begin; j < end; j += kPanel) {
         pack(to + j, n_, some, panel);
-        for (std::int64_t i = 0; i < some; i += kTileRows) {
-          Tile<double> tile;
+        for (std::int64_t i = 0; i < some; i += kPanelRows) {
+          Tile<double, kPanelRows> tile;
           multiply_tile<kBlock, 1>(diagonal_ + i * kBlock, panel, some, tile);
-          BOOST_EXT_EACH_ROW(m) BOOST_EXT_EACH_VECTOR(v) {
+          BOOST_EXT_EACH_OF(kPanelRows, m) BOOST_EXT_EACH_OF(kTileVectors, v) {
             put(to + (i + m) * n_ + j + v * kLanesOf<double>, tile[m][v]);
           }
         }

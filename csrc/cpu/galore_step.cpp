@@ -8,12 +8,12 @@
 namespace boost_ext::cpu::BOOST_EXT_ISA {
 namespace {
 
-constexpr std::int64_t kAlone = 65536;  // up to so many elements a matrix is one thread's
-constexpr std::int64_t kStrip = 128;    // columns, or rows of a tall matrix, that are one unit of work
-constexpr double kShift = 1e-6;         // of C, whose trace is 1
-constexpr int kSweeps = 12;             // of rotations, at most
-constexpr double kRotated = 1e-10;      // an element that small is left where it is
-static_assert(kStrip % kTileColumns<float> == 0 && kStrip % kTileRows == 0);
+constexpr std::int64_t kAlone = 65536;           // up to so many elements a matrix is one thread's
+constexpr std::int64_t kStrip = 16 * kTileRows;  // columns, or rows of a tall matrix, that are one unit of work
+constexpr double kShift = 1e-6;                  // of C, whose trace is 1
+constexpr int kSweeps = 12;                      // of rotations, at most
+constexpr double kRotated = 1e-10;               // an element that small is left where it is
+static_assert(kStrip % kTileColumns<float> == 0);
 
 // out = a b of matrices in rows.
 void product(const float* a, std::int64_t a_stride, std::int64_t rows, std::int64_t inner, const float* b,

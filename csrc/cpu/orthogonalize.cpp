@@ -7,8 +7,8 @@
 namespace boost_ext::cpu::BOOST_EXT_ISA {
 namespace {
 
-constexpr std::int64_t kStrip = 64;  // rows of a product that are one unit of work
-static_assert(kStrip % kTileColumns<float> == 0 && kStrip % kTileRows == 0);
+constexpr std::int64_t kStrip = 8 * kTileRows;  // rows of a product that are one unit of work
+static_assert(kStrip % kTileColumns<float> == 0);
 
 double norm_of(const View& v) {
   double squares = 0;

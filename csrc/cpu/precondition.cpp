@@ -40,7 +40,9 @@ struct Grid {
 class Worker {
  public:
   explicit Worker(std::int64_t columns)
-      : buffers_(kStrip), product_(kStrip * padded<float>(columns)), result_(kStrip * padded<float>(columns)) {}
+      : buffers_(kStrip),
+        product_(up_to(kTileRows, kStrip) * padded<float>(columns)),
+        result_(up_to(kTileRows, kStrip) * padded<float>(columns)) {}
 
   template <class T>
   void run(const T* g, std::int64_t stride, float scale, Strip p, Factor left, Factor right, float* out) {

@@ -12,6 +12,8 @@ namespace boost_ext::cpu::BOOST_EXT_ISA {
 constexpr std::int64_t kSlab = 128;
 #if defined(__AVX512F__)
 constexpr int kTileRows = 8;
+#elif defined(__AVX2__)
+constexpr int kTileRows = 6;  // 12 of 16 registers hold sums; if 8 did, a multiplication would wait for one before it
 #else
 constexpr int kTileRows = 4;
 #endif
@@ -51,35 +53,42 @@ BOOST_EXT_INLINE void put(double* p, Vd v) { *reinterpret_cast<UnalignedVd*>(p) 
 template <class T> using VectorOf = decltype(vector_at(static_cast<const T*>(nullptr)));
 template <class T> constexpr int kLanesOf = static_cast<int>(sizeof(VectorOf<T>) / sizeof(T));
 template <class T> constexpr int kTileColumns = kTileVectors * kLanesOf<T>;
-static_assert(kTileColumns<float> % kLanes == 0 && kTileColumns<double> % kTileRows == 0);
+// Rows of a tile whose left factor lies in panels.
+constexpr int kPanelRows = kTileColumns<double> % kTileRows == 0 ? kTileRows : 4;
+static_assert(kTileColumns<float> % kLanes == 0 && kTileColumns<double> % kPanelRows == 0);
 
 // Columns up to the end of the last panel.
 template <class T> constexpr std::int64_t padded(std::int64_t n) { return up_to(kTileColumns<T>, n); }
 
-template <class T> using Tile = VectorOf<T>[kTileRows][kTileVectors];
-
-#define BOOST_EXT_EACH_ROW(m) _Pragma("GCC unroll 8") for (int m = 0; m < kTileRows; ++m)
-#define BOOST_EXT_EACH_VECTOR(v) _Pragma("GCC unroll 4") for (int v = 0; v < kTileVectors; ++v)
+template <class T, int kRows = kTileRows> using Tile = VectorOf<T>[kRows][kTileVectors];
 
 // tile[m][n] = sum over k < count of a[m * kRow + k * kStep] * b[k][n], where b is a panel.
-template <int kRow, int kStep, class T>
-BOOST_EXT_INLINE void multiply_tile(const T* a, const T* b, std::int64_t count, Tile<T>& tile) {
+template <int kRow, int kStep, class T, int kRows>
+BOOST_EXT_INLINE void multiply_tile(const T* a, const T* b, std::int64_t count, Tile<T, kRows>& tile) {
   using V = VectorOf<T>;
-  V sums[kTileRows][kTileVectors] = {};
+  V sums[kRows][kTileVectors] = {};
   for (std::int64_t k = 0; k < count; ++k, a += kStep, b += kTileColumns<T>) {
     V right[kTileVectors];
-    BOOST_EXT_EACH_VECTOR(v) right[v] = vector_at(b + v * kLanesOf<T>);
-    BOOST_EXT_EACH_ROW(m) {
+    BOOST_EXT_EACH_OF(kTileVectors, v) right[v] = vector_at(b + v * kLanesOf<T>);
+    BOOST_EXT_EACH_OF(kRows, m) {
       const V left = a[m * kRow] - V{};
-      BOOST_EXT_EACH_VECTOR(v) sums[m][v] = fused(left, right[v], sums[m][v]);
+      BOOST_EXT_EACH_OF(kTileVectors, v) sums[m][v] = fused(left, right[v], sums[m][v]);
     }
   }
-  BOOST_EXT_EACH_ROW(m) BOOST_EXT_EACH_VECTOR(v) tile[m][v] = sums[m][v];
+  BOOST_EXT_EACH_OF(kRows, m) BOOST_EXT_EACH_OF(kTileVectors, v) tile[m][v] = sums[m][v];
 }
+
+// Of functions that multiply a tile of kTileRows: they are out of line where it needs nearly all registers, or callers
+// would keep numbers of their own in these, and the compiler a part of the tile in memory.
+#if defined(__AVX2__) && !defined(__AVX512F__)
+#define BOOST_EXT_TILE __attribute__((noinline))
+#else
+#define BOOST_EXT_TILE BOOST_EXT_INLINE
+#endif
 
 // To where a product begins, in rows of `stride`; the first slab writes, later ones add.
 BOOST_EXT_INLINE void add_tile(const Tile<float>& tile, bool first, float* to, std::int64_t stride) {
-  BOOST_EXT_EACH_ROW(m) BOOST_EXT_EACH_VECTOR(v) {
+  BOOST_EXT_EACH_OF(kTileRows, m) BOOST_EXT_EACH_OF(kTileVectors, v) {
     float* const at = to + m * stride + v * kLanesOf<float>;
     put(at, first ? tile[m][v] : vector_at(at) + tile[m][v]);
   }

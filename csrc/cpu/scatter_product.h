@@ -98,7 +98,7 @@ inline void transpose_lines(const float* const* from, std::int64_t columns, std:
 // (Goto and van de Geijn, "Anatomy of High-Performance Matrix Multiplication", ACM Trans. Math. Softw. 34(3), 2008).
 struct ScatterCut {
   ScatterCut(int threads, std::int64_t rows, std::int64_t inner, std::int64_t columns) {
-    constexpr std::int64_t kHigh = 512, kWide = 256, kFewest = 64, kRoom = 1 << 20;
+    constexpr std::int64_t kHigh = 512, kWide = 256, kFewest = up_to(kTileRows, 64), kRoom = 1 << 20;
     const std::int64_t wanted = threads > 1 ? kShares * threads : 1;
     high = up_to(kTileRows, quotient_up(rows, quotient_up(rows, kHigh)));
     wide = smaller(up_to(kTileColumns<float>, kHigh * kWide / up_to(kHigh / 4, high)), columns);
@@ -213,12 +213,12 @@ template <bool kNarrow> class ScatterProduct {
           multiply_slab<kNarrow>(left + i * kRow, own.right + j * words<kNarrow>(some), some, tile);
           const bool is_last = k + kSlab >= end;
           if (k > begin || is_begun) {
-            BOOST_EXT_EACH_ROW(m) BOOST_EXT_EACH_VECTOR(v) {
+            BOOST_EXT_EACH_OF(kTileRows, m) BOOST_EXT_EACH_OF(kTileVectors, v) {
               tile[m][v] = vector_at(sums + m * kWide + v * kLanesOf<float>) + tile[m][v];
             }
           }
           if (is_last && place.rows == kTileRows && here == kWide && runs.are_one()) {
-            BOOST_EXT_EACH_ROW(m) BOOST_EXT_EACH_VECTOR(v) {
+            BOOST_EXT_EACH_OF(kTileRows, m) BOOST_EXT_EACH_OF(kTileVectors, v) {
               put(row_of(place, m) + out_.columns[place.column] + v * kLanesOf<float>, tile[m][v]);
             }
             continue;

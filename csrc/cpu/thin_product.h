@@ -146,17 +146,17 @@ class ThinStrip {
   BOOST_EXT_INLINE void add_wide(const float* from, std::int64_t stride, std::int64_t r, std::int64_t c) {
     Vf right[kRows][kTileVectors];
     BOOST_EXT_EACH_OF(kRows, t)
-    BOOST_EXT_EACH_VECTOR(v) right[t][v] = vector_at(from + t * stride + v * kLanesOf<float>);
+    BOOST_EXT_EACH_OF(kTileVectors, v) right[t][v] = vector_at(from + t * stride + v * kLanesOf<float>);
     const float* left = left_.get() + r;
     float* sums = sums_.get() + c;
     for (std::int64_t i = 0; i < p_.m; ++i, left += kSlab, sums += kStrip) {
       Vf sum[kTileVectors] = {};
-      if (r > 0) BOOST_EXT_EACH_VECTOR(v) sum[v] = vector_at(sums + v * kLanesOf<float>);
+      if (r > 0) BOOST_EXT_EACH_OF(kTileVectors, v) sum[v] = vector_at(sums + v * kLanesOf<float>);
       BOOST_EXT_EACH_OF(kRows, t) {
         const Vf x = left[t] - Vf{};
-        BOOST_EXT_EACH_VECTOR(v) sum[v] = fused(x, right[t][v], sum[v]);
+        BOOST_EXT_EACH_OF(kTileVectors, v) sum[v] = fused(x, right[t][v], sum[v]);
       }
-      BOOST_EXT_EACH_VECTOR(v) put(sums + v * kLanesOf<float>, sum[v]);
+      BOOST_EXT_EACH_OF(kTileVectors, v) put(sums + v * kLanesOf<float>, sum[v]);
     }
   }
 
@@ -176,7 +176,7 @@ inline void times_thin(const ThinProduct& p, const float* panels, std::int64_t b
     float* const to = p.out + i * p.n;
     for (std::int64_t j = 0; j < p.n; j += kWide) {
       Tile<float> tile;
-      multiply_tile<1, kTileRows>(left, panels + j * p.k, p.k, tile);
+      multiply_slab<false, 1, kTileRows>(left, panels + j * p.k, p.k, tile);
       if (rows == kTileRows && j + kWide <= p.n) {
         add_tile(tile, true, to + j, p.n);
       } else {

@@ -14,10 +14,10 @@ struct Layer {
   std::int64_t images, channels, h, w, outputs, oh, ow, top, left;
 };
 
-constexpr int kElements = 16;                   // of a transformed tile
-constexpr std::int64_t kApart = 16;             // numbers between products, lest they share the cache's sets
-constexpr std::int64_t kTilesAtOnce = 64;       // tiles whose product stays in the second cache
-constexpr std::int64_t kOutputsAtOnce = 64;     // with so many outputs
+constexpr int kElements = 16;              // of a transformed tile
+constexpr std::int64_t kApart = 16;        // numbers between products, lest they share the cache's sets
+constexpr std::int64_t kTilesAtOnce = 64;  // tiles whose product stays in the second cache
+constexpr std::int64_t kOutputsAtOnce = up_to(kTileRows, 64);  // with so many outputs
 constexpr std::int64_t kTransformed = 1 << 20;  // numbers of transformed inputs that stay in the last cache
 
 // Weights (outputs, channels, 3, 3); if `turned`, those of the gradient of the inputs, from weights (channels, outputs,
@@ -264,7 +264,8 @@ inline void put_columns(const float* from, std::int64_t stride, std::int64_t cou
   }
 }
 
-constexpr std::int64_t kGradientsAtOnce = 64;  // outputs with as many channels, whose sums stay in the second cache
+constexpr std::int64_t kGradientsAtOnce =
+    up_to(kTileRows, 64);  // outputs with as many channels, whose sums stay in the second cache
 constexpr std::int64_t kChannelsAtOnce = 64;
 
 // dw of one output from sums for `channels` channels. `sums`: 9 rows of `stride`, what earlier tiles gave.

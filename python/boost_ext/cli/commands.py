@@ -175,11 +175,25 @@ class Level(str, Enum):
     O2 = "O2"
 
 
+class ProductPrecision(str, Enum):
+    """Of products, as set_float32_matmul_precision() takes it."""
+
+    highest = "highest"
+    medium = "medium"
+
+
 @app.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
 def run(
     script: Annotated[str, typer.Argument(help="A Python file that trains with MindSpore.")],
     arguments: Annotated[list[str] | None, typer.Argument(help="Of the script: all that follows it.")] = None,
     level: Annotated[Level, typer.Option(help="Boost level of the training; O0 keeps the numbers.")] = Level.O0,
+    precision: Annotated[
+        ProductPrecision,
+        typer.Option(
+            help="Of float32 products and convolutions: medium rounds their factors to bfloat16, where a CPU "
+            "multiplies that."
+        ),
+    ] = ProductPrecision.highest,
     module: Annotated[bool, typer.Option("-m", help="SCRIPT is the name of a module, as for python -m.")] = False,
     eager: Annotated[
         bool, typer.Option("--eager", help="In PYNATIVE_MODE: do not compile the step, as MindSpore does not.")
@@ -211,15 +225,16 @@ def run(
         if dry and (compare or eager):
             raise ValueError(f"run: --dry and {'--compare' if compare else '--eager'} must not be given together")
         if dry:
-            _print_edits(file, level.value)
+            _print_edits(file, level.value, precision.value)
             return
     if compare:
-        options = ["--level", level.value, *(["--eager"] if eager else [])]
+        options = ["--level", level.value, "--precision", precision.value, *(["--eager"] if eager else [])]
         children = script_run.compare([*(["-m"] if module else []), script], arguments or [], options)
         script_run.print_comparison(children, Console(stderr=True))
         raise typer.Exit(next((child.code for child in children.values() if child.code), 0))
     variables = environment.make_fast(environment.DISPATCH)  # oneDNN's when the script makes a convolution
     record = Record(script, variables, variables_file=variables_file)
+    script_run.set_precision(precision.value, record)
     script_run.after_mindspore(partial(_swap_in, record, level.value, eager))
     raise typer.Exit(script_run.execute(file, arguments or [], record, spec))
 
@@ -230,14 +245,14 @@ def _swap_in(record: Any, level: str, eager: bool) -> None:
     swap_in(record, level, eager=eager)
 
 
-def _print_edits(script: Path, level: str) -> None:
+def _print_edits(script: Path, level: str, precision: str) -> None:
     from boost_ext.cli.script_edits import diff, edited
 
     with script.open("rb") as file:
         encoding, _ = tokenize.detect_encoding(file.readline)
     with script.open(encoding=encoding, newline="") as text:  # as patch will find it
         source = text.read()
-    changed, notes = edited(source, level, environment.missing())
+    changed, notes = edited(source, level, environment.missing(), precision)
     typer.echo(diff(source, changed, str(script)), nl=False)
     for note in notes:
         Console(stderr=True).print(note, soft_wrap=True, highlight=False, markup=False)

@@ -42,7 +42,7 @@ def diff(before: str, after: str, name: str) -> str:
     return "".join(line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines)
 
 
-def edited(source: str, level: str, variables: Mapping[str, str]) -> tuple[str, list[str]]:
+def edited(source: str, level: str, variables: Mapping[str, str], precision: str = "highest") -> tuple[str, list[str]]:
     """Replace the training classes of MindSpore in a script by those of boost_ext.
 
     Args:
@@ -50,6 +50,7 @@ def edited(source: str, level: str, variables: Mapping[str, str]) -> tuple[str, 
         level (str): "O0", "O1" or "O2". Above O0, calls get it as ``boost_level``.
         variables (Mapping[str, str]): environment variables that the script has to set. That of convolutions becomes a
             note, unless the script names any.
+        precision (str): for :func:`boost_ext.set_float32_matmul_precision`. Default: "highest", which needs no line.
 
     Returns:
         tuple(str, list[str]): the new source, and notes on lines that were not edited.
@@ -58,7 +59,7 @@ def edited(source: str, level: str, variables: Mapping[str, str]) -> tuple[str, 
         ValueError: if it is not Python.
     """
     try:
-        script = _Script(source, level)
+        script = _Script(source, level, precision)
     except SyntaxError as error:
         raise ValueError(f"run: script must be Python, got line {error.lineno}: {error.msg}") from error
     except (RecursionError, MemoryError) as error:  # of Python's parser
@@ -71,8 +72,9 @@ def edited(source: str, level: str, variables: Mapping[str, str]) -> tuple[str, 
 
 
 class _Script:
-    def __init__(self, source: str, level: str) -> None:
+    def __init__(self, source: str, level: str, precision: str) -> None:
         self.level = level
+        self.precision = precision
         self.tree = ast.parse(source)
         self.bytes = source.encode()
         self.starts = [0]
@@ -218,7 +220,11 @@ class _Script:
             for node in imports
             if any(_of_mindspore(a.name if isinstance(node, ast.Import) else node.module) for a in node.names)
         ]
+        if self.precision != "highest":
+            self.imports.add("boost_ext")
         lines = "".join(f"import {package}\n" for package in sorted(self.imports))
+        if self.precision != "highest":
+            lines += f'\nboost_ext.set_float32_matmul_precision("{self.precision}")\n'
         if lines:
             at = self.starts[of_mindspore[-1].end_lineno or 0] if of_mindspore else self.starts[body[first].lineno - 1]
             self.edits.append(_Edit(at, at, lines))

@@ -21,11 +21,12 @@ from typing import NamedTuple
 from rich.console import Console
 from rich.markup import escape
 
-from boost_ext import convolutions, environment
+from boost_ext import convolutions, environment, set_float32_matmul_precision
+from boost_ext._core import has_narrow_products
 from boost_ext.files import write_text
 from boost_ext.scripts import Record, Swap
 
-__all__ = ["Child", "after_mindspore", "compare", "execute", "module_spec", "print_comparison"]
+__all__ = ["Child", "after_mindspore", "compare", "execute", "module_spec", "print_comparison", "set_precision"]
 
 
 def _print_end(record: Record, seconds: float, outcome: str) -> None:
@@ -77,6 +78,14 @@ def peak_memory_mb() -> int:
 
 def _megabytes(maxrss: int) -> int:
     return maxrss // (2**20 if sys.platform == "darwin" else 2**10)
+
+
+def set_precision(precision: str, record: Record) -> None:
+    """Call :func:`boost_ext.set_float32_matmul_precision`, and say what "medium" does on this CPU."""
+    set_float32_matmul_precision(precision)
+    if precision == "medium":
+        does = "factors of float32 products are rounded to bfloat16"
+        record.say(does if has_narrow_products() else "no effect of --precision: this CPU does not multiply bfloat16")
 
 
 class _AfterMindSpore(importlib.abc.MetaPathFinder):
