@@ -5,7 +5,9 @@
 namespace boost_ext::cpu::BOOST_EXT_ISA {
 namespace {
 
-constexpr std::int64_t kStrip = 256;  // rows that are one unit of work
+constexpr std::int64_t kStrip = 256;        // rows that are one unit of work,
+constexpr std::int64_t kFewestRows = 64;    // or fewer of few gradients:
+constexpr std::int64_t kUnitsOfThread = 2;  // so many units for each thread
 constexpr std::int64_t kDiagonalColumns = 128;
 constexpr std::int64_t kPlainBlock = 16384;
 
@@ -18,21 +20,22 @@ struct Strip {
 // The strips of a gradient, by the blocks of its factors.
 struct Grid {
   std::int64_t rows, columns, high, wide, across, strips, count;  // sizes, extents of a block, blocks in a row, strips
-  Grid(const View& g, Factor left, Factor right) {
+  std::int64_t tall;                                              // rows of a strip
+  Grid(const View& g, Factor left, Factor right, std::int64_t rows_of_strip) : tall(rows_of_strip) {
     const bool plain = left.data == nullptr;
     rows = plain ? 1 : g.rows;
     columns = g.size == 0 ? 0 : g.size / rows;
     high = left.block > 0 ? left.block : kStrip;
     wide = plain ? kPlainBlock : right.block > 0 ? right.block : kDiagonalColumns;
     across = quotient_up(columns, wide);
-    strips = quotient_up(smaller(high, rows), kStrip);
+    strips = quotient_up(smaller(high, rows), tall);
     count = columns == 0 ? 0 : quotient_up(rows, high) * strips * across;
   }
   // Without rows where the last block has fewer strips.
   Strip strip(std::int64_t i) const {
     const std::int64_t line = i / across, column = i % across * wide, corner = line / strips * high;
-    const std::int64_t inner = smaller(high, rows - corner), first = line % strips * kStrip;
-    return {corner, inner, corner + first, smaller(kStrip, inner - first), column, smaller(wide, columns - column)};
+    const std::int64_t inner = smaller(high, rows - corner), first = line % strips * tall;
+    return {corner, inner, corner + first, smaller(tall, inner - first), column, smaller(wide, columns - column)};
   }
 };
 
@@ -92,12 +95,19 @@ class Worker {
 void precondition(const Context& context, float inv_scale, Tensors grads, const Factor* left, const Factor* right,
                   Tensors out) {
   Scratch<std::int64_t> first(grads.count + 1);  // strips before each tensor
-  std::int64_t work = first[0] = 0, columns = kDiagonalColumns;
+  std::int64_t work = 0, columns = kDiagonalColumns, tall = 2 * kStrip;
+  const auto are_few = [&] { return context.threads > 1 && first[grads.count] < kUnitsOfThread * context.threads; };
+  do {
+    tall /= 2;
+    first[0] = 0;
+    for (std::int64_t t = 0; t < grads.count; ++t) {
+      first[t + 1] = first[t] + Grid(grads[t], left[t], right[t], tall).count;
+    }
+  } while (tall > kFewestRows && are_few());
   for (std::int64_t t = 0; t < grads.count; ++t) {
-    const Grid grid(grads[t], left[t], right[t]);
-    first[t + 1] = first[t] + grid.count;
     work += grads[t].size * (4 + (left[t].block + right[t].block) / 4);
-    const std::int64_t wide = right[t].block > 0 ? smaller(right[t].block, grid.columns) : 0;
+    const std::int64_t all = Grid(grads[t], left[t], right[t], tall).columns;
+    const std::int64_t wide = right[t].block > 0 ? smaller(right[t].block, all) : 0;
     columns = wide > columns ? wide : columns;
   }
   on_threads(context.threads, work, first[grads.count], [&](std::int64_t begin, std::int64_t end) {
@@ -105,7 +115,7 @@ void precondition(const Context& context, float inv_scale, Tensors grads, const 
     std::int64_t t = 0;
     for (std::int64_t u = begin; u < end; ++u) {
       while (first[t + 1] <= u) ++t;
-      const Grid grid(grads[t], left[t], right[t]);
+      const Grid grid(grads[t], left[t], right[t], tall);
       const Strip p = grid.strip(u - first[t]);
       auto* to = static_cast<float*>(out[t].data);
       typed(grads[t], [&](const auto* g) {
