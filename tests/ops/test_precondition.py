@@ -73,12 +73,18 @@ def test_more_rows_than_a_diagonal_is_cut_into(rng):
     check(out, g, left, right, 1.0)
 
 
-def test_blocks_larger_than_a_unit_of_work(rng):
+@pytest.mark.parametrize("size", [290, 200])
+def test_blocks_larger_than_a_unit_of_work(rng, threads, size):
+    """Few gradients are cut smaller for more threads, which changes no bit."""
     g = normal(rng, (290, 530))
-    left, right = factor(rng, 290, 290), factor(rng, 530, 520)
-    out = np.empty_like(g)
+    left, right = factor(rng, 290, size), factor(rng, 530, 520)
+    of_one, out = np.full(g.shape, np.nan, np.float32), np.full(g.shape, np.nan, np.float32)
+    threads(1)
+    ops.precondition(g, left, right, of_one)
+    check(of_one, g, left, right, 1.0)
+    threads(3)
     ops.precondition(g, left, right, out)
-    check(out, g, left, right, 1.0)
+    assert_same_bits(out, of_one)
 
 
 def test_identity_is_exact(rng):
