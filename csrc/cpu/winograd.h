@@ -264,9 +264,8 @@ inline void put_columns(const float* from, std::int64_t stride, std::int64_t cou
   }
 }
 
-constexpr std::int64_t kGradientsAtOnce =
-    up_to(kTileRows, 64);  // outputs with as many channels, whose sums stay in the second cache
-constexpr std::int64_t kChannelsAtOnce = 64;
+// Outputs and channels whose sums stay in the second cache.
+constexpr std::int64_t kGradientsAtOnce = up_to(kTileRows, 64), kChannelsAtOnce = 64;
 
 // dw of one output from sums for `channels` channels. `sums`: 9 rows of `stride`, what earlier tiles gave.
 inline void put_weight_gradients(const float* s, std::int64_t between, std::int64_t channels, bool first, bool last,
