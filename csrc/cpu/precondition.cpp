@@ -95,15 +95,16 @@ class Worker {
 void precondition(const Context& context, float inv_scale, Tensors grads, const Factor* left, const Factor* right,
                   Tensors out) {
   Scratch<std::int64_t> first(grads.count + 1);  // strips before each tensor
-  std::int64_t work = 0, columns = kDiagonalColumns, tall = 2 * kStrip;
-  const auto are_few = [&] { return context.threads > 1 && first[grads.count] < kUnitsOfThread * context.threads; };
-  do {
-    tall /= 2;
+  std::int64_t work = 0, columns = kDiagonalColumns, tall = kStrip;
+  const std::int64_t wanted = context.threads > 1 ? kUnitsOfThread * context.threads : 1;
+  const auto count_strips = [&] {
     first[0] = 0;
     for (std::int64_t t = 0; t < grads.count; ++t) {
       first[t + 1] = first[t] + Grid(grads[t], left[t], right[t], tall).count;
     }
-  } while (tall > kFewestRows && are_few());
+    return first[grads.count];
+  };
+  while (count_strips() < wanted && tall > kFewestRows) tall /= 2;
   for (std::int64_t t = 0; t < grads.count; ++t) {
     work += grads[t].size * (4 + (left[t].block + right[t].block) / 4);
     const std::int64_t all = Grid(grads[t], left[t], right[t], tall).columns;

@@ -220,11 +220,11 @@ class _Script:
             for node in imports
             if any(_of_mindspore(a.name if isinstance(node, ast.Import) else node.module) for a in node.names)
         ]
+        call = ""
         if self.precision != "highest":
             self.imports.add("boost_ext")
-        lines = "".join(f"import {package}\n" for package in sorted(self.imports))
-        if self.precision != "highest":
-            lines += f'\nboost_ext.set_float32_matmul_precision("{self.precision}")\n'
+            call = f'\nboost_ext.set_float32_matmul_precision("{self.precision}")\n'
+        lines = "".join(f"import {package}\n" for package in sorted(self.imports)) + call
         if lines:
             at = self.starts[of_mindspore[-1].end_lineno or 0] if of_mindspore else self.starts[body[first].lineno - 1]
             self.edits.append(_Edit(at, at, lines))
