@@ -2,6 +2,7 @@
 
 #include <dlfcn.h>
 #include <pthread.h>
+#include <sched.h>
 #include <signal.h>
 
 #include <algorithm>
@@ -11,6 +12,7 @@
 #include <mutex>
 #include <system_error>
 #include <thread>
+#include <vector>
 
 #include "ops/ieee_modes.h"
 
@@ -60,6 +62,39 @@ class Lock : public std::unique_lock<std::mutex> {
   }
 };
 
+// The core that the caller runs on, or -1.
+int core() {
+#if defined(__linux__)
+  return sched_getcpu();
+#else
+  return -1;
+#endif
+}
+
+// A thread that waits for work, on any core but its caller's: the system of a virtual machine takes a core that sleeps
+// for one that works, wakes a thread on the core of who wakes it, and there it gets no time before the job is done.
+class Worker {
+ public:
+  explicit Worker(std::thread thread) : thread_(thread.native_handle()) { thread.detach(); }
+
+  void leave(int core) {
+    if (core == callers_) return;
+    callers_ = core;
+#if defined(__linux__)
+    cpu_set_t cores;
+    if (pthread_getaffinity_np(thread_, sizeof cores, &cores) != 0) return;
+    if (left_ >= 0) CPU_SET(static_cast<unsigned>(left_), &cores);
+    left_ = CPU_ISSET(static_cast<unsigned>(core), &cores) && CPU_COUNT(&cores) > 1 ? core : -1;
+    if (left_ >= 0) CPU_CLR(static_cast<unsigned>(left_), &cores);
+    pthread_setaffinity_np(thread_, sizeof cores, &cores);
+#endif
+  }
+
+ private:
+  std::thread::native_handle_type thread_;
+  int callers_ = -1, left_ = -1;  // the caller's core; that core, if the thread might run there
+};
+
 class Pool {
  public:
   // False if the pool is taken; nothing has been done then.
@@ -69,6 +104,8 @@ class Pool {
     {
       const Lock lock(mutex_);
       grow(threads - 1);
+      const int here = core();
+      for (Worker& worker : workers_) worker.leave(here);
       job_ = &job;
       places_ = threads - 1;
     }
@@ -87,13 +124,14 @@ class Pool {
 
  private:
   void grow(int wanted) {
-    for (; workers_ < wanted; ++workers_) {
+    workers_.reserve(static_cast<std::size_t>(wanted));
+    while (static_cast<int>(workers_.size()) < wanted) {
       sigset_t all, before;  // signals are for Python's main thread
       sigfillset(&all);
       pthread_sigmask(SIG_SETMASK, &all, &before);
       bool started = true;
       try {
-        std::thread([this] { serve(); }).detach();
+        workers_.emplace_back(std::thread([this] { serve(); }));
       } catch (const std::system_error&) {
         started = false;  // the machine gives no more threads; the work gets done by those there are
       }
@@ -131,7 +169,7 @@ class Pool {
   Job* job_ = nullptr;
   std::atomic<int> places_{0};  // of the job, for workers
   std::atomic<int> inside_{0};
-  int workers_ = 0;
+  std::vector<Worker> workers_;
 };
 
 // Never destroyed: its threads sleep on it until the process ends.
