@@ -101,11 +101,11 @@ class Pool {
   bool run(int threads, Job& job) {
     const std::unique_lock<std::mutex> owner(busy_, std::try_to_lock);
     if (!owner.owns_lock()) return false;
+    grow(threads - 1);
+    const int here = core();
+    for (Worker& worker : workers_) worker.leave(here);
     {
       const Lock lock(mutex_);
-      grow(threads - 1);
-      const int here = core();
-      for (Worker& worker : workers_) worker.leave(here);
       job_ = &job;
       places_ = threads - 1;
     }
@@ -162,14 +162,14 @@ class Pool {
     }
   }
 
-  std::mutex busy_;   // held by the caller whose job it is
+  std::mutex busy_;  // held by the caller whose job it is
+  std::vector<Worker> workers_;
   std::mutex mutex_;  // guards all below
   std::condition_variable wake_;
   std::condition_variable left_;
   Job* job_ = nullptr;
   std::atomic<int> places_{0};  // of the job, for workers
   std::atomic<int> inside_{0};
-  std::vector<Worker> workers_;
 };
 
 // Never destroyed: its threads sleep on it until the process ends.
