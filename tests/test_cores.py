@@ -8,9 +8,6 @@ import sys
 
 import pytest
 
-if not hasattr(os, "sched_setaffinity"):
-    pytest.skip("this system tells nobody on which core a thread runs", allow_module_level=True)
-
 CORES = sorted(os.sched_getaffinity(0))
 
 CALLS = """

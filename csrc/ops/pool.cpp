@@ -62,15 +62,6 @@ class Lock : public std::unique_lock<std::mutex> {
   }
 };
 
-// The core that the caller runs on, or -1.
-int core() {
-#if defined(__linux__)
-  return sched_getcpu();
-#else
-  return -1;
-#endif
-}
-
 // A thread that waits for work, on any core but its caller's: the system of a virtual machine takes a core that sleeps
 // for one that works, wakes a thread on the core of who wakes it, and there it gets no time before the job is done.
 class Worker {
@@ -80,14 +71,12 @@ class Worker {
   void leave(int core) {
     if (core == callers_) return;
     callers_ = core;
-#if defined(__linux__)
     cpu_set_t cores;
     if (pthread_getaffinity_np(thread_, sizeof cores, &cores) != 0) return;
     if (left_ >= 0) CPU_SET(static_cast<unsigned>(left_), &cores);
     left_ = CPU_ISSET(static_cast<unsigned>(core), &cores) && CPU_COUNT(&cores) > 1 ? core : -1;
     if (left_ >= 0) CPU_CLR(static_cast<unsigned>(left_), &cores);
     pthread_setaffinity_np(thread_, sizeof cores, &cores);
-#endif
   }
 
  private:
@@ -102,7 +91,7 @@ class Pool {
     const std::unique_lock<std::mutex> owner(busy_, std::try_to_lock);
     if (!owner.owns_lock()) return false;
     grow(threads - 1);
-    const int here = core();
+    const int here = sched_getcpu();
     for (Worker& worker : workers_) worker.leave(here);
     {
       const Lock lock(mutex_);

@@ -162,6 +162,7 @@ class Call:
         """Whether it computed; AssertionError if it did what no call may."""
         for memory in self.memories:
             memory.note()
+        refusal = ""
         try:
             with np.errstate(all="ignore"):
                 self.case(self.arguments)
@@ -170,9 +171,6 @@ class Call:
         except RuntimeError as error:  # of a call that has computed: so many overflows are those of no training
             if "overflows in a row" not in str(error):
                 raise
-            refusal = ""
-        else:
-            refusal = ""
         for memory in self.memories:
             wrong = memory.changed() & ~(memory.may_change & (not refusal))
             assert not wrong.any(), f"wrote {wrong.sum()} bytes that are not its own; {refusal or 'not refused'}"
