@@ -56,9 +56,9 @@ SCRIPTS = {
         lambda adam, reduced, accepted: reduced < adam and accepted > 25,
     ),
     "moving_average": Example(
-        r"last weights: test accuracy \S+, test loss (\S+)\naveraged weights: test accuracy (\S+), test loss (\S+)\n"
+        r"mean of the epochs: last weights (\S+), loss (\S+); averages (\S+), loss (\S+)\n"
         r"the last weights are back: True",
-        lambda last, accuracy, averaged: averaged < last and accuracy > 0.95,
+        lambda accuracy, loss, averaged, of_averages: averaged > max(accuracy, 0.92) and of_averages < 0.8 * loss,
     ),
     "pytorch_loop": Example(
         r"(\S+) steps, (\S+) of them clipped, test accuracy (\S+)\n"
