@@ -4,6 +4,8 @@
 #include <cstring>
 #include <exception>
 #include <map>
+#include <mutex>
+#include <utility>
 
 #include "ops/runtime.h"
 
@@ -14,6 +16,9 @@ std::map<std::string, const GraphOp*>& known() {
   static std::map<std::string, const GraphOp*> ops;
   return ops;
 }
+
+std::mutex error_mutex;
+std::string error;  // guarded by it: MindSpore calls functions from several threads
 
 void set_dtype(View& v, const char* dtype) {
   for (DType t : kNamedDTypes) {
@@ -56,6 +61,8 @@ int GraphOp::operator()(int count, void** data, int* ndims, std::int64_t** shape
     return 0;
   } catch (const std::exception& e) {
     std::fprintf(stderr, "boost_ext: %s\n", e.what());
+    const std::lock_guard<std::mutex> lock(error_mutex);
+    error = e.what();
     return 1;
   }
 }
@@ -64,6 +71,11 @@ const GraphOp& find_graph_op(const std::string& name) {
   const auto found = known().find(name);
   require(found != known().end(), "call: name must be that of a graph function, got ", name);
   return *found->second;
+}
+
+std::string take_graph_error() {
+  const std::lock_guard<std::mutex> lock(error_mutex);
+  return std::exchange(error, std::string());
 }
 
 }  // namespace boost_ext

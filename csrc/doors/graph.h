@@ -18,11 +18,13 @@ struct GraphOp {
 
   GraphOp(const char* name, GraphFunction function, bool writes_inputs);  // from now on found by its name
   bool operator()(const Views& arrays) const;                             // what it answers
-  // As ops.Custom calls it. It shows its users only the number that is returned, so the message goes to stderr first.
+  // As ops.Custom calls it. It shows its users only the number that is returned, so the message goes to stderr first,
+  // and is kept for take_graph_error().
   int operator()(int count, void** data, int* ndims, std::int64_t** shapes, const char** dtypes) const noexcept;
 };
 
 const GraphOp& find_graph_op(const std::string& name);  // std::invalid_argument if there is none
+std::string take_graph_error();                         // of the last function that failed since; empty if none did
 
 }  // namespace boost_ext
 

@@ -42,6 +42,7 @@ void define_graph_ops(py::module_& m) {
   m.def("call", &py_call);
   m.def("fixed_arrays", &py_fixed_arrays, py::arg("tensors"), py::arg("owner"));
   m.def("require_same", &py_require_same, py::arg("fixed"));
+  m.def("take_graph_error", &take_graph_error);
 }
 
 }  // namespace boost_ext

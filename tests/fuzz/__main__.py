@@ -12,6 +12,7 @@ import argparse
 import faulthandler
 import hashlib
 import importlib.util
+import os
 import secrets
 import subprocess
 import sys
@@ -28,7 +29,7 @@ from hypothesis import strategies as st
 
 from boost_ext import environment
 
-ARRAYS, PACKED, CELLS, TORCH, ROUND = "arrays", "packed", "cells", "torch", 200
+ARRAYS, PACKED, LAYERS, CELLS, TORCH, ROUND = "arrays", "packed", "layers", "cells", "torch", 200
 
 
 def rounds(
@@ -98,6 +99,16 @@ def trainings(seconds: float, seed: int, folder: Path) -> None:
     printable(recipes(), Recipe.check, seconds, seed, folder)
 
 
+def layers(seconds: float, seed: int, folder: Path) -> None:
+    environment.make_fast()
+    import mindspore as ms
+    from tests.fuzz.layer_recipes import Recipe, recipes
+
+    ms.set_context(mode=ms.GRAPH_MODE)
+    os.chdir(folder)  # MindSpore writes the graphs of failed compilations
+    printable(recipes(), Recipe.check, seconds, seed, folder, size=20)
+
+
 def cells(seconds: float, seed: int, folder: Path) -> None:
     environment.make_fast()
     from tests.fuzz.cell_checks import check
@@ -135,7 +146,7 @@ def keep(folder: Path, content: bytes) -> None:
 def spelled_out(targets: list[str]) -> list[str]:
     from tests.fuzz.readers import TARGETS
 
-    groups = {"ops": [ARRAYS, PACKED], "readers": list(TARGETS), CELLS: [CELLS], TORCH: [TORCH]}
+    groups = {"ops": [ARRAYS, PACKED], "readers": list(TARGETS), LAYERS: [LAYERS], CELLS: [CELLS], TORCH: [TORCH]}
     return [name for target in targets or groups for name in groups.get(target, [target])]
 
 
@@ -149,7 +160,7 @@ def main() -> int:
     if options.folder:
         faulthandler.enable()
         (name,) = options.targets
-        alone = {ARRAYS: arrays, PACKED: packed, CELLS: cells, TORCH: trainings}.get(name)
+        alone = {ARRAYS: arrays, PACKED: packed, LAYERS: layers, CELLS: cells, TORCH: trainings}.get(name)
         if alone:
             alone(options.seconds, options.seed, options.folder)
         else:
@@ -168,7 +179,7 @@ def main() -> int:
             if code:
                 failed.append(name)
             last = Path(folder) / "input"
-            if code < 0 and name in (ARRAYS, CELLS, TORCH):
+            if code < 0 and name in (ARRAYS, LAYERS, CELLS, TORCH):
                 print(f"signal {-code} in {last.read_text()}")
             elif code < 0 and last.exists():
                 from tests.fuzz.readers import CORPUS

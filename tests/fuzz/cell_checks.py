@@ -38,7 +38,7 @@ AFTER_OVERFLOW = re.compile(
     r"loss_scale\.|.*(moving_mean|moving_variance|dropout_state|boost\.steps)$|local_steps\.count|clip\."
 )
 """What an overflow may change."""
-SIGNS = ("Lion", "Rprop", "Muon", "cautious", "compression", "ASGD")
+SIGNS = ("Lion", "Rprop", "Muon", "GaLore", "cautious", "compression", "ASGD")
 """Rules that make a large step of a gradient that is rounding alone."""
 
 

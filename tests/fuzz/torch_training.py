@@ -231,6 +231,10 @@ class Training:
         empty = any(p.grad is not None and not p.grad.any() for p in self.params)
         if self.reference and (not self.has_rule_of_torch() or (empty and self.recipe.name != "SGD")):
             self.reference = None  # a mean over the root of almost 0 says nothing
+        if self.recipe.name == "Adafactor" and any(
+            ((p.grad.abs() > 0) & (p.grad.abs() < 1e-5 * within)).any() for p in self.params if p.grad is not None
+        ):
+            self.reference = None  # the squares are near eps[0]², which ours adds to them, and PyTorch's limits them by
         if self.reference:
             self.follow(within)
         self.make_step(how, scaler, scale)

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from mindspore import Tensor, nn, ops
 from residual_networks import Basic, ResNet, batch, fill
+from tests.ms.fast_layers import Gelu, Gradients, Layer, Once, Product, Sum, arrays, both
 
 from boost_ext import amp, convolutions, optim
 from boost_ext.boost import BoostTrainOneStepCell
@@ -100,28 +101,6 @@ def floats(*shape: int) -> Tensor:
     return Tensor(RNG.standard_normal(shape).astype(np.float32))
 
 
-class Layer(nn.Cell):  # type: ignore[misc]
-    """A layer of MindSpore, and what it is given."""
-
-    def __init__(self, layer: nn.Cell) -> None:
-        super().__init__()
-        self.layer = layer
-        for parameter in layer.get_parameters():
-            parameter.set_data(floats(*parameter.shape))
-
-    def construct(self, *inputs: Tensor) -> Tensor:
-        return self.layer(*inputs)
-
-
-class Gelu(nn.Cell):  # type: ignore[misc]
-    def __init__(self, approximate: str) -> None:
-        super().__init__()
-        self.approximate = approximate
-
-    def construct(self, x: Tensor) -> Tensor:
-        return ops.gelu(x, approximate=self.approximate)
-
-
 class CrossEntropy(nn.Cell):  # type: ignore[misc]
     def __init__(self, labels: Tensor = LABELS, **options: Any) -> None:
         super().__init__()
@@ -136,11 +115,6 @@ class Permuted(nn.Cell):  # type: ignore[misc]
         y = ops.transpose(x, (2, 0, 1)) * x.transpose((2, 0, -2))
         z = x.swapaxes(0, -1) * ops.swapaxes(x, 2, 0)
         return y.sum() + (z * z).sum() + (x[0].T * x[0].swapaxes(1, 0)).sum()
-
-
-class Product(nn.Cell):  # type: ignore[misc]
-    def construct(self, x: Tensor, y: Tensor) -> Tensor:
-        return ops.matmul(x, y)
 
 
 CASES: dict[str, tuple[nn.Cell, tuple[Tensor, ...]]] = {
@@ -190,41 +164,6 @@ LEFT: dict[str, tuple[nn.Cell, tuple[Tensor, ...]]] = {
 }
 
 
-class Once(nn.Cell):  # type: ignore[misc]
-    def __init__(self, cell: nn.Cell) -> None:
-        super().__init__()
-        self.cell = cell
-
-    def construct(self, *inputs: Tensor) -> Tensor:
-        return self.cell(*inputs)
-
-
-class Sum(nn.Cell):  # type: ignore[misc]
-    """A loss whose gradient has a gradient."""
-
-    def __init__(self, cell: nn.Cell) -> None:
-        super().__init__()
-        self.cell = cell
-
-    def construct(self, *inputs: Tensor) -> Tensor:
-        y = self.cell(*inputs)
-        return (y * y * y).sum()
-
-
-class Gradients(nn.Cell):  # type: ignore[misc]
-    def __init__(self, cell: nn.Cell, inputs: int) -> None:
-        super().__init__()
-        self.weights = ms.ParameterTuple(cell.trainable_params())
-        self.all = ms.grad(Sum(cell), tuple(range(inputs)), self.weights if self.weights else None)
-        self.has_weights = bool(self.weights)
-
-    def construct(self, *inputs: Tensor) -> Any:
-        found = self.all(*inputs)
-        if self.has_weights:
-            return found[0] + found[1] if isinstance(found[0], tuple) else (found[0], *found[1])
-        return found if isinstance(found, tuple) else (found,)
-
-
 class Twice(nn.Cell):  # type: ignore[misc]
     """The gradient of the squares of a gradient."""
 
@@ -240,17 +179,6 @@ class Twice(nn.Cell):  # type: ignore[misc]
 
     def construct(self, *inputs: Tensor) -> Tensor:
         return self.twice(*inputs)
-
-
-def arrays(found: Any) -> list[np.ndarray]:
-    return [t.asnumpy() for t in (found if isinstance(found, (tuple, list)) else (found,))]
-
-
-def both(make: Any, inputs: tuple[Tensor, ...]) -> tuple[list[np.ndarray], list[np.ndarray]]:
-    """What a new cell answers, as MindSpore compiles it, and with the substitutes."""
-    theirs = arrays(make()(*inputs))
-    with substituted(SUBSTITUTES):
-        return theirs, arrays(make()(*inputs))
 
 
 def near(theirs: list[np.ndarray], ours: list[np.ndarray], tolerance: float) -> None:
@@ -284,6 +212,26 @@ def test_values_and_gradients_are_mindspores(case: str) -> None:
     near(*both(lambda: Once(cell), inputs), tolerance=1e-6)
     wanted = sum(t.dtype == ms.float32 for t in inputs)
     near(*both(lambda: Gradients(cell, 1 if "shares" in case else wanted), inputs), tolerance=1e-5)
+
+
+@pytest.mark.usefixtures("whose_products")
+@pytest.mark.parametrize(
+    ("cell", "shapes"),
+    [
+        (Layer(nn.Dense(8, 5, has_bias=False)), ((4, 7),)),
+        (Layer(nn.Dense(64, 64)), ((4, 65),)),
+        (Product(), ((3, 4), (5, 4))),
+        (Product(), ((2, 3, 4), (2, 5, 4))),
+    ],
+    ids=["Dense", "Dense of few rows", "matmul", "matmul of a batch"],
+)
+def test_factors_that_do_not_fit_are_refused_as_mindspore_does(cell: nn.Cell, shapes: Any) -> None:
+    inputs = [floats(*shape) for shape in shapes]
+    with pytest.raises((RuntimeError, ValueError), match="equal") as theirs:
+        Once(cell)(*inputs)
+    with substituted(SUBSTITUTES), pytest.raises(theirs.type) as ours:
+        Once(cell)(*inputs)
+    assert str(ours.value).splitlines()[0] == str(theirs.value).splitlines()[0]
 
 
 class PlainGelu(nn.Cell):  # type: ignore[misc]
@@ -504,7 +452,7 @@ def test_an_error_of_a_run_is_no_reason_to_compile_again() -> None:
             return ops.cross_entropy(x, labels)
 
     cell = Wrong()
-    with pytest.raises(RuntimeError, match="cross_entropy"):
+    with pytest.raises(RuntimeError, match=r"^cross_entropy: labels must be in 0\.\.2, got 3 in row 1$"):
         fast_calls.call_fast(cell, cell.compile_and_run, floats(2, 3), Tensor([0, 3], ms.int32))
     assert "_slow" not in cell.__dict__
 

@@ -12,6 +12,7 @@ import mindspore as ms
 from mindspore import nn
 
 from boost_ext.ms.core.substitutes import Substitute, can_substitute, substituted
+from boost_ext.ms.native.cell import refusal_of
 
 __all__ = ["call_fast", "substitutes"]
 
@@ -36,7 +37,19 @@ def call_fast(cell: nn.Cell, function: Callable[..., Any], *args: Any) -> Any:
 
     A cell that does not compile so is compiled as MindSpore would, now and later: with ``ops.vmap``, say, which has no
     rules for native functions.
+
+    Raises:
+        RuntimeError: what a native function refused, where MindSpore's own error has but the number that it returned.
     """
+    try:
+        return _call(cell, function, *args)
+    except RuntimeError as error:
+        if refusal := refusal_of(error):
+            raise RuntimeError(refusal) from error
+        raise
+
+
+def _call(cell: nn.Cell, function: Callable[..., Any], *args: Any) -> Any:
     table = substitutes()
     if not table or cell.__dict__.get("_slow"):
         return function(*args)

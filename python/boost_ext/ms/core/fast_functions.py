@@ -23,7 +23,7 @@ from boost_ext.ms.core.fast_pooling import max_pool, max_pool2d
 from boost_ext.ms.core.substitutes import Substitute, is_known, plain
 from boost_ext.ms.native.cell import float64
 from boost_ext.ms.native.layers import BiasAdded, CrossEntropy, Gelu, LayerNorm, Sliced, permuted
-from boost_ext.ms.native.products import all_win, product, wins
+from boost_ext.ms.native.products import product, wins
 
 __all__ = ["SUBSTITUTES"]
 
@@ -65,9 +65,9 @@ def layer_norm(self: nn.LayerNorm, input_x: Tensor) -> Any:
 
 
 def dense(self: nn.Dense, x: Tensor) -> Any:
-    if is_known(x) and self.weight.dtype == ms.float32:
+    if _has_rows_for(x, self.weight):
         rows = ops.reshape(x, (-1, F.shape(x)[-1]))
-        native = wins(F.shape(rows)[0], F.shape(self.weight))
+        native = wins(F.shape(rows), F.shape(self.weight))
         out = product(rows, self.weight, False, True) if native else self.matmul(rows, self.weight)
         return _finished(self, out, F.shape(x))
     return _plain_dense(self, x)
@@ -75,14 +75,19 @@ def dense(self: nn.Dense, x: Tensor) -> Any:
 
 def watched_dense(self: nn.Dense, x: Tensor) -> Any:
     """The same of a layer that thor watches."""
-    if is_known(x) and self.weight.dtype == ms.float32:
+    if _has_rows_for(x, self.weight):
         rows = ops.reshape(x, (-1, F.shape(x)[-1]))
-        if wins(F.shape(rows)[0], F.shape(self.weight)):
+        if wins(F.shape(rows), F.shape(self.weight)):
             out = self.matmul.watch(product(rows, self.weight, False, True), rows)
         else:
             out = self.matmul(rows, self.weight)
         return _finished(self, out, F.shape(x))
     return _plain_dense(self, x)
+
+
+def _has_rows_for(x: Tensor, weight: Tensor) -> bool:
+    """Where they do not fit, MindSpore finds the error."""
+    return is_known(x) and weight.dtype == ms.float32 and F.shape(x)[-1] == F.shape(weight)[1]
 
 
 def _finished(self: nn.Dense, out: Tensor, shape: Ints) -> Tensor:
@@ -137,13 +142,14 @@ def matmul(input: Any, other: Any) -> Any:
     """Native, or without the copies that the gradient of MindSpore's function makes of transposed factors."""
     if isinstance(input, Tensor) and isinstance(other, Tensor) and is_known(input) and is_known(other):
         rank, shape = F.rank(other), F.shape(input)
-        if rank == 2 and F.rank(input) > 1:
+        if rank == 2 and F.rank(input) > 1 and shape[-1] == F.shape(other)[0]:
             rows = ops.reshape(input, (-1, shape[-1]))
-            native = wins(F.shape(rows)[0], F.shape(other))
+            native = wins(F.shape(rows), F.shape(other))
             out = product(rows, other, False, False) if native else _mat_mul(rows, other)
             return ops.reshape(out, (*shape[:-1], F.shape(other)[1]))
-        if rank > 2 and shape[:-2] == F.shape(other)[:-2]:
-            return product(input, other, False, False) if all_win() else _batch_mat_mul(input, other)
+        if rank > 2 and (*shape[:-2], shape[-1]) == F.shape(other)[:-1]:
+            native = wins(shape, F.shape(other))
+            return product(input, other, False, False) if native else _batch_mat_mul(input, other)
     return _plain_matmul(input, other)
 
 

@@ -14,12 +14,11 @@ from boost_ext._core import build_info, has_narrow_products
 
 from .cell import as_first, custom
 
-__all__ = ["all_win", "has_avx512", "product", "wins"]
+__all__ = ["has_avx512", "product", "wins"]
 
 # Where a layer and its gradients took 0.4 to 1.0 of the time of MindSpore's, with one thread and with two.
 _FEW_ROWS, _LEAST_WEIGHTS = 32, 4096
-Sizes = tuple[int, int, int, int]
-"""How many products, the rows of the left factor, its columns, and the columns of the right one, both transposed."""
+Sizes = tuple[int, ...]
 
 
 @ops.constexpr  # type: ignore[untyped-decorator]
@@ -30,18 +29,14 @@ def has_avx512() -> bool:
 
 
 @ops.constexpr  # type: ignore[untyped-decorator]
-def all_win() -> bool:
-    """In a graph: whether native products of any size take less time than MindSpore's: where AVX-512 is hidden from
-    oneDNN, and where factors are rounded to bfloat16. Otherwise steps of transformers are faster by MindSpore's."""
-    return has_narrow_products() or bool(build_info()["isa"] == "avx512" and not convolutions.are_slow())
-
-
-@ops.constexpr  # type: ignore[untyped-decorator]
-def wins(rows: int, weight: tuple[int, int]) -> bool:
-    """In a graph: whether rows times a matrix take less time by :func:`product` than by MindSpore's function: few rows,
-    so that the memory binds them, or :func:`all_win`."""
-    few = rows <= _FEW_ROWS and math.prod(weight) >= _LEAST_WEIGHTS and build_info()["isa"] != "baseline"
-    return few or all_win()
+def wins(a: Sizes, b: Sizes) -> bool:
+    """In a graph: whether factors of these shapes take less time by :func:`product` than by MindSpore's function: few
+    rows, so that the memory binds them; any sizes where AVX-512 is hidden from oneDNN, or where factors are rounded to
+    bfloat16. Otherwise steps of transformers are faster by MindSpore's."""
+    isa = build_info()["isa"]
+    few = len(a) == 2 and a[0] <= _FEW_ROWS and math.prod(b) >= _LEAST_WEIGHTS and isa != "baseline"
+    everywhere = has_narrow_products() or (isa == "avx512" and not convolutions.are_slow())
+    return bool(few or everywhere)
 
 
 def product(a: Tensor, b: Tensor, transpose_a: bool, transpose_b: bool) -> Tensor:

@@ -1,0 +1,88 @@
+"""Layers and functions of MindSpore, as its own compiler takes them and as compiled training cells do."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import mindspore as ms
+import numpy as np
+from mindspore import Tensor, nn, ops
+
+from boost_ext.ms.core.fast_functions import SUBSTITUTES
+from boost_ext.ms.core.substitutes import substituted
+
+__all__ = ["Gelu", "Gradients", "Layer", "Once", "Product", "Sum", "arrays", "both"]
+
+
+class Layer(nn.Cell):  # type: ignore[misc]
+    """A layer of MindSpore, with drawn parameters, and what it is given."""
+
+    def __init__(self, layer: nn.Cell, seed: int = 5) -> None:
+        super().__init__()
+        self.layer = layer
+        rng = np.random.default_rng(seed)
+        for parameter in layer.get_parameters():
+            parameter.set_data(Tensor(rng.standard_normal(parameter.shape).astype(np.float32)))
+
+    def construct(self, *inputs: Tensor) -> Tensor:
+        return self.layer(*inputs)
+
+
+class Gelu(nn.Cell):  # type: ignore[misc]
+    def __init__(self, approximate: str) -> None:
+        super().__init__()
+        self.approximate = approximate
+
+    def construct(self, x: Tensor) -> Tensor:
+        return ops.gelu(x, approximate=self.approximate)
+
+
+class Product(nn.Cell):  # type: ignore[misc]
+    def construct(self, x: Tensor, y: Tensor) -> Tensor:
+        return ops.matmul(x, y)
+
+
+class Once(nn.Cell):  # type: ignore[misc]
+    def __init__(self, cell: nn.Cell) -> None:
+        super().__init__()
+        self.cell = cell
+
+    def construct(self, *inputs: Tensor) -> Tensor:
+        return self.cell(*inputs)
+
+
+class Sum(nn.Cell):  # type: ignore[misc]
+    """A loss whose gradient has a gradient."""
+
+    def __init__(self, cell: nn.Cell) -> None:
+        super().__init__()
+        self.cell = cell
+
+    def construct(self, *inputs: Tensor) -> Tensor:
+        y = self.cell(*inputs)
+        return (y * y * y).sum()
+
+
+class Gradients(nn.Cell):  # type: ignore[misc]
+    def __init__(self, cell: nn.Cell, inputs: int) -> None:
+        super().__init__()
+        self.weights = ms.ParameterTuple(cell.trainable_params())
+        self.all = ms.grad(Sum(cell), tuple(range(inputs)), self.weights if self.weights else None)
+        self.has_weights = bool(self.weights)
+
+    def construct(self, *inputs: Tensor) -> Any:
+        found = self.all(*inputs)
+        if self.has_weights:
+            return found[0] + found[1] if isinstance(found[0], tuple) else (found[0], *found[1])
+        return found if isinstance(found, tuple) else (found,)
+
+
+def arrays(found: Any) -> list[np.ndarray]:
+    return [t.asnumpy() for t in (found if isinstance(found, (tuple, list)) else (found,))]
+
+
+def both(make: Any, inputs: tuple[Tensor, ...]) -> tuple[list[np.ndarray], list[np.ndarray]]:
+    """What a new cell answers, as MindSpore compiles it, and with the substitutes."""
+    theirs = arrays(make()(*inputs))
+    with substituted(SUBSTITUTES):
+        return theirs, arrays(make()(*inputs))
