@@ -8,6 +8,7 @@ from tests import oracle
 from tests.ms.native_cells import BfgsUpdate
 
 from boost_ext.ms import native
+from boost_ext.ms.native.cell import as_first, custom
 
 SIZES = [(3, 4), (5,), (), (64, 33)]
 
@@ -352,3 +353,9 @@ def test_accumulate_refuses_a_scale_of_zero(mode: int, capfd: pytest.CaptureFixt
     said = str(caught.value) + capfd.readouterr().err
     assert "accumulate: factor must be finite, got inf" in said
     assert_same(numpy_of(cell.accumulators), arrays(32), rtol=0, atol=0)
+
+
+def test_a_function_has_one_primitive() -> None:
+    """Each would be compiled for itself."""
+    arguments = ("gelu", as_first, as_first)
+    assert custom(*arguments) is custom(*arguments)

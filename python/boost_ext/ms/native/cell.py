@@ -68,13 +68,13 @@ class _Refusal(ops.PrimitiveWithInfer):
         _refuse(self.op)
 
 
-@functools.cache
 def refusal_of(error: RuntimeError) -> str:
     """What the native function refused that failed in a compiled graph: MindSpore's error has but the number that it
     returned. Empty for other errors."""
     return _core.take_graph_error() if "boost_ext_" in str(error) else ""
 
 
+@functools.cache
 def custom(symbol: str, shape: Any, dtype: Any, writes: bool = False, bprop: Any = None) -> ops.Custom:
     """The primitive of a native function, for graphs on the CPU."""
     primitive = ops.Custom(f"{_core.__file__}:boost_ext_{symbol}", shape, dtype, "aot", bprop)
