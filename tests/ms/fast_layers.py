@@ -11,16 +11,16 @@ from mindspore import Tensor, nn, ops
 from boost_ext.ms.core.fast_functions import SUBSTITUTES
 from boost_ext.ms.core.substitutes import substituted
 
-__all__ = ["Gelu", "Gradients", "Layer", "Once", "Product", "Sum", "arrays", "both"]
+__all__ = ["Gelu", "Gradients", "Layer", "Once", "Product", "Sum", "arrays", "both", "near"]
 
 
 class Layer(nn.Cell):  # type: ignore[misc]
-    """A layer of MindSpore, with drawn parameters, and what it is given."""
+    """A layer of MindSpore, and what it is given. Its parameters are drawn."""
 
-    def __init__(self, layer: nn.Cell, seed: int = 5) -> None:
+    def __init__(self, layer: nn.Cell) -> None:
         super().__init__()
         self.layer = layer
-        rng = np.random.default_rng(seed)
+        rng = np.random.default_rng(5)
         for parameter in layer.get_parameters():
             parameter.set_data(Tensor(rng.standard_normal(parameter.shape).astype(np.float32)))
 
@@ -86,3 +86,10 @@ def both(make: Any, inputs: tuple[Tensor, ...]) -> tuple[list[np.ndarray], list[
     theirs = arrays(make()(*inputs))
     with substituted(SUBSTITUTES):
         return theirs, arrays(make()(*inputs))
+
+
+def near(theirs: list[np.ndarray], ours: list[np.ndarray], tolerance: float) -> None:
+    for expected, got in zip(theirs, ours, strict=True):
+        assert got.shape == expected.shape
+        assert got.dtype == expected.dtype
+        np.testing.assert_allclose(got, expected, rtol=tolerance, atol=tolerance * max(abs(expected).max(), 1e-3))

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from mindspore import Tensor, nn, ops
 from mindspore.ops.operations import _inner_ops as inner_ops
+from tests.ms.fast_layers import arrays, near
 
 from boost_ext import optim
 from boost_ext.boost import BoostTrainOneStepCell
@@ -99,16 +100,6 @@ class PlainNorm(nn.Cell):  # type: ignore[misc]
         centered = x - x.mean(self.axes, keep_dims=True)
         factor = ops.rsqrt((centered * centered).mean(self.axes, keep_dims=True) + self.eps)
         return centered * factor * self.gamma.reshape(self.form) + self.beta.reshape(self.form)
-
-
-def arrays(found: Any) -> list[np.ndarray]:
-    return [t.asnumpy() for t in (found if isinstance(found, tuple) else (found,))]
-
-
-def near(theirs: Any, ours: Any, tolerance: float) -> None:
-    for expected, got in zip(theirs, ours, strict=True):
-        assert got.shape == expected.shape
-        np.testing.assert_allclose(got, expected, rtol=tolerance, atol=tolerance * max(abs(expected).max(), 1e-3))
 
 
 def statistics(cell: nn.Cell) -> list[np.ndarray]:

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from mindspore import Tensor, nn, ops
 from residual_networks import Basic, ResNet, batch, fill
-from tests.ms.fast_layers import Gelu, Gradients, Layer, Once, Product, Sum, arrays, both
+from tests.ms.fast_layers import Gelu, Gradients, Layer, Once, Product, Sum, arrays, both, near
 
 from boost_ext import amp, convolutions, optim
 from boost_ext.boost import BoostTrainOneStepCell
@@ -179,13 +179,6 @@ class Twice(nn.Cell):  # type: ignore[misc]
 
     def construct(self, *inputs: Tensor) -> Tensor:
         return self.twice(*inputs)
-
-
-def near(theirs: list[np.ndarray], ours: list[np.ndarray], tolerance: float) -> None:
-    for expected, got in zip(theirs, ours, strict=True):
-        assert got.shape == expected.shape
-        assert got.dtype == expected.dtype
-        np.testing.assert_allclose(got, expected, rtol=tolerance, atol=tolerance * max(abs(expected).max(), 1e-3))
 
 
 def recorded(function: Any, calls: list[str]) -> Any:
