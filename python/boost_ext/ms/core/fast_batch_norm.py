@@ -5,52 +5,46 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import mindspore as ms
 from mindspore import Tensor, ops
 from mindspore.nn.layer.normalization import _BatchNorm
 from mindspore.ops import functional as F
 
-from boost_ext.ms.core.substitutes import is_known, plain
-from boost_ext.ms.native.batch_norm import BatchNorm
-from boost_ext.ms.native.cell import float64
+from boost_ext.ms.core.substitutes import plain
+from boost_ext.ms.native.batch_norm import normalized
+from boost_ext.ms.native.shapes import Ints, Shape, of_shapes
 
 __all__ = ["CONSTRUCT", "batch_norm"]
 
 CONSTRUCT = _BatchNorm.construct
 """Of BatchNorm1d and BatchNorm2d, one of which is in BatchNorm3d; and of SyncBatchNorm, which has another operator."""
 
-_plain, _batch_norm = plain(CONSTRUCT), BatchNorm()
+_plain = plain(CONSTRUCT)
 
 
-@ops.constexpr  # type: ignore[untyped-decorator]
-def as_planes(shape: tuple[int, ...], channels: int) -> tuple[int, ...]:
-    """Samples, channels and the elements of a plane; () for no element, or an error that MindSpore finds."""
-    if len(shape) < 2 or shape[1] != channels or 0 in shape:
+@of_shapes
+def as_planes(x: Shape | None, gamma: Shape | None, moving_mean: Shape | None, layout: str) -> Ints:
+    """Samples, channels and the elements of a plane; () for no element, what MindSpore normalizes, or an error that it
+    finds."""
+    if x is None or gamma is None or moving_mean is None or layout != "NCHW":
         return ()
-    return shape[0], channels, math.prod(shape[2:])
+    if len(x) < 2 or x[1] != gamma[0] or 0 in x:
+        return ()
+    return x[0], x[1], math.prod(x[2:])
 
 
 def batch_norm(self: _BatchNorm, x: Tensor) -> Any:
-    is_training = self.training if self.use_batch_statistics is None else self.use_batch_statistics
-    if (
-        is_training
-        and self.format == "NCHW"
-        and is_known(x)
-        and self.gamma.dtype == ms.float32
-        and self.moving_mean.dtype == ms.float32
-    ):
+    if self.training if self.use_batch_statistics is None else self.use_batch_statistics:
         self._check_input_dim(F.shape(x), self.cls_name)
-        planes = as_planes(F.shape(x), F.shape(self.gamma)[0])
+        planes = as_planes(x, self.gamma, self.moving_mean, self.format)
         if planes:
-            # By an index: the compiler warns of what is unpacked and not used.
-            y = _batch_norm(
+            y = normalized(
                 ops.reshape(x, planes),
                 self.gamma,
                 self.beta,
-                float64(self.eps),
-                float64(1.0 - self.momentum),
+                self.eps,
+                1.0 - self.momentum,
                 self.moving_mean,
                 self.moving_variance,
-            )[0]
+            )
             return ops.reshape(y, F.shape(x))
     return _plain(self, x)

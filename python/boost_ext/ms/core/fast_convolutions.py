@@ -9,13 +9,12 @@ from __future__ import annotations
 
 from typing import Any
 
-import mindspore as ms
 from mindspore import Tensor, nn, ops
-from mindspore.ops import functional as F
 
-from boost_ext.ms.core.substitutes import is_known, plain
+from boost_ext.ms.core.substitutes import plain
 from boost_ext.ms.native.conv2d import Geometry, convolved, input_gradient
 from boost_ext.ms.native.products import has_avx512
+from boost_ext.ms.native.shapes import Ints, Shape, of_shapes
 
 __all__ = ["conv1d", "conv2d", "conv2d_transpose", "same_padding", "watched_conv2d"]
 
@@ -30,17 +29,19 @@ FEWEST_IN_TILES = 16
 
 
 def conv1d(self: nn.Conv1d, x: Tensor) -> Any:
-    if F.rank(x) == 3 and is_known(x):
-        n, channels, length = F.shape(x)
-        geometry = _geometry_of(self, x, (n, channels, 1, length))
-        if geometry:
-            out = _biased(self, convolved(ops.reshape(x, (n, channels, 1, length)), self.weight, geometry))
-            return ops.reshape(out, (n, F.shape(out)[1], F.shape(out)[3]))
+    geometry = of_signals(
+        x, self.weight, self.data_format, self.pad_mode, self.padding, self.stride, self.dilation, self.group
+    )
+    if geometry:
+        out = _biased(self, convolved(ops.reshape(x, geometry[:4]), self.weight, geometry))
+        return ops.reshape(out, (geometry[0], geometry[14], geometry[13]))
     return _plain_conv1d(self, x)
 
 
 def conv2d(self: nn.Conv2d, x: Tensor) -> Any:
-    geometry = _geometry_of(self, x, F.shape(x))
+    geometry = of_images(
+        x, self.weight, self.data_format, self.pad_mode, self.padding, self.stride, self.dilation, self.group
+    )
     if geometry:
         return _biased(self, convolved(x, self.weight, geometry))
     return _plain_conv2d(self, x)
@@ -48,7 +49,9 @@ def conv2d(self: nn.Conv2d, x: Tensor) -> Any:
 
 def watched_conv2d(self: nn.Conv2d, x: Tensor) -> Any:
     """The same of a layer that thor watches."""
-    geometry = _geometry_of(self, x, F.shape(x))
+    geometry = of_images(
+        x, self.weight, self.data_format, self.pad_mode, self.padding, self.stride, self.dilation, self.group
+    )
     if geometry:
         return _biased(self, self.conv2d.watch(convolved(x, self.weight, geometry), x))
     return _plain_conv2d(self, x)
@@ -56,41 +59,69 @@ def watched_conv2d(self: nn.Conv2d, x: Tensor) -> Any:
 
 def conv2d_transpose(self: nn.Conv2dTranspose, x: Tensor) -> Any:
     """By the gradient of the convolution that it transposes, of an image for which x would be the result."""
-    if self.output_padding == 0 and is_known(x) and F.rank(x) == 4:
-        image = transposed_shape(
-            F.shape(x), F.shape(self.weight), self.pad_mode, self.padding, self.stride, self.dilation, self.group
+    if self.output_padding == 0:
+        geometry = of_results(
+            x, self.weight, self.data_format, self.pad_mode, self.padding, self.stride, self.dilation, self.group
         )
-        geometry = _geometry_of(self, x, image)
         if geometry:
             return _biased(self, input_gradient(x, self.weight, geometry))
     return _plain_conv2d_transpose(self, x)
-
-
-def _geometry_of(self: Any, x: Tensor, image: Geometry) -> Any:
-    """Of a convolution of an image of this shape."""
-    if is_known(x) and self.weight.dtype == ms.float32 and self.data_format == "NCHW" and len(image) == 4:
-        layout = (self.pad_mode, self.padding, self.stride, self.dilation, self.group)
-        return fast_geometry(image, F.shape(self.weight), *layout, has_avx512())
-    return ()
 
 
 def _biased(self: Any, out: Tensor) -> Tensor:
     return self.bias_add(out, self.bias) if self.has_bias else out
 
 
-@ops.constexpr  # type: ignore[untyped-decorator]
-def fast_geometry(
-    x: Geometry,
-    w: Geometry,
+# The geometry of a convolution that is faster than MindSpore's, as all are with AVX-512; () for others, and for an
+# error that MindSpore finds.
+
+
+@of_shapes
+def of_images(x: Shape | None, w: Shape | None, layout: str, *geometry: Any) -> Geometry:
+    if x is None or w is None or len(x) != 4 or layout != "NCHW":
+        return ()
+    return _fast_geometry(x, w, *geometry)
+
+
+@of_shapes
+def of_signals(x: Shape | None, w: Shape | None, layout: str, *geometry: Any) -> Geometry:
+    """Images of one line."""
+    if x is None or w is None or len(x) != 3 or layout != "NCHW":
+        return ()
+    return _fast_geometry((*x[:2], 1, x[2]), w, *geometry)
+
+
+@of_shapes
+def of_results(
+    x: Shape | None,
+    w: Shape | None,
+    layout: str,
     pad_mode: str,
     padding: Any,
-    stride: Geometry,
-    dilation: Geometry,
+    stride: Ints,
+    dilation: Ints,
     groups: int,
-    with_products: bool,
 ) -> Geometry:
-    """The geometry of a convolution that is faster than MindSpore's, as all are `with_products`; () for others, and for
-    an error that MindSpore finds."""
+    """x is its result, for the smallest image, or for the largest one in the mode ``same``, as MindSpore's layers have
+    it."""
+    if x is None or w is None or len(x) != 4 or x[1] != w[0] or layout != "NCHW":
+        return ()
+    paddings = padding if isinstance(padding, tuple) else (padding,) * 4
+    sizes = []
+    for i in (0, 1):
+        reach, padded = (w[2 + i] - 1) * dilation[i] + 1, sum(paddings[2 * i : 2 * i + 2])
+        size = {
+            "same": x[2 + i] * stride[i],
+            "valid": x[2 + i] * stride[i] + max(reach - stride[i], 0),
+            "pad": (x[2 + i] - 1) * stride[i] + reach - padded,
+        }[pad_mode]
+        sizes.append(size)
+    return _fast_geometry((x[0], w[1] * groups, *sizes), w, pad_mode, padding, stride, dilation, groups)
+
+
+def _fast_geometry(
+    x: Ints, w: Ints, pad_mode: str, padding: Any, stride: Ints, dilation: Ints, groups: int
+) -> Geometry:
     (n, c, height, width), (outputs, channels, kh, kw) = x, w
     if min(*x, *w) < 1 or channels * groups != c or outputs % groups:
         return ()
@@ -100,7 +131,7 @@ def fast_geometry(
     if down[1] < 1 or across[1] < 1:
         return ()
     plain = (kh, kw, *stride, *dilation, groups) == (3, 3, 1, 1, 1, 1, 1) and max(down[0], across[0]) <= 2
-    if not (with_products or (plain and min(channels, outputs) >= FEWEST_IN_TILES)):
+    if not (has_avx512() or (plain and min(channels, outputs) >= FEWEST_IN_TILES)):
         if kh * kw == 1 or channels * outputs // groups > MOST_PAIRS or channels * kh * kw > LARGEST_PATCH:
             return ()
         if channels > 1 and kh * kw > LARGEST_KERNEL:
@@ -111,28 +142,7 @@ def fast_geometry(
     )
 
 
-@ops.constexpr  # type: ignore[untyped-decorator]
-def transposed_shape(
-    x: Geometry, w: Geometry, pad_mode: str, padding: Any, stride: Geometry, dilation: Geometry, groups: int
-) -> Geometry:
-    """Of the image for which a convolution with w has a result of the shape of x: the smallest, or the largest one in
-    the mode ``same``, as MindSpore's layers have it; () for an error that MindSpore finds."""
-    if x[1] != w[0]:
-        return ()
-    padding = padding if isinstance(padding, tuple) else (padding,) * 4
-    sizes = []
-    for i in (0, 1):
-        reach, padded = (w[2 + i] - 1) * dilation[i] + 1, sum(padding[2 * i : 2 * i + 2])
-        size = {
-            "same": x[2 + i] * stride[i],
-            "valid": x[2 + i] * stride[i] + max(reach - stride[i], 0),
-            "pad": (x[2 + i] - 1) * stride[i] + reach - padded,
-        }[pad_mode]
-        sizes.append(size)
-    return x[0], w[1] * groups, *sizes
-
-
-def _axis(size: int, kernel: int, stride: int, dilation: int, pad_mode: str, padding: Geometry) -> tuple[int, int]:
+def _axis(size: int, kernel: int, stride: int, dilation: int, pad_mode: str, padding: Ints) -> tuple[int, int]:
     """The padding before the first position, and how many positions there are."""
     reach = (kernel - 1) * dilation + 1
     before, after = (

@@ -10,7 +10,6 @@ import math
 from typing import Any
 
 import mindspore as ms
-import numpy as np
 from mindspore import Tensor, nn, ops
 from mindspore.ops import functional as F
 from mindspore.ops.auto_generate import gen_ops_def
@@ -20,14 +19,13 @@ from mindspore.ops.function import array_func, math_func, nn_func
 from boost_ext.ms.core.fast_batch_norm import CONSTRUCT, batch_norm
 from boost_ext.ms.core.fast_convolutions import conv1d, conv2d, conv2d_transpose, watched_conv2d
 from boost_ext.ms.core.fast_pooling import max_pool, max_pool2d
-from boost_ext.ms.core.substitutes import Substitute, is_known, plain
-from boost_ext.ms.native.cell import float64
-from boost_ext.ms.native.layers import BiasAdded, CrossEntropy, Gelu, LayerNorm, Sliced, permuted
+from boost_ext.ms.core.substitutes import Substitute, plain
+from boost_ext.ms.native import layers
+from boost_ext.ms.native.layers import BiasAdded, Sliced, permuted
 from boost_ext.ms.native.products import product, wins
+from boost_ext.ms.native.shapes import Ints, Shape, is_known, of_shapes
 
 __all__ = ["SUBSTITUTES"]
-
-Ints = tuple[int, ...]
 
 _plain_slice = plain(_compile_utils.strided_slice)
 _plain_transpose, _plain_swapaxes = plain(gen_ops_def.transpose), plain(array_func.swapaxes)
@@ -35,39 +33,28 @@ _plain_matmul, _plain_dense = plain(math_func.matmul), plain(nn.Dense.construct)
 _plain_layer_norm, _plain_gelu = plain(nn.LayerNorm.construct), plain(nn_func.gelu)
 _plain_cross_entropy = plain(nn_func.cross_entropy)
 _mat_mul, _batch_mat_mul = ops.MatMul(), ops.BatchMatMul()
-_slice = Sliced()
-_gelu, _gelu_tanh, _layer_norm, _bias_added = Gelu(False), Gelu(True), LayerNorm(), BiasAdded()
-_mean_cross_entropy, _sum_cross_entropy = CrossEntropy(True), CrossEntropy(False)
-
-
-@ops.constexpr  # type: ignore[untyped-decorator]
-def _int32(x: int) -> Tensor:
-    return Tensor(np.array([x], np.int32))
+_slice, _bias_added = Sliced(), BiasAdded()
 
 
 def gelu(input: Tensor, approximate: str = "none") -> Any:
-    if is_known(input):
-        if approximate == "none":
-            return _gelu(input)
-        if approximate == "tanh":
-            return _gelu_tanh(input)
+    if is_known(input) and approximate in ("none", "tanh"):
+        return layers.gelu(input, approximate == "tanh")
     return _plain_gelu(input, approximate)
 
 
 def layer_norm(self: nn.LayerNorm, input_x: Tensor) -> Any:
-    if is_known(input_x) and self.gamma.dtype == ms.float32 and self.beta.dtype == ms.float32:
-        rows = as_rows(F.shape(input_x), F.shape(self.gamma), self.begin_norm_axis, self.begin_params_axis)
-        if rows:
-            gamma, beta = ops.reshape(self.gamma, (-1,)), ops.reshape(self.beta, (-1,))
-            y = _layer_norm(ops.reshape(input_x, rows), gamma, beta, float64(self.epsilon))
-            return ops.reshape(y, F.shape(input_x))
+    rows = as_rows(input_x, self.gamma, self.beta, self.begin_norm_axis, self.begin_params_axis)
+    if rows:
+        gamma, beta = ops.reshape(self.gamma, (-1,)), ops.reshape(self.beta, (-1,))
+        y = layers.layer_norm(ops.reshape(input_x, rows), gamma, beta, self.epsilon)
+        return ops.reshape(y, F.shape(input_x))
     return _plain_layer_norm(self, input_x)
 
 
 def dense(self: nn.Dense, x: Tensor) -> Any:
-    if _has_rows_for(x, self.weight):
+    if are_factors(x, self.weight):
         rows = ops.reshape(x, (-1, F.shape(x)[-1]))
-        native = wins(F.shape(rows), F.shape(self.weight))
+        native = wins(rows, self.weight)
         out = product(rows, self.weight, False, True) if native else self.matmul(rows, self.weight)
         return _finished(self, out, F.shape(x))
     return _plain_dense(self, x)
@@ -75,19 +62,14 @@ def dense(self: nn.Dense, x: Tensor) -> Any:
 
 def watched_dense(self: nn.Dense, x: Tensor) -> Any:
     """The same of a layer that thor watches."""
-    if _has_rows_for(x, self.weight):
+    if are_factors(x, self.weight):
         rows = ops.reshape(x, (-1, F.shape(x)[-1]))
-        if wins(F.shape(rows), F.shape(self.weight)):
+        if wins(rows, self.weight):
             out = self.matmul.watch(product(rows, self.weight, False, True), rows)
         else:
             out = self.matmul(rows, self.weight)
         return _finished(self, out, F.shape(x))
     return _plain_dense(self, x)
-
-
-def _has_rows_for(x: Tensor, weight: Tensor) -> bool:
-    """Where they do not fit, MindSpore finds the error."""
-    return is_known(x) and weight.dtype == ms.float32 and F.shape(x)[-1] == F.shape(weight)[1]
 
 
 def _finished(self: nn.Dense, out: Tensor, shape: Ints) -> Tensor:
@@ -109,77 +91,88 @@ def cross_entropy(
     if (
         weight is None
         and label_smoothing == 0.0
-        and reduction != "none"
+        and reduction in ("mean", "sum")
         and is_known(input)
         and F.rank(input) == 2
         and target.dtype == ms.int32
         and F.rank(target) == 1
     ):
-        if reduction == "mean":
-            return ops.reshape(_mean_cross_entropy(input, target, _int32(ignore_index))[0], ())
-        if reduction == "sum":
-            return ops.reshape(_sum_cross_entropy(input, target, _int32(ignore_index))[0], ())
+        return layers.cross_entropy(input, target, ignore_index, reduction == "mean")
     return _plain_cross_entropy(input, target, weight, ignore_index, reduction, label_smoothing)
 
 
 def transpose(input: Tensor, dims: Any) -> Any:
-    if is_known(input) and F.isconstant(dims):
-        axes = permutation(F.rank(input), dims)
-        if axes:
-            return permuted(input, axes)
-    return _plain_transpose(input, dims)
+    axes = permutation(input, dims)
+    return permuted(input, axes) if axes else _plain_transpose(input, dims)
 
 
 def swapaxes(input: Tensor, axis0: int, axis1: int) -> Any:
-    if is_known(input) and F.isconstant(axis0) and F.isconstant(axis1):
-        axes = swap(F.rank(input), axis0, axis1)
-        if axes:
-            return permuted(input, axes)
-    return _plain_swapaxes(input, axis0, axis1)
+    axes = swap(input, axis0, axis1)
+    return permuted(input, axes) if axes else _plain_swapaxes(input, axis0, axis1)
 
 
 def matmul(input: Any, other: Any) -> Any:
     """Native, or without the copies that the gradient of MindSpore's function makes of transposed factors."""
-    if isinstance(input, Tensor) and isinstance(other, Tensor) and is_known(input) and is_known(other):
-        rank, shape = F.rank(other), F.shape(input)
-        if rank == 2 and F.rank(input) > 1 and shape[-1] == F.shape(other)[0]:
-            rows = ops.reshape(input, (-1, shape[-1]))
-            native = wins(F.shape(rows), F.shape(other))
-            out = product(rows, other, False, False) if native else _mat_mul(rows, other)
-            return ops.reshape(out, (*shape[:-1], F.shape(other)[1]))
-        if rank > 2 and (*shape[:-2], shape[-1]) == F.shape(other)[:-1]:
-            native = wins(shape, F.shape(other))
-            return product(input, other, False, False) if native else _batch_mat_mul(input, other)
+    if are_rows(input, other):
+        shape = F.shape(input)
+        rows = ops.reshape(input, (-1, shape[-1]))
+        native = wins(rows, other)
+        out = product(rows, other, False, False) if native else _mat_mul(rows, other)
+        return ops.reshape(out, (*shape[:-1], F.shape(other)[1]))
+    if are_batches(input, other):
+        return product(input, other, False, False) if wins(input, other) else _batch_mat_mul(input, other)
     return _plain_matmul(input, other)
 
 
-@ops.constexpr  # type: ignore[untyped-decorator]
-def as_rows(shape: Ints, row: Ints, norm_axis: int, params_axis: int) -> Ints:
+@of_shapes
+def are_factors(x: Shape | None, weight: Shape | None) -> bool:
+    """Of a layer. Where they do not fit, MindSpore finds the error."""
+    return x is not None and weight is not None and x[-1:] == weight[1:]
+
+
+@of_shapes
+def are_rows(a: Any, b: Any) -> bool:
+    """Whether they are tensors, and b is a matrix that multiplies each row of a."""
+    return type(a) is type(b) is Shape and len(b) == 2 and len(a) > 1 and a[-1] == b[0]
+
+
+@of_shapes
+def are_batches(a: Any, b: Any) -> bool:
+    """Whether they are as many matrices, that fit."""
+    return type(a) is type(b) is Shape and len(b) > 2 and (*a[:-2], a[-1]) == b[:-1]
+
+
+@of_shapes
+def as_rows(x: Shape | None, gamma: Shape | None, beta: Shape | None, norm_axis: int, params_axis: int) -> Ints:
     """The shape of a matrix with a row for what is normalized at once; () where that is not what the parameters are
     for, or an error that MindSpore finds."""
-    first, size = len(shape) - len(row), math.prod(row)
-    if first < 0 or size == 0 or shape[first:] != row or {a % len(shape) for a in (norm_axis, params_axis)} != {first}:
+    if x is None or gamma is None or beta is None:
         return ()
-    return math.prod(shape[:first]), size
+    first, size = len(x) - len(gamma), math.prod(gamma)
+    if first < 0 or size == 0 or x[first:] != gamma or {a % len(x) for a in (norm_axis, params_axis)} != {first}:
+        return ()
+    return math.prod(x[:first]), size
 
 
-@ops.constexpr  # type: ignore[untyped-decorator]
-def swap(rank: int, first: Any, second: Any) -> Ints:
+@of_shapes
+def swap(x: Shape | None, first: Any, second: Any) -> Ints:
     """All axes, with two in each other's places; () for an error that MindSpore finds."""
-    if not all(type(axis) is int and -rank <= axis < rank for axis in (first, second)):
+    if x is None or not all(type(axis) is int and -len(x) <= axis < len(x) for axis in (first, second)):
         return ()
-    axes = list(range(rank))
+    axes = list(range(len(x)))
     axes[first], axes[second] = axes[second], axes[first]
     return tuple(axes)
 
 
-@ops.constexpr  # type: ignore[untyped-decorator]
-def permutation(rank: int, axes: Ints) -> Ints:
+@of_shapes
+def permutation(x: Shape | None, axes: Any) -> Ints:
     """All axes, >= 0; () if there is none, or an error that MindSpore finds."""
-    if len(axes) != rank or any(not -rank <= axis < rank for axis in axes):
+    if x is None or type(axes) not in (tuple, list) or len(axes) != len(x):
         return ()
-    found = tuple(axis % rank for axis in axes)
-    return found if len(set(found)) == rank else ()
+    if not all(type(axis) is int and -len(x) <= axis < len(x) for axis in axes):
+        return ()
+    found = tuple(axis % len(x) for axis in axes)
+    return found if len(set(found)) == len(x) else ()
 
 
 def sliced(
@@ -194,25 +187,20 @@ def sliced(
     shrink_axis_mask: int = 0,
 ) -> Any:
     """MindSpore's function of the same arguments, which its compiler finds by its name."""
-    if (
-        is_known(data)
-        and ellipsis_mask == 0
-        and new_axis_mask == 0
-        and F.isconstant(begin)
-        and F.isconstant(end)
-        and F.isconstant(step)
-    ):
-        first, size, shape = as_slice(F.shape(data), begin, end, step, begin_mask, end_mask, shrink_axis_mask)
+    if ellipsis_mask == 0 and new_axis_mask == 0:
+        first, size, shape = as_slice(data, begin, end, step, begin_mask, end_mask, shrink_axis_mask)
         if size:
             return ops.reshape(_slice(data, first, size), shape)
     return _plain_slice(data, begin, end, step, begin_mask, end_mask, ellipsis_mask, new_axis_mask, shrink_axis_mask)
 
 
-@ops.constexpr  # type: ignore[untyped-decorator]
+@of_shapes
 def as_slice(
-    of: Ints, begin: Ints, end: Ints, step: Ints, begin_mask: int, end_mask: int, shrink_axis_mask: int
+    of: Shape | None, begin: Any, end: Any, step: Any, begin_mask: int, end_mask: int, shrink_axis_mask: int
 ) -> tuple[Ints, Ints, Ints]:
     """Where it begins, its size, its shape without the axes of single indices; () for each if it is no such slice."""
+    if of is None or not all(type(p) is tuple and all(type(n) is int for n in p) for p in (begin, end, step)):
+        return (), (), ()
     first, size, shape = [], [], []
     if len(begin) > len(of) or any(s != 1 for s in step):
         return (), (), ()

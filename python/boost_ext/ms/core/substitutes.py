@@ -11,16 +11,14 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
-import mindspore as ms
-from mindspore import Tensor, nn
-from mindspore.ops import functional as F
+from mindspore import nn
 
 try:
     import mindspore.graph._parse as parse
 except ImportError:  # of another MindSpore
     parse = None
 
-__all__ = ["Substitute", "can_substitute", "is_known", "plain", "substituted"]
+__all__ = ["Substitute", "can_substitute", "plain", "substituted"]
 
 _parse_cb: Any = getattr(parse, "parse_cb", None)
 
@@ -35,11 +33,6 @@ def plain(f: Any) -> Any:
     copy = types.FunctionType(f.__code__, f.__globals__, f.__name__, f.__defaults__, f.__closure__)
     copy.__kwdefaults__, copy.__module__, copy.__qualname__ = f.__kwdefaults__, f.__module__, f.__qualname__
     return copy
-
-
-def is_known(x: Tensor) -> bool:
-    """In a graph: whether a tensor is float32, of a known shape."""
-    return x.dtype == ms.float32 and not F.is_sequence_value_unknown(F.shape(x))
 
 
 class Substitute(NamedTuple):

@@ -111,6 +111,12 @@ def as_first(*inputs: Any) -> Any:
 
 
 @ops.constexpr  # type: ignore[untyped-decorator]
+def flag(x: bool) -> Tensor:
+    """In a graph: a constant truth value, as a native function takes it."""
+    return Tensor([x])
+
+
+@ops.constexpr  # type: ignore[untyped-decorator]
 def float64(x: float) -> Tensor:
     """In a graph: a constant number, as a native function takes it."""
     return Tensor(np.array([x], np.float64))

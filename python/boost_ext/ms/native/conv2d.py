@@ -26,10 +26,6 @@ def input_gradient(dy: Tensor, w: Tensor, geometry: Geometry) -> Tensor:
     return _native("conv2d_input_gradient", geometry)(dy, w, _patches(geometry), _groups(geometry))
 
 
-def _weight_gradient(dy: Tensor, x: Tensor, geometry: Geometry) -> Tensor:
-    return _native("conv2d_weight_gradient", geometry)(dy, x, _patches(geometry), _groups(geometry))
-
-
 @ops.constexpr  # type: ignore[untyped-decorator]
 def _patches(geometry: Geometry) -> Tensor:
     return Tensor(np.array(geometry[:14], np.int32))
@@ -53,13 +49,16 @@ def _primitive(symbol: str, geometry: Geometry) -> ops.Custom:
     oh, ow, outputs, groups = geometry[12:]
 
     def of_conv2d(x: Tensor, w: Tensor, patches: Tensor, groups: Tensor, out: Tensor, dout: Tensor) -> Any:
-        return input_gradient(dout, w, geometry), _weight_gradient(dout, x, geometry), patches, groups
+        dx = _native("conv2d_input_gradient", geometry)(dout, w, patches, groups)
+        return dx, _native("conv2d_weight_gradient", geometry)(dout, x, patches, groups), patches, groups
 
     def of_input_gradient(dy: Tensor, w: Tensor, patches: Tensor, groups: Tensor, out: Tensor, dout: Tensor) -> Any:
-        return convolved(dout, w, geometry), _weight_gradient(dy, dout, geometry), patches, groups
+        ddy = _native("conv2d", geometry)(dout, w, patches, groups)
+        return ddy, _native("conv2d_weight_gradient", geometry)(dy, dout, patches, groups), patches, groups
 
     def of_weight_gradient(dy: Tensor, x: Tensor, patches: Tensor, groups: Tensor, out: Tensor, dout: Tensor) -> Any:
-        return convolved(x, dout, geometry), input_gradient(dy, dout, geometry), patches, groups
+        ddy = _native("conv2d", geometry)(x, dout, patches, groups)
+        return ddy, _native("conv2d_input_gradient", geometry)(dy, dout, patches, groups), patches, groups
 
     shape, bprop = {
         "conv2d": ((n, outputs, oh, ow), of_conv2d),

@@ -1,8 +1,9 @@
 """Layers of networks: native functions of graphs, each with its gradient.
 
-Each gradient is a cell with a gradient of its own, in MindSpore's operators, for whoever differentiates twice. In the
+A gradient is a primitive with a gradient of its own, in MindSpore's operators, for whoever differentiates twice. In the
 place of a gradient that is never used, that of a constant, stands the constant: ``ops.zeros_like`` in several orders of
-gradients is more than the graph compiler takes.
+gradients is more than the graph compiler takes. A cell with a ``bprop`` would do the same, but takes the compiler
+twice as long.
 """
 
 from __future__ import annotations
@@ -16,105 +17,91 @@ import numpy as np
 from mindspore import Tensor, nn, ops
 from mindspore.ops.operations._grad_ops import SliceGrad
 
-from .cell import GraphOp, as_first, custom
+from .cell import as_first, custom, flag, float64
+from .shapes import Ints, Shape, of_shapes
 
-__all__ = ["BiasAdded", "CrossEntropy", "Gelu", "LayerNorm", "Sliced", "permuted"]
-
-Ints = tuple[int, ...]
+__all__ = ["BiasAdded", "Sliced", "cross_entropy", "gelu", "layer_norm", "permuted"]
 
 _vjp = ops.GradOperation(get_all=True, sens_param=True)
 _gradients = ops.GradOperation(get_all=True)
 
 
-class _Layer(nn.Cell):
-    symbol: str
-
-    def __init__(self) -> None:
-        super().__init__(auto_prefix=False)
+def gelu(x: Tensor, tanh: bool) -> Tensor:
+    """The Gaussian error linear unit of a float32 tensor, exact or approximate, in a graph (csrc/ops/gelu.h)."""
+    return _tanh_gelu(x, flag(True)) if tanh else _exact_gelu(x, flag(False))
 
 
-class _GeluGradient(_Layer):
-    symbol, primitive = "gelu_gradient", GraphOp(as_first, as_first)
-
-    def __init__(self, tanh: bool) -> None:
-        super().__init__()
-        self.tanh, self.flag = tanh, Tensor([tanh])
-
-    def construct(self, dy: Tensor, x: Tensor) -> Tensor:
-        return self.primitive(dy, x, self.flag)
-
-    def plain(self, dy: Tensor, x: Tensor) -> Tensor:
-        if self.tanh:
+def _gelu_primitive(tanh: bool) -> ops.Custom:
+    def plain(dy: Tensor, x: Tensor) -> Tensor:
+        if tanh:
             u = 0.7978845608 * (x + 0.044715 * x * x * x)
             share = 0.5 * (1.0 + ops.tanh(u))
             return dy * (share + x * share * (1.0 - share) * (1.5957691216 + 0.2140706334 * x * x))
         return dy * (0.5 * (1.0 + ops.erf(0.7071067812 * x)) + 0.3989422804 * x * ops.exp(-0.5 * x * x))
 
-    def bprop(self, dy: Tensor, x: Tensor, out: Tensor, dout: Tensor) -> Any:
-        return _vjp(self.plain)(dy, x, dout)
+    def of_gradient(dy: Tensor, x: Tensor, approximate: Tensor, out: Tensor, dout: Tensor) -> tuple[Tensor, ...]:
+        found = _vjp(plain)(dy, x, dout)
+        return found[0], found[1], approximate
+
+    def of_gelu(x: Tensor, approximate: Tensor, out: Tensor, dout: Tensor) -> tuple[Tensor, Tensor]:
+        return gradient(dout, x, approximate), approximate
+
+    gradient = custom("gelu_gradient", as_first, as_first, bprop=of_gradient)
+    primitive = custom("gelu", as_first, as_first, bprop=of_gelu)
+    for each in (gradient, primitive):
+        each.add_prim_attr("tanh", tanh)  # MindSpore takes primitives of the same attributes for one
+    return primitive
 
 
-class Gelu(_Layer):
-    """``cell(x)``: the Gaussian error linear unit of a float32 tensor, exact or approximate (csrc/ops/gelu.h)."""
+_exact_gelu, _tanh_gelu = _gelu_primitive(False), _gelu_primitive(True)
 
-    symbol, primitive = "gelu", GraphOp(as_first, as_first)
 
-    def __init__(self, tanh: bool) -> None:
-        super().__init__()
-        self.flag, self.gradient = Tensor([tanh]), _GeluGradient(tanh)
-
-    def construct(self, x: Tensor) -> Tensor:
-        return self.primitive(x, self.flag)
-
-    def bprop(self, x: Tensor, out: Tensor, dout: Tensor) -> tuple[Tensor]:
-        return (self.gradient(dout, x),)
+def layer_norm(x: Tensor, gamma: Tensor, beta: Tensor, epsilon: float) -> Tensor:
+    """The rows of float32 x (rows, n), normalized, scaled and shifted by float32 (n,), in a graph
+    (csrc/ops/layer_norm.h)."""
+    return _layer_norm(x, gamma, beta, float64(epsilon))
 
 
 def _norm_gradients(dy: Any, x: Any, gamma: Any, *others: Any) -> Any:
     return dy, gamma, gamma
 
 
-class _LayerNormGradient(_Layer):
-    symbol, primitive = "layer_norm_gradient", GraphOp(_norm_gradients, _norm_gradients)
-
-    def construct(self, dy: Tensor, x: Tensor, gamma: Tensor, epsilon: Tensor) -> Any:
-        return self.primitive(dy, x, gamma, epsilon)
-
-    def plain(
-        self, dy: Tensor, x: Tensor, gamma: Tensor, epsilon: Tensor, ux: Tensor, ug: Tensor, ub: Tensor
-    ) -> Tensor:
-        """The sum of what it answers, weighted: MindSpore does not differentiate the gradient of a tuple."""
-        centered = x - ops.mean(x, 1, True)
-        factor = ops.rsqrt(ops.mean(centered * centered, 1, True) + ops.cast(epsilon, ms.float32))
-        normed, h = centered * factor, dy * gamma
-        dx = factor * (h - ops.mean(h, 1, True) - normed * ops.mean(h * normed, 1, True))
-        return ops.sum(ux * dx) + ops.sum(ug * dy * normed) + ops.sum(ub * dy)
-
-    def bprop(self, dy: Tensor, x: Tensor, gamma: Tensor, epsilon: Tensor, out: Any, dout: Any) -> tuple[Tensor, ...]:
-        found = _gradients(self.plain)(dy, x, gamma, epsilon, dout[0], dout[1], dout[2])
-        return found[0], found[1], found[2], epsilon
+def _of_layer_norm(
+    x: Tensor, gamma: Tensor, beta: Tensor, epsilon: Tensor, out: Tensor, dout: Tensor
+) -> tuple[Tensor, ...]:
+    dx, dgamma, dbeta = _layer_norm_gradient(dout, x, gamma, epsilon)
+    return dx, dgamma, dbeta, epsilon
 
 
-class LayerNorm(_Layer):
-    """``cell(x, gamma, beta, epsilon)``: the rows of float32 x (rows, n), normalized, scaled and shifted.
+def _of_norm_gradient(dy: Tensor, x: Tensor, gamma: Tensor, epsilon: Tensor, out: Any, dout: Any) -> tuple[Tensor, ...]:
+    found = _gradients(_weighted_norm_gradient)(dy, x, gamma, epsilon, dout[0], dout[1], dout[2])
+    return found[0], found[1], found[2], epsilon
 
-    ``gamma`` and ``beta`` are float32 (n,), ``epsilon`` is one float64 (csrc/ops/layer_norm.h).
-    """
 
-    symbol, primitive = "layer_norm", GraphOp(as_first, as_first)
+def _weighted_norm_gradient(
+    dy: Tensor, x: Tensor, gamma: Tensor, epsilon: Tensor, ux: Tensor, ug: Tensor, ub: Tensor
+) -> Tensor:
+    """The sum of what it answers, weighted: MindSpore does not differentiate the gradient of a tuple."""
+    centered = x - ops.mean(x, 1, True)
+    factor = ops.rsqrt(ops.mean(centered * centered, 1, True) + ops.cast(epsilon, ms.float32))
+    normed, h = centered * factor, dy * gamma
+    dx = factor * (h - ops.mean(h, 1, True) - normed * ops.mean(h * normed, 1, True))
+    return ops.sum(ux * dx) + ops.sum(ug * dy * normed) + ops.sum(ub * dy)
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.gradient = _LayerNormGradient()
 
-    def construct(self, x: Tensor, gamma: Tensor, beta: Tensor, epsilon: Tensor) -> Tensor:
-        return self.primitive(x, gamma, beta, epsilon)
+_layer_norm_gradient = custom("layer_norm_gradient", _norm_gradients, _norm_gradients, bprop=_of_norm_gradient)
+_layer_norm = custom("layer_norm", as_first, as_first, bprop=_of_layer_norm)
 
-    def bprop(
-        self, x: Tensor, gamma: Tensor, beta: Tensor, epsilon: Tensor, out: Tensor, dout: Tensor
-    ) -> tuple[Tensor, ...]:
-        dx, dgamma, dbeta = self.gradient(dout, x, gamma, epsilon)
-        return dx, dgamma, dbeta, epsilon
+
+def cross_entropy(x: Tensor, labels: Tensor, ignored: int, mean: bool) -> Tensor:
+    """The loss () of float32 logits (rows, classes) and int32 labels (rows,), in a graph (csrc/ops/cross_entropy.h)."""
+    primitive = _mean_cross_entropy if mean else _sum_cross_entropy
+    return ops.reshape(primitive(x, labels, _int32(ignored), flag(mean))[0], ())
+
+
+@ops.constexpr  # type: ignore[untyped-decorator]
+def _int32(x: int) -> Tensor:
+    return Tensor(np.array([x], np.int32))
 
 
 def _loss_shapes(x: Any, labels: Any, *others: Any) -> Any:
@@ -125,60 +112,56 @@ def _loss_dtypes(*inputs: Any) -> Any:
     return ms.float32, ms.float32
 
 
-class _CrossEntropyGradient(_Layer):
-    symbol, primitive = "cross_entropy_gradient", GraphOp(as_first, as_first)
-
-    def __init__(self, mean: bool) -> None:
-        super().__init__()
-        self.mean, self.flag = mean, Tensor([mean])
-
-    def construct(self, x: Tensor, labels: Tensor, lse: Tensor, dloss: Tensor, ignored: Tensor) -> Tensor:
-        return self.primitive(x, labels, lse, dloss, ignored, self.flag)
-
-    def bprop(
-        self, x: Tensor, labels: Tensor, lse: Tensor, dloss: Tensor, ignored: Tensor, out: Tensor, dout: Tensor
+def _cross_entropy_primitive(mean: bool) -> ops.Custom:
+    def of_gradient(
+        x: Tensor,
+        labels: Tensor,
+        lse: Tensor,
+        dloss: Tensor,
+        ignored: Tensor,
+        averaged: Tensor,
+        out: Tensor,
+        dout: Tensor,
     ) -> tuple[Tensor, ...]:
         counts = ops.cast(labels != ignored, ms.float32).reshape((-1, 1))
-        weighted = counts * dout / ops.sum(counts) if self.mean else counts * dout
+        weighted = counts * dout / ops.sum(counts) if mean else counts * dout
         share = ops.softmax(x, 1)
         shared = ops.sum(share * weighted, 1, True)
         one_hot = ops.cast(labels.reshape((-1, 1)) == ops.arange(x.shape[1]).reshape((1, -1)), ms.float32)
         ddloss = (ops.sum(shared) - ops.sum(one_hot * weighted)).reshape((1,))
-        return dloss * share * (weighted - shared), labels, ops.zeros(lse.shape, ms.float32), ddloss, ignored
+        return dloss * share * (weighted - shared), labels, ops.zeros(lse.shape, ms.float32), ddloss, ignored, averaged
+
+    def of_loss(
+        x: Tensor, labels: Tensor, ignored: Tensor, averaged: Tensor, out: Any, dout: Any
+    ) -> tuple[Tensor, ...]:
+        return gradient(x, labels, out[1], dout[0], ignored, averaged), labels, ignored, averaged
+
+    gradient = custom("cross_entropy_gradient", as_first, as_first, bprop=of_gradient)
+    primitive = custom("cross_entropy", _loss_shapes, _loss_dtypes, bprop=of_loss)
+    for each in (gradient, primitive):
+        each.add_prim_attr("mean", mean)
+    return primitive
 
 
-class CrossEntropy(_Layer):
-    """``cell(x, labels, ignored)``: the loss (1,) of float32 logits (rows, classes), and logarithms of sums (rows,).
-
-    ``labels`` are int32 (rows,), ``ignored`` is one int32 (csrc/ops/cross_entropy.h).
-    """
-
-    symbol, primitive = "cross_entropy", GraphOp(_loss_shapes, _loss_dtypes)
-
-    def __init__(self, mean: bool) -> None:
-        super().__init__()
-        self.flag, self.gradient = Tensor([mean]), _CrossEntropyGradient(mean)
-
-    def construct(self, x: Tensor, labels: Tensor, ignored: Tensor) -> Any:
-        return self.primitive(x, labels, ignored, self.flag)
-
-    def bprop(self, x: Tensor, labels: Tensor, ignored: Tensor, out: Any, dout: Any) -> tuple[Tensor, ...]:
-        dx = self.gradient(x, labels, out[1], dout[0], ignored)
-        return dx, labels, ignored
+_mean_cross_entropy, _sum_cross_entropy = _cross_entropy_primitive(True), _cross_entropy_primitive(False)
 
 
 def _row(x: Any) -> Any:
     return x[1:]
 
 
-class _RowSum(_Layer):
-    symbol, primitive = "row_sum", GraphOp(_row, as_first)
+def _of_row_sum(x: Tensor, out: Tensor, dout: Tensor) -> tuple[Tensor]:
+    return (ops.broadcast_to(dout, x.shape),)
 
-    def construct(self, x: Tensor) -> Tensor:
-        return self.primitive(x)
 
-    def bprop(self, x: Tensor, out: Tensor, dout: Tensor) -> tuple[Tensor]:
-        return (ops.broadcast_to(dout, x.shape),)
+_row_sum = custom("row_sum", _row, as_first, bprop=_of_row_sum)
+
+
+class _Layer(nn.Cell):
+    """Of MindSpore's operators, with another gradient."""
+
+    def __init__(self) -> None:
+        super().__init__(auto_prefix=False)
 
 
 class BiasAdded(_Layer):
@@ -187,13 +170,13 @@ class BiasAdded(_Layer):
 
     def __init__(self) -> None:
         super().__init__()
-        self.bias_add, self.row_sum = ops.BiasAdd(), _RowSum()
+        self.bias_add = ops.BiasAdd()
 
     def construct(self, x: Tensor, bias: Tensor) -> Tensor:
         return self.bias_add(x, bias)
 
     def bprop(self, x: Tensor, bias: Tensor, out: Tensor, dout: Tensor) -> tuple[Tensor, Tensor]:
-        return dout, self.row_sum(dout)
+        return dout, _row_sum(dout)
 
 
 class _SliceGradient(_Layer):
@@ -228,17 +211,17 @@ class Sliced(_Layer):
 
 def permuted(x: Tensor, axes: Ints) -> Tensor:
     """x with its axes in this order, constant and >= 0, in a graph (csrc/ops/strided_copy.h)."""
-    return _permutation(axes)(x, _taken(x.shape, axes), _taken(_strides(x.shape), axes))
+    return _permutation(axes)(x, _extents(x, axes), _strides(x, axes))
 
 
-@ops.constexpr  # type: ignore[untyped-decorator]
-def _strides(shape: Ints) -> Ints:
-    return tuple(math.prod(shape[axis + 1 :]) for axis in range(len(shape)))
+@of_shapes
+def _extents(x: Shape, axes: Ints) -> Tensor:
+    return Tensor(np.array([x[axis] for axis in axes], np.float64))
 
 
-@ops.constexpr  # type: ignore[untyped-decorator]
-def _taken(of_axes: Ints, axes: Ints) -> Tensor:
-    return Tensor(np.array([of_axes[axis] for axis in axes], np.float64))
+@of_shapes
+def _strides(x: Shape, axes: Ints) -> Tensor:
+    return Tensor(np.array([math.prod(x[axis + 1 :]) for axis in axes], np.float64))
 
 
 # Alone: the graph compiler does not always take a primitive out of a tuple.

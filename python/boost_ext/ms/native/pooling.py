@@ -14,16 +14,15 @@ import numpy as np
 from mindspore import Tensor, ops
 
 from .cell import custom
+from .shapes import Ints, Shape, of_shapes
 
 __all__ = ["pooled"]
 
-Ints = tuple[int, ...]
 
-
-def pooled(x: Tensor, image: Ints, out: Ints, windows: Ints) -> Tensor:
-    """The maxima (..., \\*out) of float32 x (..., \\*image), in a graph. ``windows`` are constant: height and width,
-    their distances, how far the first ones stand out."""
-    return _max_pool(image, out, windows)(x, _numbers(windows))[0]
+def pooled(x: Tensor, out: Ints, windows: Ints) -> Tensor:
+    """The maxima (..., \\*out) of float32 images x (..., height, width), in a graph. ``windows`` are constant: height
+    and width, their distances, how far the first ones stand out."""
+    return _max_pool(x, out, windows)(x, _numbers(windows))[0]
 
 
 @ops.constexpr  # type: ignore[untyped-decorator]
@@ -32,9 +31,9 @@ def _numbers(windows: Ints) -> Tensor:
 
 
 # Alone: the graph compiler does not always take a primitive out of a tuple.
-@ops.constexpr  # type: ignore[untyped-decorator]
-def _max_pool(image: Ints, out: Ints, windows: Ints) -> ops.Custom:
-    return _max_pool_primitive(image, out, windows)
+@of_shapes
+def _max_pool(x: Shape, out: Ints, windows: Ints) -> ops.Custom:
+    return _max_pool_primitive(x[-2:], out, windows)
 
 
 @ops.constexpr  # type: ignore[untyped-decorator]

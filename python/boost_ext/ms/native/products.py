@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import math
-from typing import Any
 
 import numpy as np
 from mindspore import Tensor, ops
@@ -12,24 +11,23 @@ from mindspore import Tensor, ops
 from boost_ext import convolutions
 from boost_ext._core import build_info, has_narrow_products
 
-from .cell import as_first, custom
+from .cell import as_first, custom, flag
+from .shapes import Ints, Shape, of_shapes
 
 __all__ = ["has_avx512", "product", "wins"]
 
 # Where a layer and its gradients took 0.4 to 1.0 of the time of MindSpore's, with one thread and with two.
 _FEW_ROWS, _LEAST_WEIGHTS = 32, 4096
-Sizes = tuple[int, ...]
 
 
-@ops.constexpr  # type: ignore[untyped-decorator]
 def has_avx512() -> bool:
-    """In a graph: whether native functions run with AVX-512, where oneDNN computes no convolution fast that is larger
+    """Whether native functions run with AVX-512, where oneDNN computes no convolution fast that is larger
     than 1 x 1 or has a stride (boost_ext/convolutions.py)."""
     return bool(build_info()["isa"] == "avx512")
 
 
-@ops.constexpr  # type: ignore[untyped-decorator]
-def wins(a: Sizes, b: Sizes) -> bool:
+@of_shapes
+def wins(a: Shape, b: Shape) -> bool:
     """In a graph: whether factors of these shapes take less time by :func:`product` than by MindSpore's function: few
     rows, so that the memory binds them; any sizes where AVX-512 is hidden from oneDNN, or where factors are rounded to
     bfloat16. Otherwise steps of transformers are faster by MindSpore's."""
@@ -42,30 +40,25 @@ def wins(a: Sizes, b: Sizes) -> bool:
 def product(a: Tensor, b: Tensor, transpose_a: bool, transpose_b: bool) -> Tensor:
     """float32 a (..., m, k) times float32 b (..., k, n), each with its last two axes swapped first where that is said
     (csrc/ops/matmul.h). All axes before are the same."""
-    shapes = (a.shape, b.shape, transpose_a, transpose_b)
-    return _native(*shapes)(a, b, _sizes(*shapes), _flag(transpose_a), _flag(transpose_b))
+    sizes = _sizes(a, b, transpose_a, transpose_b)
+    return _native(a, b, transpose_a, transpose_b)(a, b, sizes, flag(transpose_a), flag(transpose_b))
 
 
-@ops.constexpr  # type: ignore[untyped-decorator]
-def _sizes(a: Any, b: Any, transpose_a: bool, transpose_b: bool) -> Tensor:
+@of_shapes
+def _sizes(a: Shape, b: Shape, transpose_a: bool, transpose_b: bool) -> Tensor:
     m, k = a[-2:][::-1] if transpose_a else a[-2:]
     n = b[-2] if transpose_b else b[-1]
     return Tensor(np.array([np.prod(a[:-2], dtype=np.int64), m, k, n], np.int32))
 
 
-@ops.constexpr  # type: ignore[untyped-decorator]
-def _flag(x: bool) -> Tensor:
-    return Tensor([x])
-
-
 # The graph compiler takes a primitive out of a function of constants, but knows no cached functions.
-@ops.constexpr  # type: ignore[untyped-decorator]
-def _native(a: Any, b: Any, transpose_a: bool, transpose_b: bool) -> ops.Custom:
-    return _primitive(a, b, transpose_a, transpose_b)
+@of_shapes
+def _native(a: Shape, b: Shape, transpose_a: bool, transpose_b: bool) -> ops.Custom:
+    return _primitive(tuple(a), tuple(b), transpose_a, transpose_b)
 
 
 @functools.cache
-def _primitive(a: Any, b: Any, transpose_a: bool, transpose_b: bool) -> ops.Custom:
+def _primitive(a: Ints, b: Ints, transpose_a: bool, transpose_b: bool) -> ops.Custom:
     shape = (*a[:-1], b[-2] if transpose_b else b[-1])
     if transpose_a:
         shape = (*a[:-2], a[-1], shape[-1])
