@@ -724,6 +724,18 @@ def cross_entropy_gradient(x: Array, labels: Array, dloss: float, ignored: int =
     return dx * dloss / (len(rows) if mean else 1)
 
 
+def softmax(x: Array) -> Array:
+    """The shares of each row."""
+    x = np.asarray(x, np.float64)
+    e = np.exp(x - x.max(1, keepdims=True))
+    return e / e.sum(1, keepdims=True)
+
+
+def softmax_gradient(dy: Array, y: Array) -> Array:
+    dy, y = np.asarray(dy, np.float64), np.asarray(y, np.float64)
+    return y * (dy - (dy * y).sum(1, keepdims=True))
+
+
 def max_pool(x: Array, out: tuple[int, int], windows: Sequence[int]) -> tuple[Array, Array]:
     """The maxima (planes, *out) and their places in the windows: the first of equals, the last nan."""
     (kh, kw, sh, sw, top, left), (planes, h, w) = windows, x.shape

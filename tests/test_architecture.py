@@ -47,6 +47,7 @@ LAYERS = {
     "matmul",
     "max_pool",
     "row_sum",
+    "softmax",
     "strided_copy",
 }
 """What compiled steps take for MindSpore's: tested and measured together."""

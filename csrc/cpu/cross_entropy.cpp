@@ -9,15 +9,7 @@ namespace {
 constexpr std::int64_t kWork = 8;  // what an element costs, in elements that are copied
 
 template <class T> BOOST_EXT_INLINE float log_sum(const T* row, std::int64_t n) {
-  const std::int64_t whole = n - n % kLanes;
-  F largest = all(-__builtin_inff());
-  sweep<Full>(whole,
-              [&](auto io, std::int64_t i, auto) BOOST_EXT_INLINE_LAMBDA { largest = max(largest, io.load(row + i)); });
-  for (std::int64_t i = whole; i < n; ++i) largest = max(largest, all(as_float(row + i)));
-  float lane[kLanes];
-  store(lane, largest);
-  float most = lane[0];
-  for (int i = 1; i < kLanes; ++i) most = lane[i] > most ? lane[i] : most;
+  const float most = largest_of(row, n);
   const F m = all(most);
   const double total = sum_of<Full>(
       n, [&](auto io, std::int64_t i) BOOST_EXT_INLINE_LAMBDA { return io.only(exponential(io.load(row + i) - m)); });

@@ -1,7 +1,8 @@
-// e^x of sixteen lanes: the same bits on every instruction set, which a library's would not have.
+// e^x of sixteen lanes: the same bits on every instruction set, which a library's would not have. And the largest of a
+// row, which is taken from its elements before.
 #pragma once
 
-#include "cpu/simd.h"
+#include "cpu/sweep.h"
 
 namespace boost_ext::cpu::BOOST_EXT_ISA {
 
@@ -24,6 +25,23 @@ BOOST_EXT_INLINE F exponential(F x) {
   e = where_less(x, all(kLeast), all(0), e);
   e = where_less(all(kMost), x, all(__builtin_inff()), e);
   return where_equal(x, x, e, x);
+}
+
+template <class T> BOOST_EXT_INLINE float largest_of(const T* row, std::int64_t n) {
+  const std::int64_t whole = n - n % kLanes;
+  F largest = all(-__builtin_inff());
+  sweep<Full>(whole,
+              [&](auto io, std::int64_t i, auto) BOOST_EXT_INLINE_LAMBDA { largest = max(largest, io.load(row + i)); });
+  if (n > whole && whole > 0) {
+    largest = max(largest, load(row + n - kLanes));  // some again
+  } else {
+    for (std::int64_t i = whole; i < n; ++i) largest = max(largest, all(as_float(row + i)));
+  }
+  float lane[kLanes];
+  store(lane, largest);
+  float most = lane[0];
+  for (int i = 1; i < kLanes; ++i) most = lane[i] > most ? lane[i] : most;
+  return most;
 }
 
 }  // namespace boost_ext::cpu::BOOST_EXT_ISA

@@ -18,6 +18,7 @@
 #include "ops/pca_back_project.h"
 #include "ops/precondition.h"
 #include "ops/row_sum.h"
+#include "ops/softmax.h"
 #include "ops/strided_copy.h"
 #include "ops/timestamp.h"
 
@@ -60,6 +61,8 @@ BOOST_EXT_GRAPH_FUNCTION_OF(max_pool, kMaxPool, max_pool)
 BOOST_EXT_GRAPH_FUNCTION_OF(max_pool_gradient, kMaxPoolGradient, max_pool_gradient)
 BOOST_EXT_GRAPH_FUNCTION_OF(parted, kUnflatten, unflatten)
 BOOST_EXT_GRAPH_FUNCTION_OF(row_sum, kRowSum, row_sum)
+BOOST_EXT_GRAPH_FUNCTION_OF(softmax, kSoftmax, softmax)
+BOOST_EXT_GRAPH_FUNCTION_OF(softmax_gradient, kSoftmaxGradient, softmax_gradient)
 
 // x, the shape of what is written, the strides in x of its axes, out: by hand, since a View has no strides.
 BOOST_EXT_GRAPH_FUNCTION(strided_copy) {

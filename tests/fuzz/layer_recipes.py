@@ -14,7 +14,7 @@ import mindspore as ms
 import numpy as np
 from hypothesis import strategies as st
 from mindspore import Tensor, nn, ops
-from tests.ms.fast_layers import Gelu, Gradients, Layer, Once, Product, arrays
+from tests.ms.fast_layers import Gelu, Gradients, Layer, Once, Product, Shares, arrays
 
 from boost_ext.ms.core.fast_functions import SUBSTITUTES
 from boost_ext.ms.core.substitutes import substituted
@@ -160,6 +160,12 @@ def gelu(draw: Any) -> Drawn:
 
 
 @st.composite
+def softmax(draw: Any) -> Drawn:
+    rank = draw(st.integers(1, 4))
+    return {"axis": draw(st.one_of(st.just(-1), st.integers(-rank - 1, rank)))}, (draw(sizes(rank, 40)),)
+
+
+@st.composite
 def permutation(draw: Any, swapped: bool) -> Drawn:
     shape = draw(sizes(draw(size(5)), 6))
     rank = len(shape)
@@ -178,11 +184,13 @@ KINDS: dict[str, tuple[Callable[..., nn.Cell], st.SearchStrategy[Drawn]]] = {
     "Dense": (nn.Dense, dense()),
     "LayerNorm": (nn.LayerNorm, layer_norm()),
     "MaxPool2d": (nn.MaxPool2d, pooling(layer=True)),
+    "Softmax": (nn.Softmax, softmax()),
     "cross_entropy": (CrossEntropy, cross_entropy()),
     "gelu": (Gelu, gelu()),
     "matmul": (Product, product(transposed=False)),
     "matmul of a transposed": (ByTransposed, product(transposed=True)),
     "max_pool2d": (Pooled, pooling(layer=False)),
+    "softmax": (Shares, softmax()),
     "swapaxes": (Swapped, permutation(swapped=True)),
     "transpose": (Permuted, permutation(swapped=False)),
 }

@@ -11,7 +11,7 @@ from mindspore import Tensor, nn, ops
 from boost_ext.ms.core.fast_functions import SUBSTITUTES
 from boost_ext.ms.core.substitutes import substituted
 
-__all__ = ["Gelu", "Gradients", "Layer", "Once", "Product", "Sum", "arrays", "both", "near"]
+__all__ = ["Gelu", "Gradients", "Layer", "Once", "Product", "Shares", "Sum", "arrays", "both", "near"]
 
 
 class Layer(nn.Cell):  # type: ignore[misc]
@@ -35,6 +35,15 @@ class Gelu(nn.Cell):  # type: ignore[misc]
 
     def construct(self, x: Tensor) -> Tensor:
         return ops.gelu(x, approximate=self.approximate)
+
+
+class Shares(nn.Cell):  # type: ignore[misc]
+    def __init__(self, axis: int = -1) -> None:
+        super().__init__()
+        self.axis = axis
+
+    def construct(self, x: Tensor) -> Tensor:
+        return ops.softmax(x, self.axis)
 
 
 class Product(nn.Cell):  # type: ignore[misc]

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from mindspore import Tensor, nn, ops
 from residual_networks import Basic, ResNet, batch, fill
-from tests.ms.fast_layers import Gelu, Gradients, Layer, Once, Product, Sum, arrays, both, near
+from tests.ms.fast_layers import Gelu, Gradients, Layer, Once, Product, Shares, Sum, arrays, both, near
 
 from boost_ext import amp, convolutions, optim
 from boost_ext.boost import BoostTrainOneStepCell
@@ -124,6 +124,9 @@ CASES: dict[str, tuple[nn.Cell, tuple[Tensor, ...]]] = {
     "cross_entropy": (CrossEntropy(), (floats(6, 7),)),
     "cross_entropy sum": (CrossEntropy(ops.abs(LABELS) % 7, reduction="sum", ignore_index=6), (floats(6, 7),)),
     "CrossEntropyLoss": (Layer(nn.CrossEntropyLoss()), (floats(6, 7), LABELS)),
+    "softmax": (Shares(), (floats(2, 3, 7),)),
+    "softmax of axis 1": (Shares(1), (floats(3, 40),)),
+    "nn.Softmax": (Layer(nn.Softmax()), (floats(2, 3, 4, 5),)),
     "LayerNorm": (Layer(nn.LayerNorm([8])), (floats(3, 5, 8),)),
     "LayerNorm of two axes": (Layer(nn.LayerNorm([5, 8], 1, 1, epsilon=1e-3)), (floats(3, 5, 8),)),
     "Dense": (Layer(nn.Dense(8, 5)), (floats(4, 8),)),
@@ -159,6 +162,8 @@ LEFT: dict[str, tuple[nn.Cell, tuple[Tensor, ...]]] = {
     "cross_entropy weighted": (CrossEntropy(weight=Tensor(np.arange(1, 8, dtype=np.float32))), (floats(6, 7),)),
     "cross_entropy smoothed": (CrossEntropy(label_smoothing=0.1), (floats(6, 7),)),
     "cross_entropy of shares": (Layer(nn.CrossEntropyLoss()), (floats(6, 7), ops.softmax(floats(6, 7), 1))),
+    "softmax of another axis": (Shares(1), (floats(2, 3, 7),)),
+    "nn.Softmax of another axis": (Layer(nn.Softmax(0)), (floats(3, 7),)),
     "matmul broadcast": (Product(), (floats(2, 3, 4), floats(1, 4, 5))),
     "matmul by a vector": (Product(), (floats(3, 4), floats(4))),
 }
@@ -420,7 +425,7 @@ def test_which_functions_are_met() -> None:
     with substituted(SUBSTITUTES) as met:
         ms.value_and_grad(Attending())(floats(4, 6, 8))
         Once(Loss())(floats(3, 4, 8))
-    functions = {"gelu", "matmul", "strided_slice", "swapaxes", "transpose"}
+    functions = {"gelu", "matmul", "softmax", "strided_slice", "swapaxes", "transpose"}
     assert {f.__qualname__ for f in met} == functions | {"Dense.construct", "LayerNorm.construct"}
 
 
@@ -507,7 +512,8 @@ def test_products_of_medium_precision(cell: nn.Cell, inputs: tuple[Tensor, ...])
 
 
 class Attending(nn.Cell):  # type: ignore[misc]
-    """As transformers write it: queries, keys and values out of one product."""
+    """As transformers write it: queries, keys and values out of one product. But the axis is not the last one, whose
+    softmax is native."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -515,7 +521,7 @@ class Attending(nn.Cell):  # type: ignore[misc]
 
     def construct(self, x: Tensor) -> Tensor:
         qkv = self.qkv(x).reshape((4, 6, 3, 8)).transpose((2, 0, 1, 3))
-        scores = ops.softmax(ops.matmul(qkv[0], qkv[1].swapaxes(-1, -2)), -1)
+        scores = ops.softmax(ops.matmul(qkv[0], qkv[1].swapaxes(-1, -2)), -2)
         return (ops.matmul(scores, qkv[2])[:, 0] ** 2).mean()
 
 

@@ -313,6 +313,54 @@ def test_a_label_of_no_class_is_refused(label):
         cross_entropy(np.ones((2, 3), np.float32), np.array([0, label], np.int32))
 
 
+def softmax(x):
+    y = np.empty_like(x)
+    _core.call("softmax", x, y)
+    return y
+
+
+def softmax_gradient(dy, y):
+    dx = np.empty_like(y)
+    _core.call("softmax_gradient", dy, y, dx)
+    return dx
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_softmax(rng, shape):
+    x, dy = normal(rng, shape) * np.float32(4), normal(rng, shape)
+    y = softmax(x)
+    exact = oracle.softmax(x)
+    # x less the largest is rounded once, before it is the exponent.
+    assert_close(y, exact, exact * (2 + np.ptp(x, 1)[:, None]), roundings=4)
+    dx = softmax_gradient(dy, y)
+    assert_close(dx, oracle.softmax_gradient(dy, y), y * abs(dy).max(1, keepdims=True), roundings=4)
+    np.testing.assert_allclose(y.sum(1, dtype=np.float64), 1, atol=1e-6)
+
+
+def test_softmax_of_what_is_far_apart():
+    x = np.array([[1e4, -1e4, 0], [-np.inf, 2, 2], [3e38, 3e38, -3e38]], np.float32)
+    np.testing.assert_array_equal(softmax(x), [[1, 0, 0], [0, 0.5, 0.5], [0.5, 0.5, 0]])
+
+
+@pytest.mark.parametrize("place", [0, 15, 16, 49])
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_softmax_of_a_row_without_shares(rng, place, value):
+    x = normal(rng, (3, 50))
+    x[1, place] = value
+    np.testing.assert_array_equal(np.isnan(softmax(x)).any(1), [False, True, False])
+    assert np.isnan(softmax(np.full((1, 20), -np.inf, np.float32))).all()
+
+
+def test_sizes_of_softmax():
+    x, y = np.ones((2, 3), np.float32), np.ones((2, 4), np.float32)
+    with pytest.raises(ValueError, match="y"):
+        _core.call("softmax", x, y)
+    with pytest.raises(ValueError, match="softmax: x must have two axes"):
+        _core.call("softmax", np.ones(3, np.float32), np.ones(3, np.float32))
+    with pytest.raises(ValueError, match="softmax_gradient: dy must have two axes, the last of one element or more"):
+        _core.call("softmax_gradient", np.ones((2, 0), np.float32), np.ones((2, 0), np.float32), y)
+
+
 @pytest.mark.parametrize(
     ("shape", "axes"),
     [
@@ -356,6 +404,7 @@ def test_the_number_of_threads_changes_no_bit(rng, threads):
         yield from (gelu(x, False), gelu_gradient(dy, x, True), layer_norm(x, gamma, gamma, 1e-5), loss, lse)
         yield from layer_norm_gradient(dy, x, gamma, 1e-5)
         yield cross_entropy_gradient(x, labels, lse, 1.0)
+        yield from (softmax(x), softmax_gradient(dy, softmax(x)))
 
     threads(1)
     alone = list(results())
@@ -373,6 +422,7 @@ def test_all_instruction_sets_have_the_same_bits(rng, isa):
         yield from (gelu(x, False), gelu(x, True), gelu_gradient(x, x, False), layer_norm(x, x[0], x[1], 1e-5))
         yield from layer_norm_gradient(x, x, x[0], 1e-5)
         yield from (loss, lse, cross_entropy_gradient(x, labels, lse, 2.0))
+        yield from (softmax(x), softmax_gradient(x, softmax(x)))
 
     got = list(results())
     _core.set_isa("baseline")

@@ -32,6 +32,7 @@ _plain_transpose, _plain_swapaxes = plain(gen_ops_def.transpose), plain(array_fu
 _plain_matmul, _plain_dense = plain(math_func.matmul), plain(nn.Dense.construct)
 _plain_layer_norm, _plain_gelu = plain(nn.LayerNorm.construct), plain(nn_func.gelu)
 _plain_cross_entropy = plain(nn_func.cross_entropy)
+_plain_softmax, _plain_softmax_layer = plain(nn_func.softmax), plain(nn.Softmax.construct)
 _mat_mul, _batch_mat_mul = ops.MatMul(), ops.BatchMatMul()
 _slice, _bias_added = Sliced(), BiasAdded()
 
@@ -101,6 +102,20 @@ def cross_entropy(
     return _plain_cross_entropy(input, target, weight, ignore_index, reduction, label_smoothing)
 
 
+def softmax(input: Tensor, axis: int = -1, *, dtype: Any = None) -> Any:
+    size = as_last_axis(input, axis)
+    if size > 0 and dtype is None:
+        return ops.reshape(layers.softmax(ops.reshape(input, (-1, size))), F.shape(input))
+    return _plain_softmax(input, axis, dtype=dtype)
+
+
+def softmax_layer(self: nn.Softmax, input: Tensor) -> Any:
+    size = as_last_axis(input, self.softmax)
+    if size > 0:
+        return ops.reshape(layers.softmax(ops.reshape(input, (-1, size))), F.shape(input))
+    return _plain_softmax_layer(self, input)
+
+
 def transpose(input: Tensor, dims: Any) -> Any:
     axes = permutation(input, dims)
     return permuted(input, axes) if axes else _plain_transpose(input, dims)
@@ -152,6 +167,15 @@ def as_rows(x: Shape | None, gamma: Shape | None, beta: Shape | None, norm_axis:
     if first < 0 or size == 0 or x[first:] != gamma or {a % len(x) for a in (norm_axis, params_axis)} != {first}:
         return ()
     return math.prod(x[:first]), size
+
+
+@of_shapes
+def as_last_axis(x: Shape | None, axis: Any) -> int:
+    """Its size, if the axis, or that of an operator, is the last one; 0 for others, no element, or an error that
+    MindSpore finds."""
+    if isinstance(axis, ops.Softmax):
+        axis = axis.axis[0] if len(axis.axis) == 1 else None
+    return x[-1] if x and 0 not in x and type(axis) is int and axis in (-1, len(x) - 1) else 0
 
 
 @of_shapes
@@ -234,7 +258,9 @@ SUBSTITUTES: dict[Any, Substitute] = {
     nn.Dense.construct: Substitute(dense, ("matmul", ops.MatMul), watched_dense),
     nn.LayerNorm.construct: Substitute(layer_norm, ("layer_norm", ops.LayerNorm)),
     nn.MaxPool2d.construct: Substitute(max_pool, ("max_pool", ops.Primitive)),
+    nn.Softmax.construct: Substitute(softmax_layer, ("softmax", ops.Softmax)),
     nn_func.cross_entropy: Substitute(cross_entropy),
     nn_func.gelu: Substitute(gelu),
     nn_func.max_pool2d: Substitute(max_pool2d),
+    nn_func.softmax: Substitute(softmax),
 }

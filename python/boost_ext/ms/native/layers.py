@@ -20,7 +20,7 @@ from mindspore.ops.operations._grad_ops import SliceGrad
 from .cell import as_first, custom, flag, float64
 from .shapes import Ints, Shape, of_shapes
 
-__all__ = ["BiasAdded", "Sliced", "cross_entropy", "gelu", "layer_norm", "permuted"]
+__all__ = ["BiasAdded", "Sliced", "cross_entropy", "gelu", "layer_norm", "permuted", "softmax"]
 
 _vjp = ops.GradOperation(get_all=True, sens_param=True)
 _gradients = ops.GradOperation(get_all=True)
@@ -144,6 +144,24 @@ def _cross_entropy_primitive(mean: bool) -> ops.Custom:
 
 
 _mean_cross_entropy, _sum_cross_entropy = _cross_entropy_primitive(True), _cross_entropy_primitive(False)
+
+
+def softmax(x: Tensor) -> Tensor:
+    """The shares of each row of float32 x (rows, n), in a graph (csrc/ops/softmax.h)."""
+    return _softmax(x)
+
+
+def _of_softmax(x: Tensor, out: Tensor, dout: Tensor) -> tuple[Tensor]:
+    return (_softmax_gradient(dout, out),)
+
+
+def _of_softmax_gradient(dy: Tensor, y: Tensor, out: Tensor, dout: Tensor) -> tuple[Tensor, Tensor]:
+    slope, share = ops.sum(dy * y, 1, True), ops.sum(dout * y, 1, True)
+    return y * (dout - share), dout * (dy - slope) - share * dy
+
+
+_softmax_gradient = custom("softmax_gradient", as_first, as_first, bprop=_of_softmax_gradient)
+_softmax = custom("softmax", as_first, as_first, bprop=_of_softmax)
 
 
 def _row(x: Any) -> Any:
