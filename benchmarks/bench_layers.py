@@ -1,5 +1,5 @@
 """What compiled steps take for MindSpore's layers, forward and backward in a graph, beside those: the sizes of a GPT,
-MobileNetV2 at 32 pixels, a network of grouped convolutions, LeNet5 and a ResNet."""
+a ViT, MobileNetV2 at 32 pixels, a network of grouped convolutions, LeNet5 and a ResNet."""
 
 from __future__ import annotations
 
@@ -34,6 +34,9 @@ def cases(quick: bool) -> Iterator[Case]:
     def cross_entropy(x: Any) -> Any:
         return ops.cross_entropy(x, labels)
 
+    def softmax(x: Any) -> Any:
+        return ops.softmax(x)
+
     def transposed(x: Any) -> Any:
         return x.T
 
@@ -54,6 +57,8 @@ def cases(quick: bool) -> Iterator[Case]:
         ("Dense", nn.Dense(512, 2048), (rows, 512), (rows, 2048)),
         ("Dense", nn.Dense(2048, 2048), (16, 2048), (16, 2048)),
         ("cross_entropy", cross_entropy, (rows, words), ()),
+        ("softmax", softmax, *2 * [(4, 8, rows // 4, 64)]),
+        ("softmax", softmax, *2 * [(images // 2, 4, 197, 197)]),
         ("x.T", transposed, (words, 512), (512, words)),
         ("x.transpose(2, 0, 3, 1, 4)", heads, (4, rows // 4, 3, 8, 64), (3, 4, 8, rows // 4, 64)),
         ("x[0], x[1], x[2]", sliced, (3, 4, 8, rows // 4, 64), (4, 8, rows // 4, 64)),
