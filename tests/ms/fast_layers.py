@@ -11,7 +11,7 @@ from mindspore import Tensor, nn, ops
 from boost_ext.ms.core.fast_functions import SUBSTITUTES
 from boost_ext.ms.core.substitutes import substituted
 
-__all__ = ["Gelu", "Gradients", "Layer", "Once", "Product", "Shares", "Sum", "arrays", "both", "near"]
+__all__ = ["Called", "Gelu", "Gradients", "Layer", "Once", "Product", "Shares", "Sum", "arrays", "both", "near"]
 
 
 class Layer(nn.Cell):  # type: ignore[misc]
@@ -26,6 +26,18 @@ class Layer(nn.Cell):  # type: ignore[misc]
 
     def construct(self, *inputs: Tensor) -> Tensor:
         return self.layer(*inputs)
+
+
+class Called(nn.Cell):  # type: ignore[misc]
+    """An operator that a network makes and calls; the first of its outputs."""
+
+    def __init__(self, operator: ops.Primitive) -> None:
+        super().__init__()
+        self.operator = operator
+
+    def construct(self, *inputs: Tensor) -> Tensor:
+        found = self.operator(*inputs)
+        return found[0] if isinstance(found, tuple) else found
 
 
 class Gelu(nn.Cell):  # type: ignore[misc]

@@ -11,7 +11,7 @@ from typing import Any
 import mindspore as ms
 from mindspore import nn
 
-from boost_ext.ms.core.substitutes import Substitute, can_substitute, substituted
+from boost_ext.ms.core.substitutes import Operator, Substitute, can_substitute, substituted
 from boost_ext.ms.native.cell import refusal_of
 
 __all__ = ["call_fast", "substitutes"]
@@ -20,7 +20,7 @@ _logger = logging.getLogger("boost_ext")
 
 
 @cache
-def substitutes() -> Mapping[Any, Substitute]:
+def substitutes() -> Mapping[Any, Substitute | Operator]:
     """Those of :mod:`boost_ext.ms.core.fast_functions`, where MindSpore's kernels are slow, on a CPU. None for a
     MindSpore that has no longer what they are made of."""
     if not can_substitute() or ms.get_context("device_target") != "CPU":

@@ -6,7 +6,6 @@ is on a CPU: docs/benchmarks.md#layers.
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import mindspore as ms
@@ -18,8 +17,9 @@ from mindspore.ops.function import array_func, math_func, nn_func
 
 from boost_ext.ms.core.fast_batch_norm import CONSTRUCT, batch_norm
 from boost_ext.ms.core.fast_convolutions import conv1d, conv2d, conv2d_transpose, watched_conv2d
+from boost_ext.ms.core.fast_operators import as_last_axis, as_rows, gelu_of, l2_normalize_of, layer_norm_of, softmax_of
 from boost_ext.ms.core.fast_pooling import max_pool, max_pool2d
-from boost_ext.ms.core.substitutes import Substitute, plain
+from boost_ext.ms.core.substitutes import Operator, Substitute, plain
 from boost_ext.ms.native import layers
 from boost_ext.ms.native.layers import BiasAdded, Sliced, permuted
 from boost_ext.ms.native.products import product, wins
@@ -32,7 +32,7 @@ _plain_transpose, _plain_swapaxes = plain(gen_ops_def.transpose), plain(array_fu
 _plain_matmul, _plain_dense = plain(math_func.matmul), plain(nn.Dense.construct)
 _plain_layer_norm, _plain_gelu = plain(nn.LayerNorm.construct), plain(nn_func.gelu)
 _plain_cross_entropy = plain(nn_func.cross_entropy)
-_plain_softmax, _plain_softmax_layer = plain(nn_func.softmax), plain(nn.Softmax.construct)
+_plain_softmax = plain(nn_func.softmax)
 _mat_mul, _batch_mat_mul = ops.MatMul(), ops.BatchMatMul()
 _slice, _bias_added = Sliced(), BiasAdded()
 
@@ -109,13 +109,6 @@ def softmax(input: Tensor, axis: int = -1, *, dtype: Any = None) -> Any:
     return _plain_softmax(input, axis, dtype=dtype)
 
 
-def softmax_layer(self: nn.Softmax, input: Tensor) -> Any:
-    size = as_last_axis(input, self.softmax)
-    if size > 0:
-        return ops.reshape(layers.softmax(ops.reshape(input, (-1, size))), F.shape(input))
-    return _plain_softmax_layer(self, input)
-
-
 def transpose(input: Tensor, dims: Any) -> Any:
     axes = permutation(input, dims)
     return permuted(input, axes) if axes else _plain_transpose(input, dims)
@@ -155,27 +148,6 @@ def are_rows(a: Any, b: Any) -> bool:
 def are_batches(a: Any, b: Any) -> bool:
     """Whether they are as many matrices, that fit."""
     return type(a) is type(b) is Shape and len(b) > 2 and (*a[:-2], a[-1]) == b[:-1]
-
-
-@of_shapes
-def as_rows(x: Shape | None, gamma: Shape | None, beta: Shape | None, norm_axis: int, params_axis: int) -> Ints:
-    """The shape of a matrix with a row for what is normalized at once; () where that is not what the parameters are
-    for, or an error that MindSpore finds."""
-    if x is None or gamma is None or beta is None:
-        return ()
-    first, size = len(x) - len(gamma), math.prod(gamma)
-    if first < 0 or size == 0 or x[first:] != gamma or {a % len(x) for a in (norm_axis, params_axis)} != {first}:
-        return ()
-    return math.prod(x[:first]), size
-
-
-@of_shapes
-def as_last_axis(x: Shape | None, axis: Any) -> int:
-    """Its size, if the axis, or that of an operator, is the last one; 0 for others, no element, or an error that
-    MindSpore finds."""
-    if isinstance(axis, ops.Softmax):
-        axis = axis.axis[0] if len(axis.axis) == 1 else None
-    return x[-1] if x and 0 not in x and type(axis) is int and axis in (-1, len(x) - 1) else 0
 
 
 @of_shapes
@@ -246,7 +218,7 @@ def as_slice(
     return tuple(first), tuple(size), tuple(shape)
 
 
-SUBSTITUTES: dict[Any, Substitute] = {
+SUBSTITUTES: dict[Any, Substitute | Operator] = {
     CONSTRUCT: Substitute(batch_norm, ("bn_train", ops.BatchNorm)),
     _compile_utils.strided_slice: Substitute(sliced),
     array_func.swapaxes: Substitute(swapaxes),
@@ -258,9 +230,12 @@ SUBSTITUTES: dict[Any, Substitute] = {
     nn.Dense.construct: Substitute(dense, ("matmul", ops.MatMul), watched_dense),
     nn.LayerNorm.construct: Substitute(layer_norm, ("layer_norm", ops.LayerNorm)),
     nn.MaxPool2d.construct: Substitute(max_pool, ("max_pool", ops.Primitive)),
-    nn.Softmax.construct: Substitute(softmax_layer, ("softmax", ops.Softmax)),
     nn_func.cross_entropy: Substitute(cross_entropy),
     nn_func.gelu: Substitute(gelu),
     nn_func.max_pool2d: Substitute(max_pool2d),
     nn_func.softmax: Substitute(softmax),
+    ops.GeLU: Operator(gelu_of),
+    ops.L2Normalize: Operator(l2_normalize_of),
+    ops.LayerNorm: Operator(layer_norm_of),
+    ops.Softmax: Operator(softmax_of),
 }

@@ -1,7 +1,8 @@
 """Other functions than those that a graph calls, while it is compiled.
 
 The graph compiler asks ``mindspore.graph._parse.parse_cb`` for the source of each function and each ``construct`` that
-it meets, by whatever name the network calls it.
+it meets, by whatever name the network calls it. It asks ``resolve_symbol`` for what a name means, which may be an
+operator, and ``create_instance`` for an operator that is made in a ``construct``.
 """
 
 from __future__ import annotations
@@ -11,21 +12,23 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
-from mindspore import nn
+from mindspore import nn, ops
 
 try:
     import mindspore.graph._parse as parse
 except ImportError:  # of another MindSpore
     parse = None
 
-__all__ = ["Substitute", "can_substitute", "plain", "substituted"]
+__all__ = ["Operator", "Substitute", "can_substitute", "plain", "substituted"]
 
 _parse_cb: Any = getattr(parse, "parse_cb", None)
+_resolve_symbol: Any = getattr(parse, "resolve_symbol", None)
+_create_instance: Any = getattr(parse, "create_instance", None)
 
 
 def can_substitute() -> bool:
     """Whether this MindSpore asks so."""
-    return _parse_cb is not None
+    return None not in (_parse_cb, _resolve_symbol, _create_instance)
 
 
 def plain(f: Any) -> Any:
@@ -58,10 +61,21 @@ class Substitute(NamedTuple):
         return self.watched if isinstance(getattr(operator, "observed", None), kind) else None
 
 
+class Operator(NamedTuple):
+    """Of a class of operators: what stands for one, by whatever name a network outside boost_ext calls it."""
+
+    function_of: Callable[[ops.Primitive], Callable[..., Any]]
+
+    def of(self, operator: ops.Primitive) -> Callable[..., Any]:
+        return self.function_of(operator)
+
+
 @contextmanager
-def substituted(table: Mapping[Any, Substitute]) -> Iterator[list[Any]]:
-    """What is compiled inside takes ``table[f]`` for each f. The list gets those that it met."""
+def substituted(table: Mapping[Any, Substitute | Operator]) -> Iterator[list[Any]]:
+    """What is compiled inside takes ``table[f]`` for each function f, and each operator of a class f. The list gets
+    those that it met."""
     met: list[Any] = []
+    made: dict[int, tuple[Any, Any]] = {}  # with the operators, whose numbers no others get then
 
     def parsed(function: Any, parse_method: Any = None) -> Any:
         original = getattr(function, "__func__", function)
@@ -70,8 +84,24 @@ def substituted(table: Mapping[Any, Substitute]) -> Iterator[list[Any]]:
             met.append(original)
         return _parse_cb(substitute or function, parse_method)
 
-    parse.parse_cb = parsed
+    def stand_in(found: Any) -> Any:
+        substitute = table.get(type(found)) if isinstance(found, ops.Primitive) else None
+        if substitute is None:
+            return found
+        met.append(type(found))
+        if id(found) not in made:
+            made[id(found)] = found, substitute.of(found)
+        return made[id(found)][1]
+
+    def resolved(namespace: Any, symbol: str) -> Any:
+        found = _resolve_symbol(namespace, symbol)
+        return found if namespace.name.startswith("boost_ext.") else stand_in(found)
+
+    def created(cls: Any, params: Any = None) -> Any:
+        return stand_in(_create_instance(cls, params))
+
+    parse.parse_cb, parse.resolve_symbol, parse.create_instance = parsed, resolved, created
     try:
         yield met
-    finally:
-        parse.parse_cb = _parse_cb  # also if another thread compiles, which then takes MindSpore's
+    finally:  # also if another thread compiles, which then takes MindSpore's
+        parse.parse_cb, parse.resolve_symbol, parse.create_instance = _parse_cb, _resolve_symbol, _create_instance
