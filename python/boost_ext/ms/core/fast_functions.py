@@ -147,7 +147,7 @@ def are_rows(a: Any, b: Any) -> bool:
 @of_shapes
 def are_batches(a: Any, b: Any) -> bool:
     """Whether they are as many matrices, that fit."""
-    return type(a) is type(b) is Shape and len(b) > 2 and (*a[:-2], a[-1]) == b[:-1]
+    return type(a) is type(b) is Shape and len(a) == len(b) > 2 and (*a[:-2], a[-1]) == b[:-1]
 
 
 @of_shapes

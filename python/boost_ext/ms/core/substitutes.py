@@ -24,6 +24,9 @@ __all__ = ["Operator", "Substitute", "can_substitute", "plain", "substituted"]
 _parse_cb: Any = getattr(parse, "parse_cb", None)
 _resolve_symbol: Any = getattr(parse, "resolve_symbol", None)
 _create_instance: Any = getattr(parse, "create_instance", None)
+_made: dict[int, tuple[Any, Any]] = {}
+"""Operators by their ids, and what stands for each. They are kept: the compiler knows both by their ids, and forgets
+nothing when a compilation fails."""
 
 
 def can_substitute() -> bool:
@@ -75,7 +78,6 @@ def substituted(table: Mapping[Any, Substitute | Operator]) -> Iterator[list[Any
     """What is compiled inside takes ``table[f]`` for each function f, and each operator of a class f. The list gets
     those that it met."""
     met: list[Any] = []
-    made: dict[int, tuple[Any, Any]] = {}  # with the operators, whose numbers no others get then
 
     def parsed(function: Any, parse_method: Any = None) -> Any:
         original = getattr(function, "__func__", function)
@@ -89,9 +91,9 @@ def substituted(table: Mapping[Any, Substitute | Operator]) -> Iterator[list[Any
         if substitute is None:
             return found
         met.append(type(found))
-        if id(found) not in made:
-            made[id(found)] = found, substitute.of(found)
-        return made[id(found)][1]
+        if id(found) not in _made:
+            _made[id(found)] = found, substitute.of(found)
+        return _made[id(found)][1]
 
     def resolved(namespace: Any, symbol: str) -> Any:
         found = _resolve_symbol(namespace, symbol)
