@@ -1,14 +1,6 @@
 #include "ops/layer_norm.h"
 
 namespace boost_ext {
-namespace {
-
-void require_matrix(const char* op, const char* name, const View& v) {
-  require(v.ndim == 2 && v.width > 0, op, ": ", name, " must have two axes, the last of one element or more, got ",
-          v.ndim, " axes and ", v.size, " elements");
-}
-
-}  // namespace
 
 void layer_norm(const Context& context, const View& x, const View& gamma, const View& beta, double epsilon,
                 const View& y) {

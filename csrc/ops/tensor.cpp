@@ -53,6 +53,11 @@ void require_size(const char* op, Name arg, const View& v, std::int64_t expected
   require(v.size == expected, op, ": ", arg, " must have ", expected, " elements, got ", v.size);
 }
 
+void require_matrix(const char* op, Name arg, const View& v) {
+  require(v.ndim == 2 && v.width > 0, op, ": ", arg, " must have two axes, the last of one element or more, got ",
+          v.ndim, " axes and ", v.size, " elements");
+}
+
 float* floats(const char* op, Name arg, const View& v, std::int64_t expected) {
   require_size(op, arg, v, expected);
   return static_cast<float*>(v.data);

@@ -144,6 +144,7 @@ std::ostream& operator<<(std::ostream& s, const Name& n);
 void require_float(const char* op, Name arg, const View& v);  // float32, float16 or bfloat16
 void require_dtype(const char* op, Name arg, const View& v, DType expected);
 void require_size(const char* op, Name arg, const View& v, std::int64_t expected);
+void require_matrix(const char* op, Name arg, const View& v);  // two axes, with rows of one element or more
 float* floats(const char* op, Name arg, const View& v, std::int64_t expected);  // those of an array of this size
 void require_layout(const char* op, Name arg, const View& v, Name other, const View& like);  // elements in one order
 void require_writable(const char* op, Name arg, const View& v);

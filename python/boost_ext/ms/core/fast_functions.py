@@ -46,9 +46,7 @@ def gelu(input: Tensor, approximate: str = "none") -> Any:
 def layer_norm(self: nn.LayerNorm, input_x: Tensor) -> Any:
     rows = as_rows(input_x, self.gamma, self.beta, self.begin_norm_axis, self.begin_params_axis)
     if rows:
-        gamma, beta = ops.reshape(self.gamma, (-1,)), ops.reshape(self.beta, (-1,))
-        y = layers.layer_norm(ops.reshape(input_x, rows), gamma, beta, self.epsilon)
-        return ops.reshape(y, F.shape(input_x))
+        return layers.layer_norm(input_x, rows, self.gamma, self.beta, self.epsilon)
     return _plain_layer_norm(self, input_x)
 
 
@@ -105,7 +103,7 @@ def cross_entropy(
 def softmax(input: Tensor, axis: int = -1, *, dtype: Any = None) -> Any:
     size = as_last_axis(input, axis)
     if size > 0 and dtype is None:
-        return ops.reshape(layers.softmax(ops.reshape(input, (-1, size))), F.shape(input))
+        return layers.softmax(input, size)
     return _plain_softmax(input, axis, dtype=dtype)
 
 

@@ -8,7 +8,6 @@ from collections.abc import Callable
 from typing import Any
 
 from mindspore import Tensor, ops
-from mindspore.ops import functional as F
 
 from boost_ext.ms.native import layers
 from boost_ext.ms.native.shapes import Ints, Shape, is_known, of_shapes
@@ -42,10 +41,9 @@ def layer_norm_of(operator: ops.LayerNorm) -> Callable[..., Any]:
     def layer_norm(x: Tensor, gamma: Tensor, beta: Tensor) -> Any:
         rows = as_rows(x, gamma, beta, norm_axis, params_axis)
         if rows:
-            y = layers.layer_norm(ops.reshape(x, rows), ops.reshape(gamma, (-1,)), ops.reshape(beta, (-1,)), epsilon)
             # Nobody asks for mean and variance: then the compiler drops them. They have no gradients in MindSpore.
             others = operator(ops.stop_gradient(x), gamma, beta)
-            return ops.reshape(y, F.shape(x)), others[1], others[2]
+            return layers.layer_norm(x, rows, gamma, beta, epsilon), others[1], others[2]
         return operator(x, gamma, beta)
 
     return layer_norm
@@ -56,9 +54,7 @@ def softmax_of(operator: ops.Softmax) -> Callable[..., Any]:
 
     def softmax(x: Tensor) -> Any:
         size = as_last_axis(x, axis)
-        if size > 0:
-            return ops.reshape(layers.softmax(ops.reshape(x, (-1, size))), F.shape(x))
-        return operator(x)
+        return layers.softmax(x, size) if size > 0 else operator(x)
 
     return softmax
 

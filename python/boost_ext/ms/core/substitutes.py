@@ -67,10 +67,7 @@ class Substitute(NamedTuple):
 class Operator(NamedTuple):
     """Of a class of operators: what stands for one, by whatever name a network outside boost_ext calls it."""
 
-    function_of: Callable[[ops.Primitive], Callable[..., Any]]
-
-    def of(self, operator: ops.Primitive) -> Callable[..., Any]:
-        return self.function_of(operator)
+    of: Callable[[ops.Primitive], Callable[..., Any]]
 
 
 @contextmanager

@@ -56,10 +56,11 @@ def _gelu_primitive(tanh: bool) -> ops.Custom:
 _exact_gelu, _tanh_gelu = _gelu_primitive(False), _gelu_primitive(True)
 
 
-def layer_norm(x: Tensor, gamma: Tensor, beta: Tensor, epsilon: float) -> Tensor:
-    """The rows of float32 x (rows, n), normalized, scaled and shifted by float32 (n,), in a graph
-    (csrc/ops/layer_norm.h)."""
-    return _layer_norm(x, gamma, beta, float64(epsilon))
+def layer_norm(x: Tensor, rows: Ints, gamma: Tensor, beta: Tensor, epsilon: float) -> Tensor:
+    """float32 x, whose rows as a matrix of the shape ``rows`` are normalized, scaled and shifted, in a graph
+    (csrc/ops/layer_norm.h). gamma and beta are float32, of the elements of a row."""
+    scale, shift = ops.reshape(gamma, (-1,)), ops.reshape(beta, (-1,))
+    return ops.reshape(_layer_norm(ops.reshape(x, rows), scale, shift, float64(epsilon)), x.shape)
 
 
 def _norm_gradients(dy: Any, x: Any, gamma: Any, *others: Any) -> Any:
@@ -146,9 +147,9 @@ def _cross_entropy_primitive(mean: bool) -> ops.Custom:
 _mean_cross_entropy, _sum_cross_entropy = _cross_entropy_primitive(True), _cross_entropy_primitive(False)
 
 
-def softmax(x: Tensor) -> Tensor:
-    """The shares of each row of float32 x (rows, n), in a graph (csrc/ops/softmax.h)."""
-    return _softmax(x)
+def softmax(x: Tensor, size: int) -> Tensor:
+    """The shares along the last axis of float32 x, which is so long, in a graph (csrc/ops/softmax.h)."""
+    return ops.reshape(_softmax(ops.reshape(x, (-1, size))), x.shape)
 
 
 def _of_softmax(x: Tensor, out: Tensor, dout: Tensor) -> tuple[Tensor]:
