@@ -8,8 +8,8 @@ namespace boost_ext::cpu::BOOST_EXT_ISA {
 constexpr std::int64_t kChunk = 1024;  // what is converted at a time: half the first cache for weights and gradients
 
 // sweep() without its four accumulators: for bodies that wait for memory, roots and quotients, and are long.
-template <class Body> BOOST_EXT_INLINE void sixteens(std::int64_t n, Body&& body) {
-  const Ahead whole{};
+template <class Whole = Ahead, class Body> BOOST_EXT_INLINE void sixteens(std::int64_t n, Body&& body) {
+  const Whole whole{};
   std::int64_t i = 0;
   for (; i + kLanes <= n; i += kLanes) body(whole, i);
   if (i < n) body(Part{n - i}, i);

@@ -65,7 +65,7 @@ template <class Fn> void on_threads(int threads, std::int64_t work, std::int64_t
 // behind all that this one has asked the memory for, so large tensors have long blocks: a step of Adam took 0.9 of the
 // time with 64K elements instead of 4K (AMD EPYC, Zen 5).
 inline std::int64_t suitable_block(std::int64_t elements) {
-  constexpr std::int64_t kLeast = 4096, kMost = 65536, kEnough = 128;  // of them for the threads of a large machine
+  constexpr std::int64_t kLeast = 4096, kMost = 524288, kEnough = 128;  // of them for the threads of a large machine
   const std::int64_t even = elements / kEnough / kLeast * kLeast;
   return even < kLeast ? kLeast : even < kMost ? even : kMost;
 }
