@@ -9,7 +9,7 @@ namespace boost_ext::cpu::BOOST_EXT_ISA {
 namespace {
 
 constexpr std::int64_t kAlone = 65536;           // up to so many elements a matrix is one thread's
-constexpr std::int64_t kStrip = 16 * kTileRows;  // columns, or rows of a tall matrix, that are one unit of work
+constexpr std::int64_t kStrip = 16 * kTileRows;  // rows of a tall matrix that are one unit of work
 constexpr double kShift = 1e-6;                  // of C, whose trace is 1
 constexpr int kSweeps = 12;                      // of rotations, at most
 constexpr double kRotated = 1e-10;               // an element that small is left where it is
@@ -193,7 +193,10 @@ class Subspace {
   Scratch<double> q_, small_, turns_;
 };
 
-class Matrix {
+// The step of a matrix by two products, of factors rounded to bfloat16 if kNarrow: P is found in float32. Rows of a
+// tall matrix are the left factor of the first one, columns of a wide one the right factor. What is a factor in each
+// unit of work is packed once.
+template <bool kNarrow> class Matrix {
  public:
   Matrix(const ProjectedStep& step, std::int64_t t, int threads)
       : s_(step),
@@ -205,37 +208,79 @@ class Matrix {
         channels_(wide_ ? columns_ : rows_),
         depth_(wide_ ? rows_ : columns_),
         rank_(step.own[t].size / depth_),
+        unit_(wide_ ? smaller(kGroup, padded<float>(quotient_up(channels_, 2 * threads))) : kStrip),
         basis_(static_cast<float*>(step.own[t].data)),
-        across_(rank_ * depth_),
+        first_(wide_ ? rank_ * depth_ : words<kNarrow>(depth_) * padded<float>(rank_)),
+        second_(wide_ ? left_room(depth_) : words<kNarrow>(rank_) * padded<float>(depth_)),
         means_(step.centralize[t] ? rows_ : 0),
         adam_(step.settings->step) {}
 
   void run() {
     if (s_.centralize[t_]) find_means(s_.grads[t_], s_.scale[t_], threads_, means_.get());
     if ((s_.settings->step.step - 1) % s_.settings->update_gap == 0) refresh();
-    transpose(basis_, rank_, depth_, rank_, across_.get(), depth_);
-    on_threads(threads_, channels_ * depth_ * (4 + rank_ / 4), quotient_up(channels_, kStrip),
+    const std::int64_t unit = wide_ ? kStrip : kSlab;  // whole tiles of a left factor, whole slabs of panels
+    on_threads(threads_, depth_ * rank_, quotient_up(depth_, unit), [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t k = begin * unit; k < smaller(end * unit, depth_); k += unit) {
+        pack(k, smaller(unit, depth_ - k));
+      }
+    });
+    on_threads(threads_, channels_ * depth_ * (4 + rank_ / 4), quotient_up(channels_, unit_),
                [&](std::int64_t begin, std::int64_t end) {
                  Unit unit(*this);
                  for (std::int64_t k = begin; k < end; ++k) {
-                   step(k * kStrip, smaller(kStrip, channels_ - k * kStrip), unit);
+                   step(k * unit_, smaller(unit_, channels_ - k * unit_), unit);
                  }
                });
   }
 
  private:
-  // What a thread works in: a strip of u, which its step takes the place of, and its projection.
+  // What a thread works in: panels of u, or its rows; its projection, in rows and as a factor; rows of the step.
   struct Unit {
     std::int64_t stride, small_stride;
-    Scratch<float> strip, projected;
+    Scratch<float> ready, small, factor, lines;
     ProductBuffers buffers;
     explicit Unit(const Matrix& m)
-        : stride(m.wide_ ? kStrip : padded<float>(m.depth_)),
-          small_stride(m.wide_ ? kStrip : padded<float>(m.rank_)),
-          strip((m.wide_ ? up_to(kTileRows, m.depth_) : kStrip) * stride),
-          projected((m.wide_ ? up_to(kTileRows, m.rank_) : kStrip) * small_stride),
-          buffers(m.wide_ ? m.depth_ : kStrip) {}
+        : stride(m.wide_ ? m.unit_ : padded<float>(m.depth_)),
+          small_stride(m.wide_ ? m.unit_ : padded<float>(m.rank_)),
+          ready((m.wide_ ? kRowWords<kNarrow> : kStrip) * stride),
+          small((m.wide_ ? up_to(kTileRows, m.rank_) : kStrip) * small_stride),
+          factor(m.wide_ ? words<kNarrow>(m.rank_) * stride : m.left_room(kStrip)),
+          lines(kTileRows * stride),
+          buffers(m.wide_ ? m.rank_ : kStrip) {}
   };
+
+  // Of a left factor of `rank_` columns, in slabs.
+  std::int64_t left_room(std::int64_t rows) const {
+    return quotient_up(rank_, kSlab) * up_to(kTileRows, rows) * kRowWords<kNarrow>;
+  }
+
+  // `some` rows of P, from k on, for both products.
+  void pack(std::int64_t k, std::int64_t some) {
+    constexpr std::int64_t kWide = kTileColumns<float>;
+    const float* const rows = basis_ + k * rank_;
+    if (wide_) {
+      transpose(rows, rank_, some, rank_, first_.get() + k, depth_);
+      return pack_slabs(rows, rank_, some, second_.get() + k * kRowWords<kNarrow>, depth_);
+    }
+    const std::int64_t width = padded<float>(rank_);
+    for (std::int64_t j = 0; j < width; j += kWide) {
+      float* const panel = first_.get() + words<kNarrow>(k) * width + j * words<kNarrow>(some);
+      pack_rows<kNarrow>(rows + j, rank_, some, rank_ - j, panel);
+    }
+    for (std::int64_t s = 0; s < rank_; s += kSlab) {
+      const std::int64_t count = smaller(kSlab, rank_ - s);
+      float* const panels = second_.get() + words<kNarrow>(s) * padded<float>(depth_);
+      for (std::int64_t j = 0; j < some; j += kWide) {
+        pack_columns<kNarrow>(rows + j * rank_ + s, rank_, count, some - j, panels + (k + j) * words<kNarrow>(count));
+      }
+    }
+  }
+  // Some rows of a left factor that has `all` of them.
+  void pack_slabs(const float* from, std::int64_t stride, std::int64_t rows, float* left, std::int64_t all) const {
+    for (std::int64_t s = 0; s < rank_; s += kSlab, left += up_to(kTileRows, all) * kRowWords<kNarrow>) {
+      pack_left<kNarrow>(from + s, stride, rows, smaller(kSlab, rank_ - s), left);
+    }
+  }
 
   // u of some columns of a row.
   void ready(std::int64_t row, std::int64_t column, std::int64_t count, float* to) {
@@ -291,32 +336,88 @@ class Matrix {
 
   // Of some columns, or rows of a tall matrix.
   void step(std::int64_t first, std::int64_t count, Unit& unit) {
-    const std::int64_t row = wide_ ? 0 : first, column = wide_ ? first : 0;
-    const std::int64_t height = wide_ ? depth_ : count, width = wide_ ? count : depth_;
-    float* const strip = unit.strip.get();
-    float* const small = unit.projected.get();
-    for (std::int64_t i = 0; i < height; ++i) ready(row + i, column, width, strip + i * unit.stride);
+    const std::int64_t stride = unit.small_stride;
+    float* const small = unit.small.get();
     if (wide_)
-      product(across_.get(), depth_, rank_, depth_, strip, unit.stride, count, unit.buffers, small, unit.small_stride);
+      project_columns(first, count, unit);
     else
-      product(strip, unit.stride, count, depth_, basis_, rank_, rank_, unit.buffers, small, unit.small_stride);
-    const std::int64_t begin = wide_ ? first : first * rank_, stride = wide_ ? columns_ : rank_;
+      project_rows(first, count, unit);
+    const std::int64_t begin = wide_ ? first : first * rank_, between = wide_ ? columns_ : rank_;
     for (std::int64_t i = 0; i < (wide_ ? rank_ : count); ++i) {
-      float* const m = static_cast<float*>(s_.first[t_].data) + begin + i * stride;
-      float* const v = static_cast<float*>(s_.second[t_].data) + begin + i * stride;
-      float* const r = small + i * unit.small_stride;
-      sixteens(wide_ ? count : rank_, [&](auto io, std::int64_t c) BOOST_EXT_INLINE_LAMBDA {
+      float* const m = static_cast<float*>(s_.first[t_].data) + begin + i * between;
+      float* const v = static_cast<float*>(s_.second[t_].data) + begin + i * between;
+      float* const r = small + i * stride;
+      sixteens<Full>(wide_ ? count : rank_, [&](auto io, std::int64_t c) BOOST_EXT_INLINE_LAMBDA {
         io.store(r + c, adam_(io, m + c, v + c, io.load(r + c)));
       });
     }
-    if (wide_)
-      product(basis_, rank_, depth_, rank_, small, unit.small_stride, count, unit.buffers, strip, unit.stride);
-    else
-      product(small, unit.small_stride, count, rank_, across_.get(), depth_, depth_, unit.buffers, strip, unit.stride);
+    if (!wide_) {
+      pack_slabs(small, stride, count, unit.factor.get(), kStrip);
+      return step_rows(unit.factor.get(), kStrip, second_.get(), first, count, 0, depth_, unit);
+    }
+    for (std::int64_t s = 0; s < rank_; s += kSlab) {
+      const std::int64_t some = smaller(kSlab, rank_ - s);
+      for (std::int64_t j = 0; j < count; j += kTileColumns<float>) {
+        float* const panel = unit.factor.get() + words<kNarrow>(s) * unit.stride + j * words<kNarrow>(some);
+        pack_rows<kNarrow>(small + s * stride + j, stride, some, count - j, panel);
+      }
+    }
+    step_rows(second_.get(), depth_, unit.factor.get(), 0, depth_, first, count, unit);
+  }
+
+  // small = P^T u, of some columns.
+  void project_columns(std::int64_t first, std::int64_t count, Unit& unit) {
+    constexpr std::int64_t kLines = kNarrow ? 2 : 1, kWide = kTileColumns<float>;
+    float* const lines = unit.lines.get();
+    const auto pack = [&](std::int64_t k, std::int64_t some, std::int64_t j, float*) {
+      float* const panels = unit.ready.get();
+      for (std::int64_t r = 0; j == 0 && r < some; r += kLines) {  // of all columns, while their rows are read
+        for (std::int64_t i = r; i < smaller(r + kLines, some); ++i) {
+          ready(k + i, first, count, lines + (i - r) * unit.stride);
+        }
+        for (std::int64_t c = 0; c < count; c += kWide) {
+          pack_rows<kNarrow>(lines + c, unit.stride, smaller(kLines, some - r), count - c,
+                             panels + c * words<kNarrow>(some) + words<kNarrow>(r) * kWide);
+        }
+      }
+      return panels + j * words<kNarrow>(some);
+    };
+    multiply<kNarrow>(first_.get(), depth_, rank_, depth_, count, pack, unit.buffers, unit.small.get(),
+                      unit.small_stride);
+  }
+
+  // small = u P, of some rows.
+  void project_rows(std::int64_t first, std::int64_t count, Unit& unit) {
+    for (std::int64_t i = 0; i < count; ++i) ready(first + i, 0, depth_, unit.ready.get() + i * unit.stride);
+    const auto packed = [&](std::int64_t k, std::int64_t some, std::int64_t j, float*) {
+      return first_.get() + words<kNarrow>(k) * padded<float>(rank_) + j * words<kNarrow>(some);
+    };
+    multiply<kNarrow>(unit.ready.get(), unit.stride, count, depth_, rank_, packed, unit.buffers, unit.small.get(),
+                      unit.small_stride);
+  }
+
+  // Steps `height` rows of weights, `count` columns of each, along the product of `left`, which has `all` rows, and the
+  // panels `right`. What is stepped next is asked for while its step is computed.
+  void step_rows(const float* left, std::int64_t all, const float* right, std::int64_t row, std::int64_t height,
+                 std::int64_t column, std::int64_t count, Unit& unit) {
     const WideWeights weights(s_.weights[t_], s_.narrow[t_]);
     const auto rate = static_cast<float>(static_cast<double>(s_.lr[t_]) * s_.settings->factor);
-    for (std::int64_t i = 0; i < height; ++i) {
-      step_along(weights, (row + i) * columns_ + column, width, s_.keep[t_], rate, strip + i * unit.stride);
+    float* const lines = unit.lines.get();
+    for (std::int64_t i = 0; i < height; i += kTileRows) {
+      const std::int64_t some = smaller(kTileRows, height - i), begin = (row + i) * columns_ + column;
+      for (std::int64_t j = 0; j < count; j += kTileColumns<float>) {
+        for (std::int64_t m = 0; m < some; ++m) weights.fetch(begin + m * columns_ + j, kTileColumns<float>);
+        for (std::int64_t s = 0; s < rank_; s += kSlab) {
+          const std::int64_t inner = smaller(kSlab, rank_ - s);
+          Tile<float> tile;
+          multiply_slab<kNarrow>(left + (s / kSlab * up_to(kTileRows, all) + i) * kRowWords<kNarrow>,
+                                 right + words<kNarrow>(s) * unit.stride + j * words<kNarrow>(inner), inner, tile);
+          add_tile(tile, s == 0, lines + j, unit.stride);
+        }
+      }
+      for (std::int64_t m = 0; m < some; ++m) {
+        step_along(weights, begin + m * columns_, count, s_.keep[t_], rate, lines + m * unit.stride);
+      }
     }
   }
 
@@ -325,17 +426,19 @@ class Matrix {
   int threads_;
   std::int64_t rows_, columns_;
   bool wide_;
-  std::int64_t channels_, depth_, rank_;
+  std::int64_t channels_, depth_, rank_, unit_;  // unit_: columns, or rows of a tall matrix, that are one unit of work
   float* basis_;
-  Scratch<float> across_, means_;  // the basis transposed; of rows
+  Scratch<float> first_, second_;  // P or its transpose, as a factor of each product
+  Scratch<float> means_;           // of rows
   ProjectedAdam adam_;
 };
 
 }  // namespace
 
 void galore_step(const Context& context, const ProjectedStep& step) {
-  each_tensor(context.threads, step.weights, kAlone, 32,
-              [&](std::int64_t t, int threads) { Matrix(step, t, threads).run(); });
+  each_tensor(context.threads, step.weights, kAlone, 32, [&](std::int64_t t, int threads) {
+    in_precision(context.narrow_products, [&](auto is_narrow) { Matrix<is_narrow>(step, t, threads).run(); });
+  });
 }
 
 }  // namespace boost_ext::cpu::BOOST_EXT_ISA

@@ -36,14 +36,12 @@ void swap(Matrix& a, Matrix& b) {
 // What product() is given: packs of a right factor, and what is to be done with rows of the result.
 template <bool kNarrow> auto rows_of(const Matrix& b) {
   return [&b](std::int64_t k, std::int64_t count, std::int64_t j, float* panel) {
-    if constexpr (kNarrow) {
-      constexpr std::int64_t kWide = kTileColumns<float>;
-      for (std::int64_t r = 0; r < count; r += 2, panel += kWide) {
-        narrow_pair(b.row(k + r) + j, r + 1 < count ? b.row(k + r + 1) + j : nullptr, kWide, panel);
-      }
-    } else {
-      pack_panel(b.row(k) + j, b.stride, count, padded<float>(b.columns) - j, 1, panel);
-    }
+    pack_rows<kNarrow>(b.row(k) + j, b.stride, count, padded<float>(b.columns) - j, panel);
+  };
+}
+template <bool kNarrow> auto columns_of(const Matrix& x) {
+  return [&x](std::int64_t k, std::int64_t count, std::int64_t j, float* panel) {
+    pack_columns<kNarrow>(x.row(j) + k, x.stride, count, x.rows - j, panel);
   };
 }
 auto nothing() {
@@ -198,23 +196,7 @@ template <bool kNarrow> class Iteration {
   }
 
   // a = x x^T
-  void square(Matrix& x, Matrix& a) {
-    const auto columns = [&x](std::int64_t k, std::int64_t count, std::int64_t j, float* panel) {
-      constexpr std::int64_t kWide = kTileColumns<float>;
-      const std::int64_t some = smaller(kWide, x.rows - j);
-      if constexpr (kNarrow) {
-        alignas(64) float lines[kWide][kSlab / 2];
-        for (std::int64_t c = 0; c < some; ++c) narrow_line(x.row(j + c) + k, count, lines[c]);
-        transpose(lines[0], kSlab / 2, some, words<true>(count), panel, kWide);
-      } else {
-        transpose(x.row(j) + k, x.stride, some, count, panel, kWide);
-      }
-      for (std::int64_t r = 0; r < words<kNarrow>(count); ++r) {
-        for (std::int64_t c = some; c < kWide; ++c) panel[r * kWide + c] = 0;
-      }
-    };
-    product(x, true, columns, a, nothing());
-  }
+  void square(Matrix& x, Matrix& a) { product(x, true, columns_of<kNarrow>(x), a, nothing()); }
 
   // out = a I + b A + c A^2 of a square A; without a I where X is added later.
   void polynomial(Matrix& a, Matrix& out) {

@@ -23,6 +23,51 @@ BOOST_EXT_INLINE const float* pack_panel(const T* from, std::int64_t stride, std
   return panel;
 }
 
+// A panel from `rows` rows of up to kTileColumns columns, with zeros to its right; of words, if kNarrow.
+template <bool kNarrow>
+BOOST_EXT_INLINE void pack_rows(const float* from, std::int64_t stride, std::int64_t rows, std::int64_t columns,
+                                float* panel) {
+  if constexpr (kNarrow) {
+    constexpr std::int64_t kWide = kTileColumns<float>;
+    const std::int64_t some = smaller(kWide, columns);
+    for (std::int64_t r = 0; r < rows; r += 2, from += 2 * stride, panel += kWide) {
+      narrow_pair(from, r + 1 < rows ? from + stride : nullptr, some, panel);
+      for (std::int64_t c = some; c < kWide; ++c) panel[c] = 0;
+    }
+  } else {
+    pack_panel(from, stride, rows, columns, 1, panel);
+  }
+}
+
+// The same of the transpose: panel[r][c] = from[c][r].
+template <bool kNarrow>
+void pack_columns(const float* from, std::int64_t stride, std::int64_t rows, std::int64_t columns, float* panel) {
+  constexpr std::int64_t kWide = kTileColumns<float>;
+  const std::int64_t some = smaller(kWide, columns);
+  if constexpr (kNarrow) {
+    alignas(64) float lines[kWide][kSlab / 2];
+    for (std::int64_t c = 0; c < some; ++c) narrow_line(from + c * stride, rows, lines[c]);
+    transpose(lines[0], kSlab / 2, some, words<true>(rows), panel, kWide);
+  } else {
+    transpose(from, stride, some, rows, panel, kWide);
+  }
+  for (std::int64_t r = 0; r < words<kNarrow>(rows); ++r) {
+    for (std::int64_t c = some; c < kWide; ++c) panel[r * kWide + c] = 0;
+  }
+}
+
+// `some` numbers of each of `rows` rows of a left factor, and its last row again up to whole tiles.
+template <bool kNarrow>
+void pack_left(const float* from, std::int64_t stride, std::int64_t rows, std::int64_t some, float* left) {
+  for (std::int64_t m = 0; m < up_to(kTileRows, rows); ++m, left += kRowWords<kNarrow>) {
+    const float* const row = from + (m < rows ? m : rows - 1) * stride;
+    if constexpr (kNarrow)
+      narrow_line(row, some, left);
+    else
+      copy_row(row, some, left);
+  }
+}
+
 // Memory of one thread for multiply(): `rows` rows of a left factor.
 class ProductBuffers {
  public:
@@ -46,13 +91,7 @@ void multiply(const float* a, std::int64_t stride, std::int64_t rows, std::int64
   for (std::int64_t group = 0; group < width; group += kGroup) {
     for (std::int64_t k = 0; k < inner; k += kSlab) {
       const std::int64_t some = smaller(kSlab, inner - k), end = smaller(group + kGroup, width);
-      for (std::int64_t m = 0; m < all_rows; ++m) {
-        const float* const from = a + (m < rows ? m : rows - 1) * stride + k;
-        if constexpr (kNarrow)
-          narrow_line(from, some, left + m * kRow);
-        else
-          copy_row(from, some, left + m * kRow);
-      }
+      pack_left<kNarrow>(a + k, stride, rows, some, left);
       for (std::int64_t j = group; j < end; j += kTileColumns<float>) {
         const float* const panel = pack(k, some, j, buffers.panel.get());
         const std::int64_t last = upper ? smaller(all_rows, j + kTileColumns<float>) : all_rows;
