@@ -1,13 +1,16 @@
 """galore_step: matrices of 512 x 2048 and of 2048 x 512 with an eighth of AdamW's state, by the basis of an earlier
-step and by a new one, beside our own adamw_step on the same tensors."""
+step and by a new one, beside our own adamw_step on the same tensors. Where the CPU multiplies bfloat16, in medium
+precision, too."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
 
+from benchmarks.bench_muon_step import has_medium_precision, medium_precision
 from boost_ext import ops
 from boost_ext.bench.data import uniform
 from boost_ext.bench.harness import Case, Peer
@@ -19,11 +22,14 @@ Shape = tuple[int, int]
 def cases(quick: bool) -> Iterator[Case]:
     shapes, rank = ([(32, 64), (64, 32)], 3) if quick else ([(512, 2048), (2048, 512)], 56)
     for shape in shapes:
-        yield sized(f"20 of {shape[0]} x {shape[1]}, rank {rank}", shape, rank, 2)
-        yield sized(f"20 of {shape[0]} x {shape[1]}, rank {rank}, new bases", shape, rank, 1)
+        name = f"20 of {shape[0]} x {shape[1]}, rank {rank}"
+        yield sized(name, shape, rank, 2)
+        if has_medium_precision():
+            yield sized(f"{name}, medium precision", shape, rank, 2, medium=True)
+        yield sized(f"{name}, new bases", shape, rank, 1)
 
 
-def sized(name: str, shape: Shape, rank: int, step: int) -> Case:
+def sized(name: str, shape: Shape, rank: int, step: int, medium: bool = False) -> Case:
     (rows, columns), count = shape, 20
     start = [uniform(rows * columns, seed=i + 1).reshape(shape) for i in range(count)]
     grads = [np.flip(w).copy() for w in start]
@@ -56,13 +62,19 @@ def sized(name: str, shape: Shape, rank: int, step: int) -> Case:
         reset()
         return found
 
-    # Its products take most of the time: docs/galore.md.
+    # The goal, 1.25 times its time, is for steps by the same basis. In float32 the products alone take about as long.
     return Case(
-        f"galore_step, {name}", ours=ours, reference=exact, peers=(_adamw(start, grads),), reset=reset, tolerance=1e-3
+        f"galore_step, {name}",
+        ours=ours,
+        reference=exact,
+        peers=(_adamw(start, grads, goal=0.8 if step > 1 else None),),
+        reset=reset,
+        tolerance=0.02 if medium else 1e-3,
+        around=medium_precision if medium else nullcontext,
     )
 
 
-def _adamw(start: list[np.ndarray], grads: list[np.ndarray]) -> Peer:
+def _adamw(start: list[np.ndarray], grads: list[np.ndarray], goal: float | None) -> Peer:
     weights = [w.copy() for w in start]
     state = [[np.zeros_like(w) for w in weights] for _ in range(2)]
 
@@ -71,4 +83,4 @@ def _adamw(start: list[np.ndarray], grads: list[np.ndarray]) -> Peer:
         return weights
 
     # Another rule.
-    return Peer("our adamw_step", run, goal=None, tolerance=1.0)
+    return Peer("our adamw_step", run, goal=goal, tolerance=1.0)

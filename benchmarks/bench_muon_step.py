@@ -24,12 +24,16 @@ Shape = tuple[int, int]
 def cases(quick: bool) -> Iterator[Case]:
     small = {"32 x 64": [(32, 64)], "4 matrices of 24 x 512": [(24, 512)] * 4}
     large = {"512 x 2048": [(512, 2048)], "60 matrices": 6 * MIXED, "74 matrices of 24 x 10240": [(24, 10240)] * 74}
-    with medium_precision():
-        narrow = _core.has_narrow_products()
     for name, shapes in (small if quick else large).items():
         yield sized(name, shapes)
-        if narrow:
+        if has_medium_precision():
             yield sized(name, shapes, medium=True)
+
+
+def has_medium_precision() -> bool:
+    """Whether this CPU multiplies bfloat16."""
+    with medium_precision():
+        return bool(_core.has_narrow_products())
 
 
 @contextmanager

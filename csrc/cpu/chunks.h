@@ -40,4 +40,12 @@ inline float* as_floats(const View& v, std::int64_t begin, std::int64_t n, float
   return scratch;
 }
 
+// Asks for elements that a loop will come to, where their rows are too short for the hardware to see what follows.
+BOOST_EXT_INLINE void fetch(const View& v, std::int64_t begin, std::int64_t n) {
+  constexpr std::int64_t kLine = 64;
+  const std::int64_t item = item_size(v.dtype);
+  const char* const at = static_cast<const char*>(v.data) + begin * item;
+  for (std::int64_t byte = 0; byte < n * item; byte += kLine) __builtin_prefetch(at + byte);
+}
+
 }  // namespace boost_ext::cpu::BOOST_EXT_ISA

@@ -287,7 +287,7 @@ template <bool kNarrow> class Matrix {
     const float scale = s_.scale[t_];
     const F off = all(s_.centralize[t_] ? means_[row] : 0);
     typed(s_.grads[t_], [&](const auto* g) {
-      sweep(count, [&](auto io, std::int64_t i, auto) BOOST_EXT_INLINE_LAMBDA {
+      sweep<Full>(count, [&](auto io, std::int64_t i, auto) BOOST_EXT_INLINE_LAMBDA {
         io.store(to + i, scale * io.load(g + row * columns_ + column + i) - off);
       });
     });
@@ -367,12 +367,13 @@ template <bool kNarrow> class Matrix {
 
   // small = P^T u, of some columns.
   void project_columns(std::int64_t first, std::int64_t count, Unit& unit) {
-    constexpr std::int64_t kLines = kNarrow ? 2 : 1, kWide = kTileColumns<float>;
+    constexpr std::int64_t kLines = kNarrow ? 2 : 1, kWide = kTileColumns<float>, kAhead = 4;
     float* const lines = unit.lines.get();
     const auto pack = [&](std::int64_t k, std::int64_t some, std::int64_t j, float*) {
       float* const panels = unit.ready.get();
       for (std::int64_t r = 0; j == 0 && r < some; r += kLines) {  // of all columns, while their rows are read
         for (std::int64_t i = r; i < smaller(r + kLines, some); ++i) {
+          if (k + i + kAhead < depth_) fetch(s_.grads[t_], (k + i + kAhead) * columns_ + first, count);
           ready(k + i, first, count, lines + (i - r) * unit.stride);
         }
         for (std::int64_t c = 0; c < count; c += kWide) {
@@ -406,7 +407,7 @@ template <bool kNarrow> class Matrix {
     for (std::int64_t i = 0; i < height; i += kTileRows) {
       const std::int64_t some = smaller(kTileRows, height - i), begin = (row + i) * columns_ + column;
       for (std::int64_t j = 0; j < count; j += kTileColumns<float>) {
-        for (std::int64_t m = 0; m < some; ++m) weights.fetch(begin + m * columns_ + j, kTileColumns<float>);
+        for (std::int64_t m = 0; m < some; ++m) fetch(s_.weights[t_], begin + m * columns_ + j, kTileColumns<float>);
         for (std::int64_t s = 0; s < rank_; s += kSlab) {
           const std::int64_t inner = smaller(kSlab, rank_ - s);
           Tile<float> tile;

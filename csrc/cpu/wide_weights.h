@@ -36,13 +36,6 @@ class WideWeights {
     if (is_half(weights_)) typed(weights_, [&](auto* p) { convert(w, p + begin, n); });
     if (narrow_.data) typed(narrow_, [&](auto* p) { convert(w, p + begin, n); });
   }
-  // Asks for `count` of them, which will be stepped soon.
-  BOOST_EXT_INLINE void fetch(std::int64_t begin, std::int64_t count) const {
-    constexpr std::int64_t kLine = 64;
-    const std::int64_t item = item_size(weights_.dtype);
-    const char* const at = static_cast<const char*>(weights_.data) + begin * item;
-    for (std::int64_t byte = 0; byte < count * item; byte += kLine) __builtin_prefetch(at + byte, 1);
-  }
   // A master of float32 takes the value of a weight that somebody has set; a residual is none.
   void catch_up(std::int64_t begin, std::int64_t n) const {
     if (!narrow_.data || is_residual(narrow_)) return;

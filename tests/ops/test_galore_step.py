@@ -11,7 +11,7 @@ import pytest
 
 import boost_ext
 import oracle
-from boost_ext import ops
+from boost_ext import _core, ops
 from dtypes import DTYPES, FLOATS, assert_same_bits, normal
 from masks import singular_basis
 from remembered import remembered
@@ -77,6 +77,22 @@ class Training(ProjectedTraining):
         return made, LR * h.factor * roundings(u, P, made[1][1], self.t, h)
 
 
+class MediumTraining(Training):
+    """With factors rounded to bfloat16, where the CPU multiplies these. That of the second product is known but for
+    its rounding."""
+
+    def by_oracle(self, i: int, u: np.ndarray, decay: float, options: dict[str, Any]) -> tuple[Any, np.ndarray]:
+        if not _core.has_narrow_products():
+            return super().by_oracle(i, u, decay, options)
+        (beta1, beta2), eps = self.hyper.betas, self.hyper.eps
+        P, u = (a.astype(FLOATS["bfloat16"]).astype(np.float64) for a in (self.bases[i], u))
+        made = oracle.galore_step(self.exact[i], u, P, *self.exact_state[i], LR, self.t, decay, self.hyper)
+        m, v = made[1]
+        A = abs(m) / (1 - beta1**self.t) / (np.sqrt(v / (1 - beta2**self.t)) + eps)
+        off = A @ abs(P.T) if len(u) ** 2 > u.size else abs(P) @ A
+        return made, LR * self.hyper.factor * (roundings(u, P, v, self.t, self.hyper) + 2.0**-8 * off.reshape(u.shape))
+
+
 OPTIONS: dict[str, dict[str, Any]] = {
     "usual": {},
     "rank 1": {"rank": 1},
@@ -116,6 +132,34 @@ def test_around_units_and_blocks(rng, size):
     for _ in range(2):
         training.step([normal(rng, s) for s in shapes])
     training.check()
+
+
+@pytest.mark.parametrize("kind", [Training, MediumTraining])
+def test_more_directions_than_a_slab_of_products(rng, kind, request):
+    if kind is MediumTraining:
+        request.getfixturevalue("medium_precision")
+    shapes = [(150, 300), (300, 150), (145, 160)]
+    training = kind([normal(rng, s) for s in shapes], rank=140)
+    for _ in range(2):
+        training.step([normal(rng, s) for s in shapes])
+    training.check()
+
+
+@pytest.mark.usefixtures("medium_precision")
+@pytest.mark.parametrize("rank", [1, 7, 16])
+def test_medium_precision(rng, rank):
+    shapes = [*MATRICES, (129, 300), (300, 129), (64, 1100), (1100, 64)]
+    training = MediumTraining([normal(rng, s) for s in shapes], rank=rank)
+    for _ in range(3):
+        training.step([normal(rng, s) for s in shapes], decay=0.1, scale=8.0)
+    training.check()
+
+
+def test_the_basis_is_found_in_float32(rng, request):
+    grad = normal(rng, (60, 90))
+    exact = basis_of(grad, 5)
+    request.getfixturevalue("medium_precision")
+    assert_same_bits(basis_of(grad, 5), exact)
 
 
 @pytest.mark.parametrize("of_gradient", DTYPES)
