@@ -115,14 +115,15 @@ Examples:
     >>> import boost_ext
     >>> boost_ext.float32_matmul_precision()
     'highest')");
-  m.def("set_float32_matmul_precision", &set_float32_matmul_precision, py::arg("precision"),
-        R"(How precisely compiled steps and Muon multiply float32 matrices on a CPU. Call it before the first step.
+  m.def(
+      "set_float32_matmul_precision", &set_float32_matmul_precision, py::arg("precision"),
+      R"(How precisely compiled steps, Muon and GaLore multiply float32 matrices on a CPU. Call it before the first step.
 
 Args:
     precision (str): ``"highest"``, the default, or ``"medium"``. With ``"medium"`` factors are rounded to bfloat16, and
         products are added in float32: those of more than 32 rows of nn.Dense and ops.matmul, the convolutions of many
-        channels, the gradients of both, and the iteration of Muon and ops.orthogonalize. 3 x 3 convolutions of stride 1
-        round factors once they are transformed (Winograd). It needs a CPU with AVX512-BF16 (AMD from Zen 4, Intel from
+        channels, the gradients of both, the iteration of Muon and ops.orthogonalize, and the two products of GaLore's
+        step. 3 x 3 convolutions of stride 1 round factors once they are transformed (Winograd). It needs a CPU with AVX512-BF16 (AMD from Zen 4, Intel from
         Cooper Lake on); on others nothing changes. Sums may have other bits on another kind of CPU. Weights,
         activations, gradients and state stay float32.
 

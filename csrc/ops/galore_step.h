@@ -27,7 +27,8 @@
 // first, second             float32, written: m and v. Of a matrix (r, columns), or (rows, r)
 // Written tensors must not overlap one another or anything. Empty and 0-d tensors are fine, as AdamW's. One inf or nan
 // in the gradient of a matrix makes all of it nan, and P until its next refresh: check before, or skip. C is summed in
-// float64 of float32 sums of up to 128 products, R and P A in float32 of such; all in a fixed order. Of settings.step,
+// float64 of float32 sums of up to 128 products, R and P A in float32 of such; all in a fixed order. The factors of
+// R and P A may be rounded to bfloat16 first (set_float32_matmul_precision()). Of settings.step,
 // scale, step, hyper (b1, b2, eps, of AdamW too), lr, decay and ratio are numbers, and its array `skip` may be given.
 // Arrays on the CPU only.
 #pragma once

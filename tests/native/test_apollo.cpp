@@ -16,8 +16,9 @@ namespace {
 using namespace boost_ext;
 
 // The first ones by AdamW.
-const Shape kShapes[] = {{},        {0},       {17},      {2, 0},    {5000},    {5, 7},       {1, 1},    {33, 130},
-                         {130, 33}, {40, 300}, {300, 40}, {3, 4100}, {4100, 3}, {9, 5, 3, 3}, {2, 9, 10}};
+const Shape kShapes[] = {{},        {0},          {17},       {2, 0},     {5000},    {5, 7},
+                         {1, 1},    {33, 130},    {130, 33},  {40, 300},  {300, 40}, {3, 4100},
+                         {4100, 3}, {9, 5, 3, 3}, {2, 9, 10}, {131, 140}, {140, 131}};
 constexpr std::size_t kOthers = 5;
 constexpr DType kFloats[] = {DType::f32, DType::f16, DType::bf16};
 
@@ -70,10 +71,10 @@ ApolloSettings usual() {
   return settings;
 }
 
-constexpr std::int64_t kRank = 3;
+constexpr std::int64_t kRank = 3, kSlab = 128;  // products of a sum that are added up before others
 
 // By three threads as by one. Units and tiles are those of every dtype: at other ranks, pairs of one dtype are enough.
-void test_steps(std::int64_t rank, bool galore) {
+void test_steps(std::int64_t rank, bool galore, bool narrow = false) {
   ApolloSettings settings = usual();
   settings.step.step = 2;
   settings.update_gap = 1;
@@ -81,6 +82,9 @@ void test_steps(std::int64_t rank, bool galore) {
   settings.step.decay = {0.25F};
   Context context;
   context.threads = 3;
+  context.narrow_products = narrow;
+  Context one;
+  one.narrow_products = narrow;
   for (DType of_weight : kFloats) {
     for (DType of_gradient : kFloats) {
       if (rank != kRank && of_gradient != of_weight) continue;
@@ -90,7 +94,7 @@ void test_steps(std::int64_t rank, bool galore) {
       Model model(of_weight, of_gradient, mastered, rank, galore);
       Model alone(of_weight, of_gradient, mastered, rank, galore);
       model.step(context, settings);
-      alone.step({}, settings);
+      alone.step(one, settings);
       bool right = true;
       for (std::size_t t = 0; t < model.weights.size(); ++t) {
         right = right && model.weights[t].same_bits(alone.weights[t]) && model.first[t].same_bits(alone.first[t]);
@@ -133,6 +137,10 @@ void test_apollo_step() {
     for (std::int64_t rank : {std::int64_t{1}, kRank, std::int64_t{9}}) {
       for (bool galore : {false, true}) test_steps(rank, galore);
     }
+    test_steps(kSlab + 1, true);
+    set_float32_matmul_precision("medium");
+    for (std::int64_t rank : {kRank, kSlab + 1}) test_steps(rank, true, has_narrow_products());
+    set_float32_matmul_precision("highest");
     test_one_step();
   }
 }

@@ -48,7 +48,8 @@ def galore_step(
 
     For a matrix of more rows than columns, P has its right singular vectors, ``R = u @ P``, and the step is along
     ``A @ P.T``. Tensors that have no array in `projections` make the step of :func:`adamw_step` in the same call.
-    Arithmetic is float32. Arrays on the CPU only.
+    Arithmetic is float32; the factors of the products R and P A have the precision of
+    :func:`boost_ext.set_float32_matmul_precision`. Arrays on the CPU only.
 
     P is found by randomized subspace iteration, with a fixed number of iterations and the same bits for any number of
     threads. It is orthonormal for any finite gradient. On white noise it keeps 97 % or more of what the exact vectors
