@@ -83,6 +83,19 @@ def test_where_a_slice_begins_and_its_size() -> None:
         )
 
 
+@pytest.mark.parametrize(
+    "index",
+    [
+        *((5,), (-6,), (0, 6), (slice(2, 2),), (slice(None, None, 2),), (slice(None, None, -1),), (slice(0, 4, 0),)),
+        *((0, 0, 0, 0, 0), (None, 0), (..., 0), (True,), (slice(0.5),), (slice(0, np.int64(2)),), 0, [0, 1]),
+    ],
+    ids=str,
+)
+def test_an_index_that_is_left_to_mindspore(index: Any) -> None:
+    """For its kernel, or its error."""
+    assert fast_functions.as_item(fast_functions.Shape(SHAPE), index) == ((), (), ())
+
+
 def test_an_index_out_of_range_is_refused_as_mindspore_does() -> None:
     def beyond(t: Tensor) -> Tensor:
         return t[5]
@@ -128,6 +141,10 @@ CASES: dict[str, tuple[nn.Cell, tuple[Tensor, ...]]] = {
     "softmax of axis 1": (Shares(1), (floats(3, 40),)),
     "nn.Softmax": (Layer(nn.Softmax()), (floats(2, 3, 4, 5),)),
     "ops.Softmax": (Called(ops.Softmax(-1)), (floats(3, 7),)),
+    "ops.Conv2D": (
+        Called(ops.Conv2D(4, (3, 2), pad_mode="pad", pad=(1, 0, 2, 1), stride=(2, 1), dilation=(1, 2), group=2)),
+        (floats(2, 6, 7, 6), floats(4, 3, 3, 2)),
+    ),
     "ops.GeLU": (Called(ops.GeLU()), (floats(3, 7),)),
     "ops.L2Normalize": (Called(ops.L2Normalize(1, 1e-6)), (floats(3, 4, 5),)),
     "ops.LayerNorm": (Called(ops.LayerNorm(-1, -1)), (floats(3, 4, 5), floats(5), floats(5))),
@@ -336,7 +353,8 @@ def test_a_layer_with_another_operator_keeps_it(make: Any, name: str) -> None:
     net = OneOfTwo(make, name).set_train()
     with substituted(SUBSTITUTES) as met:
         near(theirs, arrays(net(x)), tolerance=1e-5)
-    assert [f for f in met if f is not ops.LayerNorm] == [type(net.one).construct]
+    layers = [type(net.one).construct] if name != "conv2d" else []  # whose operator is found alone
+    assert [f for f in met if f not in (ops.LayerNorm, ops.Conv2D)] == layers
 
 
 class OddNorm(nn.Cell):  # type: ignore[misc]
@@ -438,7 +456,7 @@ def test_which_functions_are_met() -> None:
     with substituted(SUBSTITUTES) as met:
         ms.value_and_grad(Attending())(floats(4, 6, 8))
         Once(Loss())(floats(3, 4, 8))
-    functions = {"gelu", "matmul", "softmax", "strided_slice", "swapaxes", "transpose"}
+    functions = {"_tensor_getitem_by_tuple", "gelu", "matmul", "softmax", "strided_slice", "swapaxes", "transpose"}
     assert {f.__qualname__ for f in met} == functions | {"Dense.construct", "LayerNorm.construct"}
 
 

@@ -14,6 +14,8 @@ from tests.ms.tiers import in_graph_mode, standard
 
 from boost_ext import optim
 from boost_ext.boost import BoostTrainOneStepCell, BoostTrainOneStepWithLossScaleCell
+from boost_ext.ms.core.fast_functions import SUBSTITUTES
+from boost_ext.ms.core.substitutes import substituted
 
 DAMPINGS = [0.1, 0.1, 0.05, 0.05, 0.02, 0.02]
 LAYERS = ("table.embedding_table", "conv.weight", "hidden.weight", "head.weight")
@@ -216,3 +218,12 @@ def test_resumed_in_the_middle_of_an_interval(mode: int) -> None:
     assert {n for n in one if n.startswith("matrix_")} == {f"matrix_{m}_inv.{n}" for m in "ag" for n in LAYERS}
     for name in one:
         np.testing.assert_array_equal(one[name], two[name], err_msg=name)
+
+
+@pytest.mark.usefixtures("graph_mode")
+def test_a_watched_convolution_is_native() -> None:
+    net = optim.convert_to_thor_net(Small().set_train())
+    made(net)
+    with substituted(SUBSTITUTES) as met:
+        ops.value_and_grad(net, None, net.trainable_params())(*tensors(batch(0)))
+    assert met.count(ops.Conv2D) == 1

@@ -110,25 +110,6 @@ def test_layers_that_level_o1_has_written_anew() -> None:
     assert watches(net) == 1
 
 
-class Convolutional(nn.Cell):
-    def __init__(self) -> None:
-        super().__init__()
-        self.conv = nn.Conv2d(16, 16, 3)
-
-    def construct(self, x: Tensor) -> Tensor:
-        return self.conv(x)
-
-
-def test_a_convolution_that_level_o1_casts_keeps_mindspores_kernel() -> None:
-    net = Convolutional()
-    substitute = substitutes()[nn.Conv2d.construct]
-    assert substitute.of(net.conv) is substitute.function
-    thor(net)
-    assert substitute.of(net.conv) is substitute.watched
-    net = amp.auto_mixed_precision(net, "O1")
-    assert substitute.of(net.conv) is None
-
-
 class Two(nn.Cell):
     def __init__(self) -> None:
         super().__init__()
@@ -136,6 +117,16 @@ class Two(nn.Cell):
 
     def construct(self, x: Tensor) -> Tensor:
         return self.second(self.first(x))
+
+
+def test_a_layer_that_level_o1_casts_keeps_mindspores_kernel() -> None:
+    net = Two()
+    substitute = substitutes()[nn.Dense.construct]
+    assert substitute.of(net.first) is substitute.function
+    thor(net)
+    assert substitute.of(net.first) is substitute.watched
+    net = amp.auto_mixed_precision(net, "O1")
+    assert substitute.of(net.first) is None
 
 
 def test_layers_that_were_converted_before_level_o1() -> None:

@@ -7,6 +7,7 @@ slower still, or do without AVX-512 (boost_ext/convolutions.py).
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from mindspore import Tensor, nn, ops
@@ -16,9 +17,8 @@ from boost_ext.ms.native.conv2d import Geometry, convolved, input_gradient
 from boost_ext.ms.native.products import has_avx512
 from boost_ext.ms.native.shapes import Ints, Shape, of_shapes
 
-__all__ = ["conv1d", "conv2d", "conv2d_transpose", "same_padding", "watched_conv2d"]
+__all__ = ["conv2d_of", "conv2d_transpose", "same_padding"]
 
-_plain_conv1d, _plain_conv2d = plain(nn.Conv1d.construct), plain(nn.Conv2d.construct)
 _plain_conv2d_transpose = plain(nn.Conv2dTranspose.construct)
 
 MOST_PAIRS, LARGEST_PATCH, LARGEST_KERNEL = 1024, 300, 25
@@ -28,33 +28,16 @@ FEWEST_IN_TILES = 16
 """From so many input and output channels on, 3 x 3 and stride 1 run by tiles, as csrc/ops/conv2d.h has it."""
 
 
-def conv1d(self: nn.Conv1d, x: Tensor) -> Any:
-    geometry = of_signals(
-        x, self.weight, self.data_format, self.pad_mode, self.padding, self.stride, self.dilation, self.group
-    )
-    if geometry:
-        out = _biased(self, convolved(ops.reshape(x, geometry[:4]), self.weight, geometry))
-        return ops.reshape(out, (geometry[0], geometry[14], geometry[13]))
-    return _plain_conv1d(self, x)
+def conv2d_of(operator: ops.Conv2D) -> Callable[..., Any]:
+    """Of images, and of signals, which are images of one line."""
+    layout, mode, padding, groups = operator.data_format, operator.pad_mode, operator.pad, operator.group
+    stride, dilation = operator.stride[2:], operator.dilation[2:]
 
+    def conv2d(x: Tensor, weight: Tensor) -> Any:
+        geometry = of_images(x, weight, layout, mode, padding, stride, dilation, groups)
+        return convolved(x, weight, geometry) if geometry else operator(x, weight)
 
-def conv2d(self: nn.Conv2d, x: Tensor) -> Any:
-    geometry = of_images(
-        x, self.weight, self.data_format, self.pad_mode, self.padding, self.stride, self.dilation, self.group
-    )
-    if geometry:
-        return _biased(self, convolved(x, self.weight, geometry))
-    return _plain_conv2d(self, x)
-
-
-def watched_conv2d(self: nn.Conv2d, x: Tensor) -> Any:
-    """The same of a layer that thor watches."""
-    geometry = of_images(
-        x, self.weight, self.data_format, self.pad_mode, self.padding, self.stride, self.dilation, self.group
-    )
-    if geometry:
-        return _biased(self, self.conv2d.watch(convolved(x, self.weight, geometry), x))
-    return _plain_conv2d(self, x)
+    return conv2d
 
 
 def conv2d_transpose(self: nn.Conv2dTranspose, x: Tensor) -> Any:
@@ -64,12 +47,9 @@ def conv2d_transpose(self: nn.Conv2dTranspose, x: Tensor) -> Any:
             x, self.weight, self.data_format, self.pad_mode, self.padding, self.stride, self.dilation, self.group
         )
         if geometry:
-            return _biased(self, input_gradient(x, self.weight, geometry))
+            out = input_gradient(x, self.weight, geometry)
+            return self.bias_add(out, self.bias) if self.has_bias else out
     return _plain_conv2d_transpose(self, x)
-
-
-def _biased(self: Any, out: Tensor) -> Tensor:
-    return self.bias_add(out, self.bias) if self.has_bias else out
 
 
 # The geometry of a convolution that is faster than MindSpore's, as all are with AVX-512; () for others, and for an
@@ -81,14 +61,6 @@ def of_images(x: Shape | None, w: Shape | None, layout: str, *geometry: Any) -> 
     if x is None or w is None or len(x) != 4 or layout != "NCHW":
         return ()
     return _fast_geometry(x, w, *geometry)
-
-
-@of_shapes
-def of_signals(x: Shape | None, w: Shape | None, layout: str, *geometry: Any) -> Geometry:
-    """Images of one line."""
-    if x is None or w is None or len(x) != 3 or layout != "NCHW":
-        return ()
-    return _fast_geometry((*x[:2], 1, x[2]), w, *geometry)
 
 
 @of_shapes

@@ -6,17 +6,18 @@ is on a CPU: docs/benchmarks.md#layers.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import mindspore as ms
 from mindspore import Tensor, nn, ops
 from mindspore.ops import functional as F
 from mindspore.ops.auto_generate import gen_ops_def
-from mindspore.ops.composite.multitype_ops import _compile_utils
+from mindspore.ops.composite.multitype_ops import _compile_utils, getitem_impl
 from mindspore.ops.function import array_func, math_func, nn_func
 
 from boost_ext.ms.core.fast_batch_norm import CONSTRUCT, batch_norm
-from boost_ext.ms.core.fast_convolutions import conv1d, conv2d, conv2d_transpose, watched_conv2d
+from boost_ext.ms.core.fast_convolutions import conv2d_of, conv2d_transpose
 from boost_ext.ms.core.fast_operators import as_last_axis, as_rows, gelu_of, l2_normalize_of, layer_norm_of, softmax_of
 from boost_ext.ms.core.fast_pooling import max_pool, max_pool2d
 from boost_ext.ms.core.substitutes import Operator, Substitute, plain
@@ -27,7 +28,7 @@ from boost_ext.ms.native.shapes import Ints, Shape, is_known, of_shapes
 
 __all__ = ["SUBSTITUTES"]
 
-_plain_slice = plain(_compile_utils.strided_slice)
+_plain_slice, _plain_item_at = plain(_compile_utils.strided_slice), plain(getitem_impl._tensor_getitem_by_tuple)
 _plain_transpose, _plain_swapaxes = plain(gen_ops_def.transpose), plain(array_func.swapaxes)
 _plain_matmul, _plain_dense = plain(math_func.matmul), plain(nn.Dense.construct)
 _plain_layer_norm, _plain_gelu = plain(nn.LayerNorm.construct), plain(nn_func.gelu)
@@ -188,30 +189,60 @@ def sliced(
     return _plain_slice(data, begin, end, step, begin_mask, end_mask, ellipsis_mask, new_axis_mask, shrink_axis_mask)
 
 
+def item_at(data: Tensor, tuple_index: Any) -> Any:
+    """``data[:, 2, 1:]``, whose slices MindSpore's compiler makes without the function above."""
+    first, size, shape = as_item(data, tuple_index)
+    if size:
+        return ops.reshape(_slice(data, first, size), shape)
+    return _plain_item_at(data, tuple_index)
+
+
+Window = tuple[Ints, Ints, Ints]
+"""Where a slice begins, its size, its shape without the axes of single indices; () for each if it is none of those that
+are faster, or an error that MindSpore finds."""
+
+
 @of_shapes
 def as_slice(
     of: Shape | None, begin: Any, end: Any, step: Any, begin_mask: int, end_mask: int, shrink_axis_mask: int
-) -> tuple[Ints, Ints, Ints]:
-    """Where it begins, its size, its shape without the axes of single indices; () for each if it is no such slice."""
-    if of is None or not all(type(p) is tuple and all(type(n) is int for n in p) for p in (begin, end, step)):
+) -> Window:
+    if not all(type(p) is tuple and all(type(n) is int for n in p) for p in (begin, end, step)):
+        return (), (), ()
+    places = [
+        begin[axis]
+        if shrink_axis_mask >> axis & 1
+        else slice(
+            None if begin_mask >> axis & 1 else begin[axis], None if end_mask >> axis & 1 else end[axis], step[axis]
+        )
+        for axis in range(len(begin))
+    ]
+    return _window(of, places)
+
+
+@of_shapes
+def as_item(of: Shape | None, index: Any) -> Window:
+    return _window(of, index) if type(index) is tuple else ((), (), ())
+
+
+def _window(of: Shape | None, places: Sequence[Any]) -> Window:
+    """Of single indices and slices."""
+    if of is None or len(places) > len(of):
         return (), (), ()
     first, size, shape = [], [], []
-    if len(begin) > len(of) or any(s != 1 for s in step):
-        return (), (), ()
     for axis, n in enumerate(of):
-        low, high = 0, n
-        if axis < len(begin):
-            low, high, _ = slice(
-                None if begin_mask >> axis & 1 else begin[axis], None if end_mask >> axis & 1 else end[axis]
-            ).indices(n)
-            if shrink_axis_mask >> axis & 1:
-                low = begin[axis] + (n if begin[axis] < 0 else 0)
-                high = low + 1
-        if not 0 <= low < high <= n:  # empty, or an error that MindSpore finds
+        place = places[axis] if axis < len(places) else slice(None)
+        if type(place) is slice and all(p is None or type(p) is int for p in (place.start, place.stop, place.step)):
+            low, high, step = place.indices(n) if place.step != 0 else (0, 0, 0)
+        elif type(place) is int:
+            low = place + (n if place < 0 else 0)
+            high, step = low + 1, 1
+        else:
+            return (), (), ()
+        if step != 1 or not 0 <= low < high <= n:
             return (), (), ()
         first.append(low)
         size.append(high - low)
-        if not (axis < len(begin) and shrink_axis_mask >> axis & 1):
+        if type(place) is slice:
             shape.append(high - low)
     return tuple(first), tuple(size), tuple(shape)
 
@@ -219,12 +250,11 @@ def as_slice(
 SUBSTITUTES: dict[Any, Substitute | Operator] = {
     CONSTRUCT: Substitute(batch_norm, ("bn_train", ops.BatchNorm)),
     _compile_utils.strided_slice: Substitute(sliced),
+    getitem_impl._tensor_getitem_by_tuple: Substitute(item_at),
     array_func.swapaxes: Substitute(swapaxes),
     gen_ops_def.transpose: Substitute(transpose),
     math_func.matmul: Substitute(matmul),
-    nn.Conv1d.construct: Substitute(conv1d, ("conv2d", ops.Conv2D)),
     nn.Conv2dTranspose.construct: Substitute(conv2d_transpose, ("conv2d_transpose", ops.Conv2DTranspose)),
-    nn.Conv2d.construct: Substitute(conv2d, ("conv2d", ops.Conv2D), watched_conv2d),
     nn.Dense.construct: Substitute(dense, ("matmul", ops.MatMul), watched_dense),
     nn.LayerNorm.construct: Substitute(layer_norm, ("layer_norm", ops.LayerNorm)),
     nn.MaxPool2d.construct: Substitute(max_pool, ("max_pool", ops.Primitive)),
@@ -232,6 +262,7 @@ SUBSTITUTES: dict[Any, Substitute | Operator] = {
     nn_func.gelu: Substitute(gelu),
     nn_func.max_pool2d: Substitute(max_pool2d),
     nn_func.softmax: Substitute(softmax),
+    ops.Conv2D: Operator(conv2d_of),
     ops.GeLU: Operator(gelu_of),
     ops.L2Normalize: Operator(l2_normalize_of),
     ops.LayerNorm: Operator(layer_norm_of),

@@ -24,6 +24,8 @@ __all__ = ["Operator", "Substitute", "can_substitute", "plain", "substituted"]
 _parse_cb: Any = getattr(parse, "parse_cb", None)
 _resolve_symbol: Any = getattr(parse, "resolve_symbol", None)
 _create_instance: Any = getattr(parse, "create_instance", None)
+_OWN = "boost_ext.ms.core.fast_", "boost_ext.ms.native."
+"""Modules whose operators are those that a substitute leaves the rest to."""
 _made: dict[int, tuple[Any, Any]] = {}
 """Operators by their ids, and what stands for each. They are kept: the compiler knows both by their ids, and forgets
 nothing when a compilation fails."""
@@ -65,7 +67,7 @@ class Substitute(NamedTuple):
 
 
 class Operator(NamedTuple):
-    """Of a class of operators: what stands for one, by whatever name a network outside boost_ext calls it."""
+    """Of a class of operators: what stands for one, by whatever name a network calls it."""
 
     of: Callable[[ops.Primitive], Callable[..., Any]]
 
@@ -94,7 +96,7 @@ def substituted(table: Mapping[Any, Substitute | Operator]) -> Iterator[list[Any
 
     def resolved(namespace: Any, symbol: str) -> Any:
         found = _resolve_symbol(namespace, symbol)
-        return found if namespace.name.startswith("boost_ext.") else stand_in(found)
+        return found if namespace.name.startswith(_OWN) else stand_in(found)
 
     def created(cls: Any, params: Any = None) -> Any:
         return stand_in(_create_instance(cls, params))
