@@ -218,10 +218,10 @@ template <bool kNarrow> class Matrix {
   void run() {
     if (s_.centralize[t_]) find_means(s_.grads[t_], s_.scale[t_], threads_, means_.get());
     if ((s_.settings->step.step - 1) % s_.settings->update_gap == 0) refresh();
-    const std::int64_t unit = wide_ ? kStrip : kSlab;  // whole tiles of a left factor, whole slabs of panels
-    on_threads(threads_, depth_ * rank_, quotient_up(depth_, unit), [&](std::int64_t begin, std::int64_t end) {
-      for (std::int64_t k = begin * unit; k < smaller(end * unit, depth_); k += unit) {
-        pack(k, smaller(unit, depth_ - k));
+    const std::int64_t rows = wide_ ? kStrip : kSlab;  // whole tiles of a left factor, whole slabs of panels
+    on_threads(threads_, depth_ * rank_, quotient_up(depth_, rows), [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t k = begin * rows; k < smaller(end * rows, depth_); k += rows) {
+        pack(k, smaller(rows, depth_ - k));
       }
     });
     on_threads(threads_, channels_ * depth_ * (4 + rank_ / 4), quotient_up(channels_, unit_),
@@ -264,14 +264,13 @@ template <bool kNarrow> class Matrix {
     }
     const std::int64_t width = padded<float>(rank_);
     for (std::int64_t j = 0; j < width; j += kWide) {
-      float* const panel = first_.get() + words<kNarrow>(k) * width + j * words<kNarrow>(some);
-      pack_rows<kNarrow>(rows + j, rank_, some, rank_ - j, panel);
+      pack_rows<kNarrow>(rows + j, rank_, some, rank_ - j, first_.get() + panel_place<kNarrow>(k, some, width, j));
     }
     for (std::int64_t s = 0; s < rank_; s += kSlab) {
       const std::int64_t count = smaller(kSlab, rank_ - s);
-      float* const panels = second_.get() + words<kNarrow>(s) * padded<float>(depth_);
       for (std::int64_t j = 0; j < some; j += kWide) {
-        pack_columns<kNarrow>(rows + j * rank_ + s, rank_, count, some - j, panels + (k + j) * words<kNarrow>(count));
+        float* const panel = second_.get() + panel_place<kNarrow>(s, count, padded<float>(depth_), k + j);
+        pack_columns<kNarrow>(rows + j * rank_ + s, rank_, count, some - j, panel);
       }
     }
   }
@@ -358,7 +357,7 @@ template <bool kNarrow> class Matrix {
     for (std::int64_t s = 0; s < rank_; s += kSlab) {
       const std::int64_t some = smaller(kSlab, rank_ - s);
       for (std::int64_t j = 0; j < count; j += kTileColumns<float>) {
-        float* const panel = unit.factor.get() + words<kNarrow>(s) * unit.stride + j * words<kNarrow>(some);
+        float* const panel = unit.factor.get() + panel_place<kNarrow>(s, some, unit.stride, j);
         pack_rows<kNarrow>(small + s * stride + j, stride, some, count - j, panel);
       }
     }
@@ -391,7 +390,7 @@ template <bool kNarrow> class Matrix {
   void project_rows(std::int64_t first, std::int64_t count, Unit& unit) {
     for (std::int64_t i = 0; i < count; ++i) ready(first + i, 0, depth_, unit.ready.get() + i * unit.stride);
     const auto packed = [&](std::int64_t k, std::int64_t some, std::int64_t j, float*) {
-      return first_.get() + words<kNarrow>(k) * padded<float>(rank_) + j * words<kNarrow>(some);
+      return first_.get() + panel_place<kNarrow>(k, some, padded<float>(rank_), j);
     };
     multiply<kNarrow>(unit.ready.get(), unit.stride, count, depth_, rank_, packed, unit.buffers, unit.small.get(),
                       unit.small_stride);
@@ -412,7 +411,7 @@ template <bool kNarrow> class Matrix {
           const std::int64_t inner = smaller(kSlab, rank_ - s);
           Tile<float> tile;
           multiply_slab<kNarrow>(left + (s / kSlab * up_to(kTileRows, all) + i) * kRowWords<kNarrow>,
-                                 right + words<kNarrow>(s) * unit.stride + j * words<kNarrow>(inner), inner, tile);
+                                 right + panel_place<kNarrow>(s, inner, unit.stride, j), inner, tile);
           add_tile(tile, s == 0, lines + j, unit.stride);
         }
       }

@@ -94,7 +94,8 @@ template <bool kNarrow> class Iteration {
         constexpr std::int64_t kWide = kTileColumns<float>;
         const std::int64_t k = i / kSlab * kSlab, some = smaller(kSlab, x_.rows - k);
         for (std::int64_t j = 0; j < width; j += kWide) {
-          const float* const before = is_kept() ? x_.row(i) + j : panels_ + k * width + j * some + (i - k) * kWide;
+          const float* const before =
+              is_kept() ? x_.row(i) + j : panels_ + panel_place<false>(k, some, width, j) + (i - k) * kWide;
           float* const now = next.row(i) + j;
           for (int c = 0; c < kWide; c += kLanes) {
             store(now + c, NewtonSchulz::a * load(before + c) + load(now + c));
@@ -167,7 +168,7 @@ template <bool kNarrow> class Iteration {
       for (std::int64_t k = begin * kSlab; k < smaller(end * kSlab, inner); k += kSlab) {
         const std::int64_t some = smaller(kSlab, inner - k);
         for (std::int64_t j = 0; j < width; j += kTileColumns<float>) {
-          pack(k, some, j, panels_ + words<kWords>(k) * width + j * words<kWords>(some));
+          pack(k, some, j, panels_ + panel_place<kWords>(k, some, width, j));
         }
       }
     });
@@ -176,7 +177,7 @@ template <bool kNarrow> class Iteration {
       for (std::int64_t row = begin * kStrip; row < smaller(end * kStrip, out.rows); row += kStrip) {
         const std::int64_t first = symmetric ? row : 0, rows = smaller(kStrip, out.rows - row);
         const auto packed = [&](std::int64_t k, std::int64_t count, std::int64_t j, float*) {
-          return panels_ + words<kWords>(k) * width + (first + j) * words<kWords>(count);
+          return panels_ + panel_place<kWords>(k, count, width, first + j);
         };
         multiply<kWords>(a.row(row), a.stride, rows, inner, width - first, packed, buffers, out.row(row) + first,
                          out.stride, symmetric);

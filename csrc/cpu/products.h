@@ -23,6 +23,13 @@ BOOST_EXT_INLINE const float* pack_panel(const T* from, std::int64_t stride, std
   return panel;
 }
 
+// Where the panel of `some` rows from k on and of the columns from j on begins, if those of a slab lie side by side,
+// and have `width` columns together.
+template <bool kNarrow>
+constexpr std::int64_t panel_place(std::int64_t k, std::int64_t some, std::int64_t width, std::int64_t j) {
+  return words<kNarrow>(k) * width + j * words<kNarrow>(some);
+}
+
 // A panel from `rows` rows of up to kTileColumns columns, with zeros to its right; of words, if kNarrow.
 template <bool kNarrow>
 BOOST_EXT_INLINE void pack_rows(const float* from, std::int64_t stride, std::int64_t rows, std::int64_t columns,

@@ -1,8 +1,8 @@
 """The layers that thor treats: they gather the covariances of their inputs and of the gradients of their outputs.
 
 A layer keeps its cell, Parameters and names. Only the primitive that multiplies by the weight is wrapped in a cell. The
-forward pass is that of the primitive, bit for bit; in a compiled step a convolution may have a faster one
-(:mod:`boost_ext.ms.core.fast_convolutions`), which calls the same watch. In the backward pass the wrapper sees the
+forward pass is that of the primitive, bit for bit; in a compiled step a Dense or a convolution may have a faster one
+(:mod:`boost_ext.ms.core.fast_functions`), whose result the same watch sees. In the backward pass the wrapper sees the
 primitive's input and the gradient of its output, before bias and activation.
 """
 
