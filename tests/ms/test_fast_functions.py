@@ -8,7 +8,7 @@ from typing import Any
 import mindspore as ms
 import numpy as np
 import pytest
-from mindspore import Tensor, nn, ops
+from mindspore import Parameter, Tensor, nn, ops
 from residual_networks import Basic, ResNet, batch, fill
 from tests.ms.fast_layers import Called, Gelu, Gradients, Layer, Once, Product, Shares, Sum, arrays, both, near
 
@@ -341,14 +341,28 @@ def test_a_step_takes_the_substitutes_where_it_compiles_with_them(
     assert met == ([] if how == "vmap" else ["1 Dense, 1 LayerNorm, 1 gelu, 1 swapaxes"])
 
 
+class Signals(nn.Cell):  # type: ignore[misc]
+    """A loss of a convolution, and of an operator of its own that takes a parameter."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.convolution, self.norm = nn.Conv1d(4, 5, 3, has_bias=True), ops.LayerNorm(-1, -1)
+        self.scale = Parameter(Tensor(np.full(8, 2, np.float32)))
+
+    def construct(self, x: Tensor) -> Tensor:
+        y = self.convolution(x)
+        return (y * self.norm(y, self.scale, self.scale)[0]).sum()
+
+
+@pytest.mark.parametrize("kind", [Loss, Signals])
 @pytest.mark.parametrize("level", ["O2", "O3"])
-def test_cells_in_half_precision_keep_their_own_functions(level: str) -> None:
+def test_cells_in_half_precision_keep_their_own_functions(level: str, kind: type[nn.Cell]) -> None:
     """Their ``construct`` casts the parameters that it names, and no other function would."""
     x = floats(3, 4, 8)
     found = []
     for table in (SUBSTITUTES, {}):
         ms.set_seed(1)
-        net = Loss()
+        net = kind()
         step = amp.build_train_network(net, optim.Momentum(net.trainable_params(), 0.01, 0.9), level=level)
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(fast_calls, "substitutes", lambda table=table: table)

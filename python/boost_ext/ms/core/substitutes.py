@@ -51,11 +51,11 @@ class Substitute(NamedTuple):
     """Where that operator is the ``observed`` one of a cell whose ``watch(output, input)`` must see what it does."""
 
     def of(self, owner: Any) -> Callable[..., Any] | None:
-        """None for cells that keep their own ``construct``: one that casts the parameters that it names (``to_float``,
-        amp), as another function that it called would not; and one that has got another operator."""
+        """None for cells that keep their own ``construct``: one that casts what it names, and one that has got another
+        operator."""
         if not isinstance(owner, nn.Cell):
             return self.function
-        if any(owner.get_flags().get(flag) for flag in ("fp16", "bf16", "fp32")):
+        if _casts(owner):
             return None
         if self.leaves_out is None:
             return self.function
@@ -70,6 +70,12 @@ class Operator(NamedTuple):
     """Of a class of operators: what stands for one, by whatever name a network calls it."""
 
     of: Callable[[ops.Primitive], Callable[..., Any]]
+
+
+def _casts(owner: Any) -> bool:
+    """Whether it is a cell that casts the parameters that it names (``to_float``, amp), as another function that it
+    called would not."""
+    return isinstance(owner, nn.Cell) and any(owner.get_flags().get(flag) for flag in ("fp16", "bf16", "fp32"))
 
 
 @contextmanager
@@ -96,7 +102,8 @@ def substituted(table: Mapping[Any, Substitute | Operator]) -> Iterator[list[Any
 
     def resolved(namespace: Any, symbol: str) -> Any:
         found = _resolve_symbol(namespace, symbol)
-        return found if namespace.name.startswith(_OWN) else stand_in(found)
+        is_left = namespace.name.startswith(_OWN) or any(map(_casts, namespace.dicts))
+        return found if is_left else stand_in(found)
 
     def created(cls: Any, params: Any = None) -> Any:
         return stand_in(_create_instance(cls, params))
